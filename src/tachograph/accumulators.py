@@ -1,0 +1,360 @@
+"""Where values go: one accumulator a series. Recording appends; folding aggregates, at C speed, later.
+
+An accumulator's ``record`` is all that runs while a program trains: for a gauge one assignment, else one append to a
+plain list. :meth:`fold` takes the list's content out and adds it up. It never waits for its lock, since a signal
+handler may record in the middle of a fold of its own thread. Everything that has been added up lives in one tuple that
+is replaced as a whole, so that a reader, another thread or an interrupt never sees half a fold.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from tachograph.losses import Losses
+from tachograph.values import Number, Pending, as_float, fits_int64, is_finite, numpy
+
+CHUNK = 1024
+LIMIT = 65_536
+_WAITING_LIMIT = 64
+
+
+class _Switch:
+    """Off in a forked child that shall record nothing: every fold then throws away what it finds."""
+
+    on = True
+
+
+switch = _Switch()
+
+
+class Exemplar(NamedTuple):
+    """One measured value and the sampled span inside which it was measured."""
+
+    value: float
+    time_unix_nano: int
+    trace_id: int
+    span_id: int
+
+
+class Total(NamedTuple):
+    """A sum that is exact for integers and compensated (Neumaier) for floats."""
+
+    integers: int = 0
+    floats: float = 0.0
+    lost: float = 0.0
+
+    def plus(self, part: Number) -> Total:
+        """Return this sum with ``part`` added."""
+        if isinstance(part, int):
+            return Total(self.integers + part, self.floats, self.lost)
+        summed = self.floats + part
+        if abs(self.floats) >= abs(part):
+            lost = self.lost + ((self.floats - summed) + part)
+        else:
+            lost = self.lost + ((part - summed) + self.floats)
+        return Total(self.integers, summed, lost if math.isfinite(lost) else 0.0)
+
+    def value(self) -> Number:
+        """Return the sum: an ``int`` where only integers were added."""
+        if not self.floats and not self.lost:
+            return self.integers
+        return as_float(self.integers) + (self.floats + self.lost)
+
+
+class LastValue:
+    """A gauge: the last value that was set."""
+
+    __slots__ = ("_value", "_waiting", "losses", "start_unix_nano")
+
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses
+        self.start_unix_nano = time.time_ns()
+        self._value: Number | None = None
+        self._waiting: deque[Pending] | None = None
+
+    def record(self, value: Any) -> None:
+        """Set the gauge. NaN and infinities are shown as they are, and counted."""
+        if value.__class__ is float:
+            self._value = value
+            if value - value:  # NaN is true; finite numbers give 0.0
+                self.losses.nonfinite += 1
+            self._waiting = None
+            return
+        number = self.losses.read(value)
+        if isinstance(number, Pending):
+            if self._waiting is None:
+                self._waiting = deque(maxlen=_WAITING_LIMIT)
+            self._waiting.append(number)
+        elif number is not None:
+            self._set(number)
+            self._waiting = None
+
+    def _set(self, number: Number) -> None:
+        self._value = number
+        if not is_finite(number):
+            self.losses.nonfinite += 1
+
+    def fold(self) -> bool:
+        """Take over device values that have arrived; True where nothing is outstanding."""
+        waiting = self._waiting
+        if not switch.on:
+            self._waiting = None
+            return True
+        while waiting and waiting[0].ready():
+            number = waiting.popleft().value()
+            if waiting is self._waiting:
+                self._set(number)
+        return not waiting
+
+    def value(self) -> Number | None:
+        """Return the last value, or None where there was none yet."""
+        return self._value
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self._value = None
+        self._waiting = None
+        self.start_unix_nano = time.time_ns()
+
+
+class _Buffered:
+    """Records into a list, and folds it in chunks."""
+
+    __slots__ = ("_buffer", "_late", "_lock", "losses", "record", "start_unix_nano", "tap")
+
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses
+        self.start_unix_nano = time.time_ns()
+        self.tap: Callable[[Sequence[Number]], None] | None = None
+        self._lock = threading.Lock()
+        self._buffer: list[Any] = []
+        self._late: list[Pending] = []
+        self.record = _recorder(self._buffer, losses, self._make_room)
+
+    def _make_room(self) -> bool:
+        if self.fold() or len(self._buffer) < LIMIT:
+            return True
+        self.losses.overflow += 1
+        return False
+
+    def fold(self, wait: float = 0.0) -> bool:
+        """Add up what was recorded so far.
+
+        Args:
+            wait: seconds to wait for a fold that another thread has begun; never wait in a signal handler.
+
+        Returns:
+            False where another fold is under way: the values stay in the buffer.
+        """
+        if not switch.on:
+            self._buffer.clear()
+            return True
+        if not self._lock.acquire(blocking=wait > 0, timeout=wait if wait > 0 else -1):
+            return False
+        try:
+            if self._late:
+                self._take_late()
+            buffer = self._buffer
+            while buffer:
+                chunk = buffer[:CHUNK]
+                del buffer[: len(chunk)]
+                try:
+                    self._fold_chunk(chunk)
+                except BaseException:  # an interrupt must not lose the chunk; what was added up is committed last
+                    buffer[:0] = chunk
+                    raise
+        finally:
+            self._lock.release()
+        return True
+
+    def _fold_chunk(self, chunk: list[Any]) -> None:
+        """Add up one chunk. Plain finite numbers are the case that is fast."""
+        try:
+            total: Number = sum(chunk)
+            clean = total - total == 0
+            if clean:
+                self._absorb(chunk, total, 0)
+        except (TypeError, OverflowError):  # a device value, an integer beyond the range of floats
+            clean = False
+        if not clean:
+            self._fold_sorted_out(chunk)
+        if self.tap is not None:
+            self.tap(chunk)
+
+    def _fold_sorted_out(self, chunk: list[Any]) -> None:
+        late = [item for item in chunk if isinstance(item, Pending)]
+        numbers = [
+            item if isinstance(item, float) or fits_int64(item) else as_float(item)
+            for item in chunk
+            if not isinstance(item, Pending)
+        ]
+        finite = [number for number in numbers if is_finite(number)]
+        self._absorb(finite, _sum(finite), len(numbers) - len(finite))
+        self._late += late
+        chunk[:] = numbers
+
+    def _take_late(self) -> None:
+        arrived = [pending for pending in self._late if pending.ready()]
+        if arrived:
+            self._late = [pending for pending in self._late if pending not in arrived]
+            self._fold_chunk([pending.value() for pending in arrived])
+
+    def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
+        raise NotImplementedError
+
+    def outstanding(self) -> int:
+        """Return how many values wait to be folded, device values included."""
+        return len(self._buffer) + len(self._late)
+
+    def _reset_buffer(self) -> None:
+        self._lock = threading.Lock()
+        self._buffer.clear()
+        self._late = []
+        self.tap = None
+        self.start_unix_nano = time.time_ns()
+
+
+def _sum(numbers: list[Number]) -> Number:
+    try:
+        return math.fsum(numbers) if any(isinstance(number, float) for number in numbers) else sum(numbers)
+    except OverflowError:
+        return math.copysign(math.inf, sum(number / 2**64 for number in numbers))
+
+
+def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) -> Callable[[object], None]:
+    append = buffer.append
+    border = losses.read
+
+    def record(value: object) -> None:
+        if len(buffer) >= CHUNK and not make_room():
+            return
+        if value.__class__ is not float and value.__class__ is not int:
+            value = border(value)
+            if value is None:
+                return
+        append(value)
+
+    return record
+
+
+class Sum(_Buffered):
+    """A counter: the sum of what was added, exact for integers. Negative and non-finite values are not added."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, losses: Losses) -> None:
+        super().__init__(losses)
+        self._state: tuple[Total, int] = (Total(), 0)
+
+    def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
+        if finite and min(finite) < 0:
+            accepted = [number for number in finite if number >= 0]
+            self.losses.refuse_negative(len(finite) - len(accepted))
+            finite, total = accepted, _sum(accepted)
+        self.losses.nonfinite += nonfinite
+        before, count = self._state
+        self._state = (before.plus(total), count + len(finite))
+
+    def value(self) -> Number | None:
+        """Return the sum, or None where nothing was added yet."""
+        total, count = self._state
+        return total.value() if count else None
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self._reset_buffer()
+        self._state = (Total(), 0)
+
+
+@dataclass(slots=True)
+class Spread:
+    """What a distribution has added up.
+
+    ``at_most[i]`` counts the values <= ``boundaries[i]``; ``count`` and the sum are over the finite values, and
+    ``nonfinite`` counts the others. Never changed once made: a fold makes a new one.
+    """
+
+    count: int
+    total: Total
+    minimum: float
+    maximum: float
+    at_most: tuple[int, ...]
+    nonfinite: int
+
+
+class Distribution(_Buffered):
+    """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
+
+    Args:
+        losses: where to count what cannot be taken.
+        boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
+    """
+
+    __slots__ = ("_bounds_array", "_state", "boundaries", "exemplars")
+
+    def __init__(self, losses: Losses, boundaries: tuple[float, ...]) -> None:
+        super().__init__(losses)
+        self.boundaries = boundaries
+        self.exemplars: dict[int, Exemplar] | None = None
+        self._bounds_array: Any = None
+        self._state = _empty(boundaries)
+
+    def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
+        state = self._state
+        if finite:
+            low, high, counts = self._spread(finite)
+            self._state = Spread(
+                state.count + len(finite),
+                state.total.plus(total),
+                min(state.minimum, low),
+                max(state.maximum, high),
+                tuple(map(int.__add__, state.at_most, counts)),
+                state.nonfinite + nonfinite,
+            )
+        elif nonfinite:
+            self._state = replace(state, nonfinite=state.nonfinite + nonfinite)
+        if nonfinite:
+            self.losses.nonfinite += nonfinite
+
+    def _spread(self, finite: list[Any]) -> tuple[float, float, list[int]]:
+        np = numpy()
+        if np is None:
+            ordered = sorted(finite)
+            return float(ordered[0]), float(ordered[-1]), [bisect_right(ordered, b) for b in self.boundaries]
+        bounds = self._bounds_array
+        if bounds is None:
+            bounds = self._bounds_array = np.array(self.boundaries, dtype=np.float64)
+        packed = np.frombuffer(bytearray(struct.pack(f"{len(finite)}d", *finite)))
+        packed.sort()
+        return float(packed[0]), float(packed[-1]), packed.searchsorted(bounds, side="right").tolist()
+
+    def spread(self) -> Spread:
+        """Return what has been folded so far."""
+        return self._state
+
+    def note(self, exemplar: Exemplar) -> None:
+        """Keep an exemplar: the latest one for each bucket."""
+        if self.exemplars is None:
+            self.exemplars = {}
+        self.exemplars[bisect_right(self.boundaries, exemplar.value)] = exemplar
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self._reset_buffer()
+        self.exemplars = None
+        self._state = _empty(self.boundaries)
+
+
+def _empty(boundaries: tuple[float, ...]) -> Spread:
+    return Spread(0, Total(), math.inf, -math.inf, (0,) * len(boundaries), 0)
+
+
+Accumulator = LastValue | Sum | Distribution

@@ -1,0 +1,109 @@
+"""What a collection returns: plain tuples that every reader turns into its own form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from tachograph.accumulators import Distribution, Exemplar, Spread, Total
+from tachograph.naming import Kind
+from tachograph.values import Number
+
+AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+Attributes = tuple[tuple[str, AttributeValue], ...]
+OVERFLOW: Attributes = (("otel.metric.overflow", True),)
+
+
+class NumberPoint(NamedTuple):
+    """The state of one series of a gauge or a counter."""
+
+    attributes: Attributes
+    value: Number
+    start_unix_nano: int
+
+
+class HistogramPoint(NamedTuple):
+    """The state of one series of a histogram; ``spread.at_most`` belongs to ``boundaries``."""
+
+    attributes: Attributes
+    spread: Spread
+    boundaries: tuple[float, ...]
+    start_unix_nano: int
+    exemplars: tuple[Exemplar, ...]
+
+
+class MetricPoints(NamedTuple):
+    """One instrument as it is at a collection; cumulative. ``scope`` is the metric group."""
+
+    scope: str
+    name: str
+    unit: str
+    kind: Kind
+    description: str
+    points: Sequence[NumberPoint | HistogramPoint]
+
+
+def attributes_key(attributes: Mapping[str, object]) -> Attributes:
+    """Return attributes in their sorted, hashable form.
+
+    Raises:
+        TypeError: it is no mapping, a key is no string, or a value is nothing that OpenTelemetry takes.
+        ValueError: a key is empty.
+    """
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"attributes must be a mapping, not {type(attributes).__name__}: {attributes!r:.100}")
+    for key in attributes:
+        if not isinstance(key, str):
+            raise TypeError(f"an attribute's key must be a string, not {type(key).__name__}: {key!r:.100}")
+        if not key:
+            raise ValueError("an attribute's key must not be empty")
+    return tuple((key, _attribute_value(key, attributes[key])) for key in sorted(attributes))
+
+
+def _attribute_value(key: str, value: object) -> AttributeValue:
+    if isinstance(value, str | bool | int | float):
+        return value
+    item = getattr(value, "item", None)
+    if item is not None and getattr(value, "ndim", 0) == 0:
+        return _attribute_value(key, item())
+    if isinstance(value, list | tuple) and all(isinstance(part, str | bool | int | float) for part in value):
+        return tuple(value)
+    raise TypeError(
+        f"attribute {key!r} must be a string, bool, int, float or a sequence of them, "
+        f"not {type(value).__name__}: {value!r:.100}"
+    )
+
+
+def identity(attributes: Attributes) -> tuple[object, ...]:
+    """Return a key that keeps 1, 1.0 and True apart, which a dict does not."""
+    return tuple((key, type(value), repr(value)) for key, value in attributes)
+
+
+def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> HistogramPoint | None:
+    """Return the point of one or several distributions with the same boundaries; None where they hold nothing."""
+    spread: Spread | None = None
+    start = 0
+    exemplars: dict[int, Exemplar] = {}
+    boundaries: tuple[float, ...] = ()
+    for part in parts:
+        found = part.spread()
+        if not found.count and not found.nonfinite:
+            continue
+        exemplars.update(part.exemplars or {})
+        if spread is None:
+            spread, start, boundaries = found, part.start_unix_nano, part.boundaries
+            continue
+        start = min(start, part.start_unix_nano)
+        spread = Spread(
+            spread.count + found.count,
+            Total(spread.total.integers + found.total.integers, spread.total.floats, spread.total.lost)
+            .plus(found.total.floats)
+            .plus(found.total.lost),
+            min(spread.minimum, found.minimum),
+            max(spread.maximum, found.maximum),
+            tuple(map(int.__add__, spread.at_most, found.at_most)),
+            spread.nonfinite + found.nonfinite,
+        )
+    if spread is None:
+        return None
+    return HistogramPoint(attributes, spread, boundaries, start, tuple(exemplars[key] for key in sorted(exemplars)))

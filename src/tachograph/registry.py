@@ -1,0 +1,255 @@
+"""The registry: (group, name, attributes) to the accumulator that holds the series.
+
+Look-ups that the hot path repeats are done once and kept by the caller; what is here runs when a series is new, and
+when somebody collects.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tachograph.accumulators import switch
+from tachograph.function_calls import FUNCTION_CALLS, FUNCTION_DURATION, FunctionCalls
+from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
+from tachograph.losses import Losses
+from tachograph.naming import KINDS, Kind, Meaning, check_name, meaning
+from tachograph.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint
+
+OWN_GROUP = "tachograph"
+
+
+class Group:
+    """A metric group: an instrumentation scope, with its instruments and its profiled functions."""
+
+    __slots__ = ("_limit", "_taken", "functions", "instruments", "name")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.instruments: dict[str, Instrument] = {}
+        self.functions: dict[str, FunctionCalls] = {}
+        self._limit = limit
+        self._taken: dict[str, tuple[Kind, str, str]] = {}
+
+    def instrument(self, recorded: str) -> Instrument:
+        """Return the instrument for a recorded name; what it is follows from the name unless it was declared."""
+        found = self.instruments.get(recorded)
+        return found if found is not None else self._add(check_name(recorded), meaning(recorded))
+
+    def declare(
+        self,
+        recorded: str,
+        *,
+        kind: Kind | None,
+        unit: str | None,
+        description: str,
+        boundaries: Sequence[float] | None,
+    ) -> Instrument:
+        """Return the instrument for a recorded name, as declared; see :func:`tachograph.declare`."""
+        said = meaning(check_name(recorded))
+        kind = said.kind if kind is None and unit in (None, said.unit) else kind or "gauge"
+        if kind not in KINDS:
+            raise ValueError(f"{recorded!r} cannot be a {kind!r}: kind is one of {', '.join(KINDS)}")
+        if unit is not None and not isinstance(unit, str):
+            raise TypeError(f"the unit of {recorded!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
+        bounds = _checked_boundaries(recorded, kind, boundaries)
+        name = said.name if unit in (None, said.unit) else recorded
+        wanted = Meaning(name, said.unit if unit is None else unit, kind)
+        with creation.lock:
+            found = self.instruments.get(recorded)
+            if found is None:
+                return self._add(recorded, wanted, description=description, boundaries=bounds, declared=True)
+            _check_same(found, wanted, description, bounds)
+            found.description = found.description or description
+            found.declared = True
+            return found
+
+    def _add(self, recorded: str, named: Meaning, **definition: Any) -> Instrument:
+        with creation.lock:
+            kind, unit, owner = self._taken.get(named.name, (named.kind, named.unit, ""))
+            if (kind, unit) != (named.kind, named.unit):
+                named = named._replace(name=recorded)
+            elif owner and not definition and not self.instruments[owner].declared:
+                return self.instruments.setdefault(recorded, self.instruments[owner])
+            self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
+            made = Instrument(self.name, recorded, named, limit=self._limit, **definition)
+            return self.instruments.setdefault(recorded, made)
+
+    def function(self, name: str) -> FunctionCalls:
+        """Return the record of the calls of one profiled function."""
+        found = self.functions.get(name)
+        if found is not None:
+            return found
+        with creation.lock:
+            attributes: Attributes = (("code.function.name", name),)
+            if name not in self.functions and len(self.functions) >= self._limit - 1:
+                name, attributes = "", OVERFLOW
+            return self.functions.setdefault(name, FunctionCalls(attributes, self._limit))
+
+    def collect(self) -> Iterator[MetricPoints]:
+        """Yield what each instrument of the group holds."""
+        for instrument in dict.fromkeys(list(self.instruments.values())):
+            yield from instrument.collect()
+        durations: list[HistogramPoint] = []
+        calls: list[NumberPoint] = []
+        for function in list(self.functions.values()):
+            more_durations, more_calls = function.points()
+            durations += more_durations
+            calls += more_calls
+        if durations:
+            yield MetricPoints(self.name, "function.duration", "s", "histogram", FUNCTION_DURATION, durations)
+            yield MetricPoints(self.name, "function.calls", "{call}", "counter", FUNCTION_CALLS, calls)
+
+    def losses(self) -> list[Losses]:
+        """Return what was lost, one record an instrument or function."""
+        instruments = dict.fromkeys(list(self.instruments.values()))
+        return [owner.losses for owner in instruments] + [owner.losses for owner in list(self.functions.values())]
+
+    def reset(self) -> None:
+        """Forget every value, as a forked child does."""
+        for instrument in list(self.instruments.values()):
+            instrument.reset()
+        for function in list(self.functions.values()):
+            function.reset()
+
+
+def _checked_boundaries(recorded: str, kind: Kind, boundaries: Sequence[float] | None) -> tuple[float, ...] | None:
+    if boundaries is None:
+        return None
+    if kind != "histogram":
+        raise ValueError(f"{recorded!r} is a {kind}: only a histogram has boundaries")
+    try:
+        bounds = tuple(float(bound) for bound in boundaries)
+    except (TypeError, ValueError):
+        raise TypeError(f"the boundaries of {recorded!r} must be numbers: {boundaries!r:.100}") from None
+    if any(bound - bound for bound in bounds) or any(a >= b for a, b in pairwise(bounds)):
+        raise ValueError(f"the boundaries of {recorded!r} must be finite and ascending: {boundaries!r:.100}")
+    return bounds
+
+
+def _check_same(found: Instrument, wanted: Meaning, description: str, bounds: tuple[float, ...] | None) -> None:
+    differences = [
+        f"{what} {is_!r} (now {new!r})"
+        for what, is_, new in (
+            ("kind", found.kind, wanted.kind),
+            ("unit", found.unit, wanted.unit),
+            ("boundaries", found.boundaries, found.boundaries if bounds is None else bounds),
+            ("description", found.description or description, description or found.description),
+        )
+        if is_ != new
+    ]
+    if differences:
+        how = "declared" if found.declared else "recorded"
+        raise ValueError(
+            f"{found.recorded!r} of group {found.group!r} was already {how} with {', '.join(differences)}: "
+            "declare it once, before the first value"
+        )
+
+
+class Registry:
+    """All groups of a process, and the counts of what they lost.
+
+    Args:
+        cardinality_limit: series a metric may have; beyond it, values go into one series with the attribute
+            ``otel.metric.overflow``.
+        enabled: record at all; by default unless ``OTEL_SDK_DISABLED`` is ``true``.
+    """
+
+    def __init__(self, *, cardinality_limit: int = CARDINALITY_LIMIT, enabled: bool | None = None) -> None:
+        if enabled is None:
+            enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+        self.enabled = enabled
+        self.groups: dict[str, Group] = {}
+        self._limit = cardinality_limit
+        self._start_unix_nano = time.time_ns()
+        own = self.group(OWN_GROUP)
+        self._dropped = _own(own, "tachograph.dropped", "{item}", "What was not recorded or not delivered, by reason.")
+        self._errors = _own(own, "tachograph.errors", "{error}", "Errors that were kept away from the program.")
+        self.export_duration = own.declare(
+            "tachograph.export.duration",
+            kind="histogram",
+            unit="s",
+            description="Time that one export took, by destination.",
+            boundaries=None,
+        )
+
+    def group(self, name: str) -> Group:
+        """Return the group of this name, new where there was none; the empty string names one, too."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups.setdefault(name, Group(check_name(name, "metric group"), self._limit))
+        return found
+
+    def count_dropped(self, reason: str, destination: str, count: int = 1) -> None:
+        """Count what was given up: exported as ``tachograph.dropped``."""
+        self._dropped.record(count, {"reason": reason, "destination": destination})
+
+    def count_error(self, where: str) -> None:
+        """Count an exception that was kept away from the program: exported as ``tachograph.errors``."""
+        self._errors.record(1, {"where": where})
+
+    def collect(self, pace: Callable[[], None] | None = None) -> list[MetricPoints]:
+        """Fold everything and return it, cumulative since the process began to record.
+
+        Args:
+            pace: called after each group's instrument; a background thread sleeps in it, to let others run.
+        """
+        found: list[MetricPoints] = []
+        for group in list(self.groups.values()):
+            for metric in group.collect():
+                found.append(metric)
+                if pace is not None:
+                    pace()
+        return self._with_losses(found)
+
+    def _with_losses(self, found: list[MetricPoints]) -> list[MetricPoints]:
+        reasons = dict.fromkeys(("no_number", "overflow", "negative"), 0)
+        nonfinite: dict[str, int] = {}
+        for group in list(self.groups.values()):
+            for instrument in dict.fromkeys(list(group.instruments.values())):
+                if instrument.losses.nonfinite:
+                    nonfinite[instrument.recorded] = nonfinite.get(instrument.recorded, 0) + instrument.losses.nonfinite
+            for losses in group.losses():
+                for reason in reasons:
+                    reasons[reason] += getattr(losses, reason)
+        lost = [
+            NumberPoint((("destination", "registry"), ("reason", reason)), count, self._start_unix_nano)
+            for reason, count in reasons.items()
+            if count
+        ]
+        if lost:
+            dropped = self._dropped
+            others = next((m for m in found if m.scope == OWN_GROUP and m.name == dropped.name), None)
+            if others is not None:
+                found = [metric for metric in found if metric is not others]
+                lost = [*(point for point in others.points if isinstance(point, NumberPoint)), *lost]
+            found.append(_points(dropped.name, dropped.unit, dropped.description, lost))
+        if nonfinite:
+            points = [NumberPoint((("metric", name),), n, self._start_unix_nano) for name, n in nonfinite.items()]
+            found.append(
+                _points("tachograph.nonfinite", "{value}", "Recorded values that were NaN or infinite.", points)
+            )
+        return found
+
+    def reset(self) -> None:
+        """Forget every value and free every lock: what a forked child does before it records on its own account."""
+        creation.lock = threading.RLock()
+        self._start_unix_nano = time.time_ns()
+        for group in list(self.groups.values()):
+            group.reset()
+        switch.on = True
+
+
+def _own(group: Group, name: str, unit: str, description: str) -> Instrument:
+    return group.declare(name, kind="counter", unit=unit, description=description, boundaries=None)
+
+
+def _points(name: str, unit: str, description: str, points: Sequence[NumberPoint]) -> MetricPoints:
+    return MetricPoints(OWN_GROUP, name, unit, "counter", description, points)
+
+
+default = Registry()

@@ -1,0 +1,117 @@
+"""What may be recorded, and how it becomes a plain ``int`` or ``float``.
+
+What cannot change is read at once; what can change (an array, a CPU tensor) is read at the call as well, so that the
+program may overwrite it afterwards. A CUDA tensor is copied to pinned memory without waiting and becomes a
+:class:`Pending`, which is asked again later: the training thread never waits for a device.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, Protocol
+
+Number = int | float
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+class _Event(Protocol):
+    def query(self) -> bool: ...
+
+
+class Pending:
+    """A number that is still on its way from a device to the host."""
+
+    __slots__ = ("_event", "_host")
+
+    def __init__(self, host: Any, event: _Event) -> None:
+        self._host = host
+        self._event = event
+
+    def ready(self) -> bool:
+        """Tell whether the copy has arrived, without waiting for it."""
+        return self._event.query()
+
+    def value(self) -> Number:
+        """Return the number; call it only once :meth:`ready` says so."""
+        return plain(self._host.item())
+
+
+def plain(value: object) -> Number:
+    """Return ``value`` as a Python ``int`` or ``float``; a bool becomes 0 or 1.
+
+    Raises:
+        TypeError: ``value`` is no number (``None``, a string, a complex number, an object without ``__float__``).
+    """
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+        raise TypeError(f"{value!r:.100} ({type(value).__name__}) is not a number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def read(value: object) -> Number | Pending:
+    """Read anything a program may hand over as a number, now.
+
+    Args:
+        value: a Python, NumPy or torch scalar, or an array or tensor of one element.
+
+    Raises:
+        TypeError: it is not a number, or has more or fewer elements than one.
+        RuntimeError: a CUDA graph is being captured, or the tensor has no data that can be read without waiting.
+    """
+    item = getattr(value, "item", None)
+    if item is None:
+        return plain(value)
+    size = getattr(value, "size", 1)
+    elements = size() if callable(size) else size
+    if not isinstance(elements, int):
+        elements = math.prod(elements)
+    if elements != 1:
+        raise TypeError(f"a {type(value).__name__} of {elements} elements is not one number")
+    device = getattr(value, "device", None)
+    kind = getattr(device, "type", "cpu")
+    if kind == "cuda":
+        return _from_cuda(value)
+    if kind != "cpu":
+        raise RuntimeError(f"a tensor on {device} cannot be read without waiting for it: record .item() yourself")
+    return plain(item())
+
+
+def _from_cuda(tensor: Any) -> Pending:
+    torch: Any = sys.modules["torch"]
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a CUDA graph is being captured: a value cannot leave it")
+    source = tensor.detach()
+    host = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
+    host.copy_(source, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(source.device))
+    return Pending(host, event)
+
+
+def is_finite(value: Number) -> bool:
+    """Tell whether ``value`` is neither NaN nor infinite; an ``int`` always is."""
+    return isinstance(value, int) or math.isfinite(value)
+
+
+def as_float(value: Number) -> float:
+    """Return ``value`` as a float; an integer beyond the range of a float becomes an infinity of its sign."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def fits_int64(value: Number) -> bool:
+    """Tell whether OTLP can carry ``value`` as an integer (``sfixed64``)."""
+    return isinstance(value, int) and INT64_MIN <= value <= INT64_MAX
+
+
+def numpy() -> Any:
+    """Return NumPy where the program has imported it already, else ``None``: we never import it ourselves."""
+    module = sys.modules.get("numpy")
+    return module if hasattr(module, "frombuffer") else None
