@@ -24,6 +24,7 @@ from tachograph.values import Number, Pending, as_float, fits_int64, is_finite, 
 CHUNK = 1024
 LIMIT = 65_536
 _WAITING_LIMIT = 64
+_BACK_PRESSURE = 0.25
 
 
 class _Switch:
@@ -92,6 +93,8 @@ class LastValue:
         if isinstance(number, Pending):
             if self._waiting is None:
                 self._waiting = deque(maxlen=_WAITING_LIMIT)
+            elif len(self._waiting) == _WAITING_LIMIT:
+                self.fold()
             self._waiting.append(number)
         elif number is not None:
             self._set(number)
@@ -109,9 +112,12 @@ class LastValue:
             self._waiting = None
             return True
         while waiting and waiting[0].ready():
-            number = waiting.popleft().value()
+            try:
+                arrived = waiting.popleft()
+            except IndexError:  # another thread that folds took it
+                break
             if waiting is self._waiting:
-                self._set(number)
+                self._set(arrived.value())
         return not waiting
 
     def value(self) -> Number | None:
@@ -128,7 +134,8 @@ class LastValue:
 class _Buffered:
     """Records into a list, and folds it in chunks."""
 
-    __slots__ = ("_buffer", "_late", "_lock", "losses", "record", "start_unix_nano", "tap")
+    __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
+    _state: Any
 
     def __init__(self, losses: Losses) -> None:
         self.losses = losses
@@ -137,10 +144,14 @@ class _Buffered:
         self._lock = threading.Lock()
         self._buffer: list[Any] = []
         self._late: list[Pending] = []
+        self._folding = 0
         self.record = _recorder(self._buffer, losses, self._make_room)
 
     def _make_room(self) -> bool:
         if self.fold() or len(self._buffer) < LIMIT:
+            return True
+        # Another thread was interrupted in the middle of its fold: let it finish. This thread's own fold cannot.
+        if self._folding != threading.get_ident() and self.fold(wait=_BACK_PRESSURE):
             return True
         self.losses.overflow += 1
         return False
@@ -157,22 +168,29 @@ class _Buffered:
         if not switch.on:
             self._buffer.clear()
             return True
-        if not self._lock.acquire(blocking=wait > 0, timeout=wait if wait > 0 else -1):
-            return False
-        try:
+        given_up = time.monotonic() + wait
+        while self._lock.locked():
+            if time.monotonic() >= given_up:
+                return False
+            time.sleep(0.0005)
+        # A with statement, since an interrupt between acquire() and try would leave the lock held for ever. Where
+        # another thread was quicker it waits for that one fold; the holder is never this thread, which was asked above.
+        with self._lock:
+            self._folding = threading.get_ident()
             if self._late:
                 self._take_late()
             buffer = self._buffer
             while buffer:
                 chunk = buffer[:CHUNK]
+                before = self._state
                 del buffer[: len(chunk)]
                 try:
                     self._fold_chunk(chunk)
-                except BaseException:  # an interrupt must not lose the chunk; what was added up is committed last
-                    buffer[:0] = chunk
+                except BaseException:  # an interrupt: the chunk is either added up or back in the buffer
+                    if self._state is before:
+                        buffer[:0] = chunk
                     raise
-        finally:
-            self._lock.release()
+            self._folding = 0
         return True
 
     def _fold_chunk(self, chunk: list[Any]) -> None:
@@ -248,11 +266,12 @@ def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) 
 class Sum(_Buffered):
     """A counter: the sum of what was added, exact for integers. Negative and non-finite values are not added."""
 
-    __slots__ = ("_state",)
+    __slots__ = ()
+    _state: tuple[Total, int]
 
     def __init__(self, losses: Losses) -> None:
         super().__init__(losses)
-        self._state: tuple[Total, int] = (Total(), 0)
+        self._state = (Total(), 0)
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         if finite and min(finite) < 0:
@@ -298,7 +317,8 @@ class Distribution(_Buffered):
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
     """
 
-    __slots__ = ("_bounds_array", "_state", "boundaries", "exemplars")
+    __slots__ = ("_bounds_array", "boundaries", "exemplars")
+    _state: Spread
 
     def __init__(self, losses: Losses, boundaries: tuple[float, ...]) -> None:
         super().__init__(losses)

@@ -253,3 +253,15 @@ def _points(name: str, unit: str, description: str, points: Sequence[NumberPoint
 
 
 default = Registry()
+
+
+def _after_fork_in_child() -> None:
+    # A forked data-loader worker inherits copies of every value: it records nothing unless it is asked to.
+    if os.environ.get("TACHOGRAPH_HELPERS") == "1":
+        default.reset()
+    else:
+        switch.on = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

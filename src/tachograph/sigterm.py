@@ -1,0 +1,99 @@
+"""SIGTERM: flush what was recorded, then die of the signal as if nobody had looked.
+
+torchrun sends SIGTERM to every rank when one of them dies, and a rank that sits in a collective runs no Python until it
+returns. So the signal is noticed through the wake-up descriptor (written by CPython's C handler) and a thread flushes;
+the process then ends with the signal's own status. A handler of the program's own is left alone: it runs as always,
+and whether the process ends is its decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+_BYTE = bytes([signal.SIGTERM])
+
+
+class SigtermFlush:
+    """Calls ``flush`` once SIGTERM arrives; active from construction to :meth:`close`.
+
+    Args:
+        flush: runs in a thread of ours; bounded in time by itself.
+
+    Raises:
+        ValueError: not made in the main thread of the main interpreter, where alone handlers can be set.
+    """
+
+    def __init__(self, flush: Callable[[], object]) -> None:
+        self._flush = flush
+        self._libc = ctypes.CDLL(None)
+        self._libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        self._libc.signal.restype = ctypes.c_void_p
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._pid = os.getpid()
+        self._closed = False
+        found = signal.getsignal(signal.SIGTERM)
+        self._takes_over = found is signal.SIG_DFL
+        if self._takes_over:
+            signal.signal(signal.SIGTERM, self._on_signal)
+        self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="tachograph-sigterm", daemon=True).start()
+
+    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        # asyncio takes the wake-up descriptor and leaves none behind: then this is what tells the thread
+        if os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                os.write(self._write, _BYTE)
+
+    def _watch(self) -> None:
+        read, write, chained = self._read, self._write, self._chained
+        while not self._closed:
+            noticed = os.read(read, 64)
+            if not noticed or self._closed:
+                break
+            if chained >= 0:
+                with contextlib.suppress(OSError):
+                    os.write(chained, noticed)
+            if signal.SIGTERM in noticed:
+                self._end()
+        os.close(read)
+        os.close(write)
+
+    def _end(self) -> None:
+        try:
+            self._flush()
+        finally:
+            if signal.getsignal(signal.SIGTERM) == self._on_signal:
+                self._libc.signal(signal.SIGTERM, None)
+                os.kill(self._pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        """Put the signal's handling back as it was found; only the main thread can."""
+        if threading.current_thread() is threading.main_thread():
+            self._restore()
+        self._closed = True
+        with contextlib.suppress(OSError):
+            os.write(self._write, b"\0")
+
+    def reset_in_child(self) -> None:
+        """After a fork: a signal to the child must not end its parent, whose pipe the child holds."""
+        self._closed = True
+        self._restore()
+        for descriptor in (self._read, self._write):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _restore(self) -> None:
+        with contextlib.suppress(ValueError):  # not the main thread of the main interpreter
+            current = signal.set_wakeup_fd(-1)
+            if current >= 0:
+                ours = current == self._write
+                signal.set_wakeup_fd(self._chained if ours else current, warn_on_full_buffer=False)
+            if self._takes_over and signal.getsignal(signal.SIGTERM) == self._on_signal:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
