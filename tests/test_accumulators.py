@@ -96,6 +96,7 @@ def test_without_numpy_the_result_is_the_same() -> None:
         st.one_of(
             st.floats(),
             st.integers(),
+            st.sampled_from([2**1024, 10**308 * 9, -(2**2000)]),
             st.booleans(),
             st.none(),
             st.text(max_size=5),
@@ -135,6 +136,16 @@ def test_nonfinite_values_never_poison_a_sum() -> None:
     assert (spread.count, spread.nonfinite, spread.total.value()) == (3, 3, 6.0)
     assert (spread.minimum, spread.maximum) == (1.0, 3.0)
     assert into.losses.nonfinite == 3
+
+
+def test_finite_values_whose_sum_is_beyond_floats_do_not_poison_it() -> None:
+    """The sum of finite values overflows only as long as it is too large: it can come back."""
+    into = distribution()
+    for values in ([1.7e308] * 3, [-1.7e308] * 3, [1.0]):
+        for value in values:
+            into.record(value)
+        into.fold()
+    assert into.spread().total.value() == 1.0
 
 
 def test_a_gauge_shows_nan_and_counts_it() -> None:

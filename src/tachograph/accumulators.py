@@ -12,7 +12,7 @@ import math
 import struct
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tachograph.losses import Losses
 from tachograph.values import Number, Pending, as_float, fits_int64, is_finite, numpy
 
-CHUNK = 1024
+CHUNK = 2048
 LIMIT = 65_536
 _WAITING_LIMIT = 64
 _BACK_PRESSURE = 0.25
@@ -31,6 +31,7 @@ class _Switch:
     """Off in a forked child that shall record nothing: every fold then throws away what it finds."""
 
     on = True
+    made: Callable[[Distribution], None] | None = None  # told of each distribution before its first value
 
 
 switch = _Switch()
@@ -57,6 +58,8 @@ class Total(NamedTuple):
         if isinstance(part, int):
             return Total(self.integers + part, self.floats, self.lost)
         summed = self.floats + part
+        if summed - summed:  # beyond the range of floats: such large ones are integers
+            return Total(self.integers + int(part), self.floats, self.lost)
         if abs(self.floats) >= abs(part):
             lost = self.lost + ((self.floats - summed) + part)
         else:
@@ -200,12 +203,13 @@ class _Buffered:
             clean = total - total == 0
             if clean:
                 self._absorb(chunk, total, 0)
-        except (TypeError, OverflowError):  # a device value, an integer beyond the range of floats
+        except (TypeError, OverflowError, struct.error):  # a device value, an integer beyond the range of floats
             clean = False
         if not clean:
             self._fold_sorted_out(chunk)
-        if self.tap is not None:
-            self.tap(chunk)
+        tap = self.tap
+        if tap is not None:
+            tap(chunk)
 
     def _fold_sorted_out(self, chunk: list[Any]) -> None:
         late = [item for item in chunk if isinstance(item, Pending)]
@@ -243,8 +247,8 @@ class _Buffered:
 def _sum(numbers: list[Number]) -> Number:
     try:
         return math.fsum(numbers) if any(isinstance(number, float) for number in numbers) else sum(numbers)
-    except OverflowError:
-        return math.copysign(math.inf, sum(number / 2**64 for number in numbers))
+    except OverflowError:  # beyond the range of floats: such large ones are integers
+        return sum(map(int, numbers))
 
 
 def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) -> Callable[[object], None]:
@@ -252,6 +256,9 @@ def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) 
     border = losses.read
 
     def record(value: object) -> None:
+        if value.__class__ is float and len(buffer) < CHUNK:
+            buffer.append(value)  # specialised by CPython, unlike a bound append
+            return
         if len(buffer) >= CHUNK and not make_room():
             return
         if value.__class__ is not float and value.__class__ is not int:
@@ -326,6 +333,8 @@ class Distribution(_Buffered):
         self.exemplars: dict[int, Exemplar] | None = None
         self._bounds_array: Any = None
         self._state = _empty(boundaries)
+        if switch.made is not None:
+            switch.made(self)
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         state = self._state
@@ -364,7 +373,7 @@ class Distribution(_Buffered):
         """Keep an exemplar: the latest one for each bucket."""
         if self.exemplars is None:
             self.exemplars = {}
-        self.exemplars[bisect_right(self.boundaries, exemplar.value)] = exemplar
+        self.exemplars[bisect_left(self.boundaries, exemplar.value)] = exemplar
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""

@@ -65,6 +65,7 @@ class FunctionCalls:
 
     def reset(self) -> None:
         """Forget every call, as a forked child does."""
+        self.losses.forget()
         for _, part in self.distributions():
             part.reset()
 

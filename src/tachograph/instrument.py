@@ -26,6 +26,10 @@ FOLD_WAIT = 0.2
 Record = Callable[[object], None]
 
 
+def nothing(value: object) -> None:
+    """Record nothing."""
+
+
 class _Creation:
     """The lock under which series come into being: reentrant, since a signal handler may record."""
 
@@ -42,6 +46,7 @@ class Instrument:
     """
 
     __slots__ = (
+        "_enabled",
         "_limit",
         "_series",
         "boundaries",
@@ -64,6 +69,7 @@ class Instrument:
         description: str = "",
         boundaries: tuple[float, ...] | None = None,
         limit: int = CARDINALITY_LIMIT,
+        enabled: bool = True,
         declared: bool = False,
     ) -> None:
         self.group = group
@@ -74,6 +80,7 @@ class Instrument:
         self.declared = declared
         self.losses = Losses(recorded)
         self._limit = limit
+        self._enabled = enabled
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
 
     def bind(self, /, **attributes: AttributeValue) -> Record:
@@ -82,11 +89,13 @@ class Instrument:
         Resolve it once and call it in the loop: it costs about a hundred nanoseconds a value.
         """
         record: Record = self.series(attributes).record
-        return record
+        return record if self._enabled else nothing
 
     def record(self, value: object, attributes: Mapping[str, object] | None = None) -> None:
         """Record one value: set a gauge, add to a counter, or measure into a histogram."""
-        self.series(attributes or {}).record(value)
+        accumulator = self.series(attributes or {})
+        if self._enabled:
+            accumulator.record(value)
 
     def series(self, attributes: Mapping[str, object]) -> Accumulator:
         """Return the accumulator of the series with these attributes, or the overflow series beyond the limit."""
@@ -135,7 +144,6 @@ class Instrument:
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""
-        self.losses = Losses(self.recorded)
+        self.losses.forget()
         for _, accumulator in self.all_series():
-            accumulator.losses = self.losses
             accumulator.reset()

@@ -16,6 +16,10 @@ class Losses:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin to count anew, in place: recorders hold on to this record."""
         self.no_number = 0
         self.overflow = 0
         self.negative = 0

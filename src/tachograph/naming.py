@@ -169,7 +169,7 @@ def prometheus_label(key: str, *, utf8: bool = False) -> str:
     label = re.sub(r"[^a-zA-Z0-9_]", "_", key)
     if not label or label[0].isdigit():
         return "key_" + label
-    if label.startswith("_") and not label.startswith("__"):
+    if label.startswith("__") or label == "_":  # the collector drops such a series; Prometheus reserves the names
         return "key" + label
     return label
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tachograph.accumulators import Distribution, Exemplar, Spread, Total
 from tachograph.naming import Kind
-from tachograph.values import Number
+from tachograph.values import Number, fits_int64
 
 AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes = tuple[tuple[str, AttributeValue], ...]
@@ -57,21 +57,34 @@ def attributes_key(attributes: Mapping[str, object]) -> Attributes:
             raise TypeError(f"an attribute's key must be a string, not {type(key).__name__}: {key!r:.100}")
         if not key:
             raise ValueError("an attribute's key must not be empty")
-    return tuple((key, _attribute_value(key, attributes[key])) for key in sorted(attributes))
+    return tuple((encodable(key), _attribute_value(key, attributes[key])) for key in sorted(attributes))
 
 
 def _attribute_value(key: str, value: object) -> AttributeValue:
-    if isinstance(value, str | bool | int | float):
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, int):  # OTLP carries 64 bits
+        return value if fits_int64(value) else str(value)
+    if isinstance(value, float):
         return value
     item = getattr(value, "item", None)
     if item is not None and getattr(value, "ndim", 0) == 0:
         return _attribute_value(key, item())
     if isinstance(value, list | tuple) and all(isinstance(part, str | bool | int | float) for part in value):
-        return tuple(value)
+        return tuple(_attribute_value(key, part) for part in value)  # type: ignore[return-value]
     raise TypeError(
         f"attribute {key!r} must be a string, bool, int, float or a sequence of them, "
         f"not {type(value).__name__}: {value!r:.100}"
     )
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with what UTF-8 cannot carry (lone surrogates) replaced: it would lose a whole OTLP batch."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def identity(attributes: Attributes) -> tuple[object, ...]:
