@@ -1,7 +1,74 @@
-"""Training telemetry on OpenTelemetry."""
+"""Training telemetry on OpenTelemetry: recorded in a hundred nanoseconds a value, scraped by Prometheus or shipped.
+
+Importing this package loads no more than itself: each name is loaded at its first use, the OpenTelemetry SDK only by
+:func:`start`.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tachograph.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from tachograph import elastic
+    from tachograph.declaration import declare
+    from tachograph.elastic import (
+        ConsoleMetricHandler,
+        MetricData,
+        MetricHandler,
+        NullMetricHandler,
+        configure,
+        prof,
+        put_metric,
+    )
+    from tachograph.instrument import Instrument
+    from tachograph.pipeline import Pipeline
+    from tachograph.starting import shutdown, start
+
+__all__ = [
+    "ConsoleMetricHandler",
+    "Instrument",
+    "MetricData",
+    "MetricHandler",
+    "NullMetricHandler",
+    "Pipeline",
+    "__version__",
+    "configure",
+    "declare",
+    "elastic",
+    "prof",
+    "put_metric",
+    "shutdown",
+    "start",
+]
+
+_HOME = {
+    "ConsoleMetricHandler": "elastic",
+    "Instrument": "instrument",
+    "MetricData": "elastic",
+    "MetricHandler": "elastic",
+    "NullMetricHandler": "elastic",
+    "Pipeline": "pipeline",
+    "configure": "elastic",
+    "declare": "declaration",
+    "prof": "elastic",
+    "put_metric": "elastic",
+    "shutdown": "starting",
+    "start": "starting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "elastic":
+        return import_module("tachograph.elastic")
+    if name not in _HOME:
+        raise AttributeError(f"module 'tachograph' has no attribute {name!r}")
+    found = getattr(import_module(f"tachograph.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

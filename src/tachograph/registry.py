@@ -18,7 +18,7 @@ from tachograph.function_calls import FUNCTION_CALLS, FUNCTION_DURATION, Functio
 from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
 from tachograph.losses import Losses
 from tachograph.naming import KINDS, Kind, Meaning, check_name, meaning
-from tachograph.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint
+from tachograph.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
 
 OWN_GROUP = "tachograph"
 
@@ -26,10 +26,11 @@ OWN_GROUP = "tachograph"
 class Group:
     """A metric group: an instrumentation scope, with its instruments and its profiled functions."""
 
-    __slots__ = ("_limit", "_taken", "functions", "instruments", "name")
+    __slots__ = ("_enabled", "_limit", "_taken", "functions", "instruments", "name")
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, *, enabled: bool = True) -> None:
         self.name = name
+        self._enabled = enabled
         self.instruments: dict[str, Instrument] = {}
         self.functions: dict[str, FunctionCalls] = {}
         self._limit = limit
@@ -57,8 +58,9 @@ class Group:
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of {recorded!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
         bounds = _checked_boundaries(recorded, kind, boundaries)
+        description = encodable(description)
         name = said.name if unit in (None, said.unit) else recorded
-        wanted = Meaning(name, said.unit if unit is None else unit, kind)
+        wanted = Meaning(name, encodable(said.unit if unit is None else unit), kind)
         with creation.lock:
             found = self.instruments.get(recorded)
             if found is None:
@@ -76,7 +78,7 @@ class Group:
             elif owner and not definition and not self.instruments[owner].declared:
                 return self.instruments.setdefault(recorded, self.instruments[owner])
             self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
-            made = Instrument(self.name, recorded, named, limit=self._limit, **definition)
+            made = Instrument(self.name, recorded, named, limit=self._limit, enabled=self._enabled, **definition)
             return self.instruments.setdefault(recorded, made)
 
     def function(self, name: str) -> FunctionCalls:
@@ -157,6 +159,9 @@ class Registry:
         cardinality_limit: series a metric may have; beyond it, values go into one series with the attribute
             ``otel.metric.overflow``.
         enabled: record at all; by default unless ``OTEL_SDK_DISABLED`` is ``true``.
+
+    Attributes:
+        silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
     """
 
     def __init__(self, *, cardinality_limit: int = CARDINALITY_LIMIT, enabled: bool | None = None) -> None:
@@ -164,6 +169,7 @@ class Registry:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
+        self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit = cardinality_limit
         self._start_unix_nano = time.time_ns()
         own = self.group(OWN_GROUP)
@@ -181,7 +187,8 @@ class Registry:
         """Return the group of this name, new where there was none; the empty string names one, too."""
         found = self.groups.get(name)
         if found is None:
-            found = self.groups.setdefault(name, Group(check_name(name, "metric group"), self._limit))
+            made = Group(check_name(name, "metric group"), self._limit, enabled=self.enabled)
+            found = self.groups.setdefault(name, made)
         return found
 
     def count_dropped(self, reason: str, destination: str, count: int = 1) -> None:
@@ -200,6 +207,8 @@ class Registry:
         """
         found: list[MetricPoints] = []
         for group in list(self.groups.values()):
+            if group.name != OWN_GROUP and self.silenced(group.name):
+                continue
             for metric in group.collect():
                 found.append(metric)
                 if pace is not None:

@@ -1,0 +1,73 @@
+"""Two ways to do the same, timed side by side: each repetition runs every side, so that noise falls on all alike."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+Side = Callable[[], object]
+
+
+class Goal(NamedTuple):
+    """One promise: what was measured against what, and the ratio that must not be exceeded."""
+
+    what: str
+    measured: float
+    reference: float
+    limit: float
+    unit: str = "ns"
+
+    @property
+    def ratio(self) -> float:
+        """Return how much of the reference was used."""
+        return self.measured / self.reference
+
+    @property
+    def kept(self) -> bool:
+        """Tell whether the goal is reached."""
+        return self.ratio <= self.limit
+
+
+def medians(sides: dict[str, Side], *, calls: int, repetitions: int) -> dict[str, float]:
+    """Return the median nanoseconds of one call by side; each side makes ``calls`` calls when it is called."""
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    order = list(sides)
+    for side in sides.values():
+        side()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(repetitions):
+            for name in order:
+                start = perf_counter()
+                sides[name]()
+                taken[name].append((perf_counter() - start) / calls * 1e9)
+            order.append(order.pop(0))
+    finally:
+        gc.enable()
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def report(title: str, goals: Sequence[Goal]) -> bool:
+    """Print a table of goals, and tell whether all were kept."""
+    print(f"\n{title}")
+    print(f"{'':<58}{'ours':>12}{'reference':>12}{'ratio':>8}{'goal':>8}")
+    for goal in goals:
+        print(
+            f"{goal.what:<58}{goal.measured:>9,.0f} {goal.unit:<2}{goal.reference:>9,.0f} {goal.unit:<2}"
+            f"{goal.ratio:>8.3f}{goal.limit:>8.3f}  {'ok' if goal.kept else 'MISSED'}"
+        )
+    return all(goal.kept for goal in goals)
+
+
+def finish(*kept: bool) -> None:
+    """End the program: with status 1 where ``--check`` was given and a goal was missed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
+    parser.add_argument("--without-numpy", action="store_true", help=argparse.SUPPRESS)
+    sys.exit(1 if parser.parse_args().check and not all(kept) else 0)

@@ -1,0 +1,267 @@
+"""Drop-in for ``torch.distributed.elastic.metrics``: change the import, and every program runs as before.
+
+What is recorded also reaches the exporters of :func:`tachograph.start`. Handlers get each point in the thread that
+records it. ``tachograph.elastic.api`` is this same module.
+
+Which way a point goes is decided once for a group and name and kept in ``_routes``; configuring a handler, or assigning
+to any attribute of this module (as ``mock.patch`` does), makes all routes be decided again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+import warnings
+from collections import UserDict
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from importlib import import_module
+from typing import Any, cast
+
+from tachograph.elastic.handlers import (
+    ConsoleMetricHandler,
+    Emits,
+    Exports,
+    MetricData,
+    MetricHandler,
+    MetricsConfig,
+    NullMetricHandler,
+    check_handler,
+)
+from tachograph.elastic.stream import MetricStream, guarded, hand_over, nothing, recorder, silences, unconfigured
+from tachograph.instrument import Record
+from tachograph.naming import check_name
+from tachograph.probe import Tell, audience, metric_name, nobody, silence
+from tachograph.profiling import prof, profile
+
+__all__ = [
+    "ConsoleMetricHandler",
+    "ConsoleMetricsHandler",
+    "MetricData",
+    "MetricHandler",
+    "MetricStream",
+    "MetricsConfig",
+    "NullMetricHandler",
+    "NullMetricsHandler",
+    "configure",
+    "getStream",
+    "get_elapsed_time_ms",
+    "initialize_metrics",
+    "prof",
+    "profile",
+    "publish_metric",
+    "put_metric",
+]
+
+# As the documents misspell them.
+ConsoleMetricsHandler = ConsoleMetricHandler
+NullMetricsHandler = NullMetricHandler
+
+_routes: dict[str, dict[str, Record]] = {}
+
+
+def _decide_again() -> None:
+    """Forget every route: a new dict, so that a route decided meanwhile in another thread goes into the old one."""
+    global _routes  # noqa: PLW0603 - the hot path reads a module global: nothing is faster
+    _routes = {}
+    audience.changed()
+
+
+class _HandlerMap(UserDict[str, Emits]):
+    """Handlers by group; people change it directly, with ``mock.patch.dict`` for one."""
+
+    def __setitem__(self, group: str, handler: Emits) -> None:
+        super().__setitem__(group, handler)
+        _decide_again()
+
+    def __delitem__(self, group: str) -> None:
+        super().__delitem__(group)
+        _decide_again()
+
+
+_metrics_map: MutableMapping[str, Emits] = _HandlerMap()
+_default_metrics_handler: Emits = unconfigured
+
+exporters: dict[str | None, Exports] = {}
+"""Exporters given to :func:`configure`, by group (None: for all groups)."""
+
+on_exporter: Callable[[str | None, Exports | None], None] | None = None
+"""Called with the group when its exporter was configured, or (None) replaced by a handler; the pipeline sets it."""
+
+
+def configure(handler: Emits | Exports, group: str | None = None) -> None:
+    """Send the points of a group to a handler, or its collections to an exporter; without a group: the default.
+
+    A handler gets every point, besides the exporters of :func:`tachograph.start`. An explicit
+    :class:`NullMetricHandler` silences its group on every way out; without a group, every group that has no handler of
+    its own. A later call replaces what an earlier one has set for the same group.
+
+    Args:
+        handler: a :class:`MetricHandler`, anything else with ``emit(metric_data)``, or a ``MetricExporter`` of the
+            OpenTelemetry SDK, to which the group is exported in the background, with or without a ``start()``.
+        group: the metric group; the empty string names one, too.
+
+    Raises:
+        TypeError: the handler is neither, or the group is not a string.
+    """
+    global _default_metrics_handler  # noqa: PLW0603 - the original's state, which programs patch
+    if group is not None:
+        check_name(group, "metric group")
+    takes_points = check_handler(handler)
+    emits: Any = handler if takes_points else unconfigured
+    if group is None:
+        _default_metrics_handler = emits
+    else:
+        _metrics_map[group] = emits
+    _decide_again()
+    exporter: Any = None if takes_points else handler
+    replaced = exporters.pop(group, None)
+    if exporter is not None:
+        exporters[group] = exporter
+        if on_exporter is None:
+            import_module("tachograph.starting")  # sets it: an exporter is delivered to without a start(), too
+    if on_exporter is not None and exporter is not replaced:
+        on_exporter(group, exporter)
+
+
+def silenced(group: str) -> bool:
+    """Tell whether a :class:`NullMetricHandler` was explicitly configured for the group, or for all without another."""
+    return silences(_metrics_map.get(group, _default_metrics_handler))
+
+
+def getStream(group: str) -> MetricStream:  # noqa: N802 - torchelastic's name
+    """Return the stream of a group; configuring another handler later does not change it."""
+    return MetricStream(group, _metrics_map.get(group, _default_metrics_handler))
+
+
+_unpatched = getStream
+
+
+def _listener(group: str | None) -> Tell:
+    if getStream is not _unpatched or type(_metrics_map) is not _HandlerMap:
+        return partial(_tell, group)
+    stream = getStream(cast("str", group))
+    if stream.handler is unconfigured:
+        return nobody
+    return silence if silences(stream.handler) else partial(hand_over, stream)
+
+
+def _tell(group: str | None, name: str, value: object) -> None:
+    """Give a point, recorded already, to whatever stream a patched ``getStream`` returns."""
+    stream = getStream(cast("str", group))
+    if type(stream) is MetricStream:
+        hand_over(stream, name, value)
+    else:
+        guarded(stream.add_value, name, value)
+
+
+def put_metric(
+    metric_name: str,
+    metric_value: Any,
+    metric_group: str = "torchelastic",
+    *,
+    attributes: Mapping[str, object] | None = None,
+) -> None:
+    """Record one value under a name.
+
+    The name says what it becomes (``*.success`` a counter, durations a histogram, else a gauge) unless
+    :func:`tachograph.declare` has said otherwise. Values are numbers: Python's, NumPy's, or tensors of one element;
+    anything else is counted as dropped.
+
+    Args:
+        metric_name: 1 to 1,024 characters.
+        metric_value: what to record; a handler gets it exactly as passed.
+        metric_group: the metric group.
+        attributes: what tells series of one metric apart, at most 2,000 combinations; never what counts up, like a
+            step. Handlers do not get them.
+
+    Raises:
+        TypeError: a name is not a string, or attributes are nothing that OpenTelemetry takes.
+        ValueError: a name is empty, too long or not valid Unicode.
+    """
+    if not attributes:
+        try:
+            record = _routes[metric_group][metric_name]
+        except (KeyError, TypeError):  # not decided yet, or not a name at all
+            pass
+        else:
+            record(metric_value)
+            return
+    _put(metric_name, metric_value, metric_group, attributes)
+
+
+def _put(name: str, value: Any, group: str, attributes: Mapping[str, object] | None) -> None:
+    check_name(name)
+    check_name(group, "metric group")
+    routes = _routes
+    tell = _listener(group)
+    if isinstance(tell, partial) and tell.func is _tell:
+        stream = getStream(group)
+        if type(stream) is not MetricStream:
+            guarded(stream.add_value, name, value)
+        elif not silences(stream.handler):
+            recorder(group, name, attributes)(value)
+            hand_over(stream, name, value)
+        return
+    route = nothing if tell is silence else _route(recorder(group, name, attributes), tell, name)
+    if not attributes:
+        routes.setdefault(group, {})[name] = route
+    route(value)
+
+
+def _route(record: Record, tell: Tell, name: str) -> Record:
+    if tell is nobody:
+        return record
+
+    def record_and_tell(value: object) -> None:
+        record(value)
+        tell(name, value)
+
+    return record_and_tell
+
+
+def publish_metric(metric_group: str, metric_name: str, metric_value: Any) -> None:
+    """Record one value; deprecated: :func:`put_metric` takes the name first."""
+    warnings.warn(
+        "publish_metric(group, name, value) is deprecated: write put_metric(name, value, group)",
+        FutureWarning,
+        stacklevel=2,
+    )
+    put_metric(metric_name, metric_value, metric_group)
+
+
+def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
+    """Return the whole milliseconds since ``start_time_in_seconds``, a reading of ``time.time()``."""
+    return int((time.time() - start_time_in_seconds) * 1000)
+
+
+def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
+    """Do nothing, as the original does: torchrun calls it, and configures nothing."""
+
+
+def _get_metric_name(fn: Any) -> str:
+    return metric_name(fn)
+
+
+def _name(fn: Any) -> str:
+    """Look the global up at each call: programs patch it."""
+    return _get_metric_name(fn)
+
+
+class _Patchable(types.ModuleType):
+    """This module's class: an assignment to any attribute, as ``mock.patch`` makes, decides all routes again."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        _decide_again()
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        _decide_again()
+
+
+audience.listener = _listener
+audience.name = _name
+sys.modules[__name__].__class__ = _Patchable
+import_module(f"{__name__}.api")  # the submodule is this module, complete by now

@@ -1,0 +1,86 @@
+"""What takes metric points one by one: the handlers of torchelastic's API."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple, Protocol
+
+
+class MetricData(NamedTuple):
+    """One recorded point; ``timestamp`` is in seconds since the epoch, name and value are exactly as recorded."""
+
+    timestamp: float
+    group_name: str
+    name: str
+    value: Any
+
+
+class MetricsConfig:
+    """Parameters for :func:`tachograph.elastic.initialize_metrics`; None becomes an empty dict."""
+
+    __slots__ = ("params",)
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        self.params: dict[str, str] = {} if params is None else params
+
+
+class Emits(Protocol):
+    """Whatever has ``emit(metric_data)``."""
+
+    def emit(self, metric_data: MetricData) -> Any:
+        """Take one point."""
+
+
+class Exports(Protocol):
+    """Whatever has ``export(metrics_data)``, as the metric exporters of the OpenTelemetry SDK have."""
+
+    def export(self, metrics_data: Any, /) -> Any:
+        """Take what one collection found."""
+
+
+class MetricHandler(abc.ABC):
+    """A destination for points: write ``emit``, then pass an instance to :func:`tachograph.elastic.configure`."""
+
+    @abc.abstractmethod
+    def emit(self, metric_data: MetricData) -> None:
+        """Take one point, in the thread that recorded it."""
+
+
+class ConsoleMetricHandler(MetricHandler):
+    """Prints each point to stdout as ``[timestamp][group]: name=value``."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Print one point."""
+        print(  # noqa: T201 - printing is what this handler is for
+            f"[{metric_data.timestamp}][{metric_data.group_name}]: {metric_data.name}={metric_data.value}"
+        )
+
+
+class NullMetricHandler(MetricHandler):
+    """Takes points and forgets them. Configured explicitly, it silences its group on every way out."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Forget one point."""
+
+
+def forgets(handler: Emits) -> bool:
+    """Tell whether a handler is a :class:`NullMetricHandler` that no subclass has given an ``emit`` of its own."""
+    return isinstance(handler, NullMetricHandler) and type(handler).emit is NullMetricHandler.emit
+
+
+def check_handler(handler: object) -> bool:
+    """Tell whether ``handler`` takes points (True) or whole collections, as OpenTelemetry's exporters do (False).
+
+    Raises:
+        TypeError: it does neither, or is a class.
+    """
+    if isinstance(handler, type):
+        raise TypeError(f"configure() takes an instance: write {handler.__name__}(), not {handler.__name__}")
+    if callable(getattr(handler, "emit", None)):
+        return True
+    if callable(getattr(handler, "export", None)):
+        return False
+    raise TypeError(
+        "configure() takes a MetricHandler (an object with emit(metric_data)) or an OpenTelemetry MetricExporter "
+        f"(an object with export(metrics_data)), not {type(handler).__name__}: {handler!r:.100}"
+    )

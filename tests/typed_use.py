@@ -1,0 +1,131 @@
+"""Only uses the API: mypy checks that decorated functions keep their exact signatures (each ignore must be needed)."""
+
+# ruff: noqa: D101, D102, D103 - what is declared here is only used
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any
+
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+from typing_extensions import assert_type
+
+import tachograph
+from tachograph import MetricData, MetricHandler, configure, declare, elastic, prof, put_metric
+from tachograph.elastic import api
+
+
+@prof
+def scaled(value: int, *, factor: float = 2.0) -> float:
+    return value * factor
+
+
+@prof()
+def called(text: str) -> str:
+    return text
+
+
+@prof(group="mine")
+async def fetched(key: str) -> bytes:
+    return key.encode()
+
+
+@prof
+def counted(upto: int) -> Generator[int, str, bool]:
+    yield upto
+    return True
+
+
+@prof(group="mine")
+async def streamed(upto: int) -> AsyncGenerator[int, None]:
+    yield upto
+
+
+@prof
+class Model:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def forward(self, batch: list[float]) -> float:
+        return sum(batch)
+
+    @prof
+    @staticmethod
+    def default() -> int:
+        return 1
+
+    @prof
+    @classmethod
+    def make(cls, width: int) -> Model:
+        return cls(width)
+
+    @property
+    @prof
+    def size(self) -> int:
+        return self.width
+
+    @functools.cached_property
+    @prof
+    def area(self) -> float:
+        return 1.0
+
+    @staticmethod
+    @prof(group="mine")
+    def below(value: int) -> str:
+        return str(value)
+
+
+assert_type(scaled(1), float)
+assert_type(scaled(1, factor=3.0), float)
+assert_type(called("a"), str)
+fetching = fetched("a")
+_ = assert_type(fetching, Coroutine[Any, Any, bytes])
+fetching.close()
+assert_type(counted(3), Generator[int, str, bool])
+assert_type(streamed(3), AsyncGenerator[int, None])
+assert_type(Model, type[Model])
+model = Model(3)
+assert_type(model, Model)
+assert_type(model.forward([1.0]), float)
+assert_type(Model.default(), int)
+assert_type(Model.make(2), Model)
+assert_type(model.size, int)
+assert_type(model.area, float)
+assert_type(Model.below(1), str)
+
+half: Callable[..., float] = prof(functools.partial(scaled, factor=0.5))
+assert_type(half(1), float)
+
+put_metric("loss", 0.5)
+put_metric("loss", 0.5, "mine", attributes={"phase": "train"})
+tokens = declare("tokens", group="mine", kind="counter", unit="{token}")
+assert_type(tokens, tachograph.Instrument)
+tokens.bind(phase="train")(512)
+
+
+class Mine(MetricHandler):
+    def emit(self, metric_data: MetricData) -> None:
+        assert_type(metric_data.timestamp, float)
+        assert_type(metric_data.group_name, str)
+
+
+configure(Mine())
+configure(Mine(), "mine")
+configure(ConsoleMetricExporter(), group="mine")
+assert_type(elastic.getStream("mine"), elastic.MetricStream)
+assert_type(api.get_elapsed_time_ms(0.0), int)
+assert_type(api.MetricsConfig().params, dict[str, str])
+
+
+async def misuse() -> None:
+    scaled("1")  # type: ignore[arg-type]
+    scaled(1, 3.0)  # type: ignore[call-arg]
+    called(1)  # type: ignore[arg-type]
+    await fetched(1)  # type: ignore[arg-type]
+    Model("3")  # type: ignore[arg-type]
+    model.forward(1.0)  # type: ignore[arg-type]
+    Model.below("1")  # type: ignore[arg-type]
+    put_metric("loss", 0.5, "mine", {"phase": "train"})  # type: ignore[call-arg]
+    declare("tokens", kind="dial")  # type: ignore[arg-type]
+    configure(print)  # type: ignore[arg-type]
