@@ -1,0 +1,92 @@
+"""The SDK instruments of other libraries on our page: what the official exporter makes of them, one metric at a time.
+
+Given several at once, the official exporter swaps labels between scopes that use one name with different attributes,
+and one exponential histogram fails the whole scrape.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tachograph.registry import Registry
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import Metric, MetricsData
+
+_KINDS = ("counter", "gauge", "histogram")
+
+
+class SdkSample(NamedTuple):
+    """One line: what is added to the family's name (``_bucket``), its labels, and its value."""
+
+    suffix: str
+    labels: dict[str, str]
+    value: float
+
+
+class SdkFamily(NamedTuple):
+    """What one SDK instrument gives; the name is the one of the classic text format, ``_total`` included."""
+
+    name: str
+    kind: str
+    unit: str
+    description: str
+    samples: list[SdkSample]
+
+    @property
+    def series(self) -> int:
+        """How many series it has, each of which may have several lines."""
+        return sum(sample.suffix in ("", "_count") for sample in self.samples)
+
+
+def sdk_families(data: MetricsData, registry: Registry, left_out: Callable[[str, str], None]) -> Iterator[SdkFamily]:
+    """Yield the families of SDK metrics; what cannot be shown is left out.
+
+    Args:
+        data: what a reader collected.
+        registry: where an error of the exporter is counted.
+        left_out: called with the reason and the metric's name.
+    """
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from opentelemetry.sdk.metrics.export import ExponentialHistogram
+    from prometheus_client import CollectorRegistry
+
+    collectors = CollectorRegistry()
+    reader = PrometheusMetricReader(disable_target_info=True, registry=collectors)
+    waiting: deque[MetricsData] = deque()
+    reader._set_collect_callback(lambda *_, **__: waiting.popleft())  # noqa: SLF001 - it has no provider: we feed it
+    for metric, alone in _one_by_one(data):
+        if isinstance(metric.data, ExponentialHistogram):
+            left_out("exponential_histogram", metric.name)
+            continue
+        waiting.append(alone)
+        try:
+            found = list(collectors.collect())
+        except Exception:  # noqa: BLE001 - the border to another library: one metric must not cost the page
+            registry.count_error("prometheus")
+            left_out("not_exportable", metric.name)
+            continue
+        yield from _families(found)
+
+
+def _one_by_one(data: MetricsData) -> Iterator[tuple[Metric, MetricsData]]:
+    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+
+    for of_resource in data.resource_metrics:
+        for of_scope in of_resource.scope_metrics:
+            for metric in of_scope.metrics:
+                scope = ScopeMetrics(of_scope.scope, [metric], of_scope.schema_url)
+                yield metric, MetricsData([ResourceMetrics(of_resource.resource, [scope], of_resource.schema_url)])
+
+
+def _families(found: Iterable[Any]) -> Iterator[SdkFamily]:
+    for family in found:
+        if family.type not in _KINDS:
+            continue
+        name = family.name + "_total" if family.type == "counter" else family.name
+        samples = [
+            SdkSample(sample.name.removeprefix(name), dict(sample.labels), sample.value) for sample in family.samples
+        ]
+        yield SdkFamily(name, family.type, family.unit, family.documentation or name, samples)

@@ -1,0 +1,184 @@
+"""Real servers for tests: found, started on free loopback ports, waited for, and stopped.
+
+They are looked for in the folder ``TACHOGRAPH_TEST_BIN``, beside the checkout in ``shared/bin``, and on ``PATH``. Where
+one is missing the test is skipped and says so; where ``CI`` is set it fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+READY_WITHIN = 60.0
+_STOP_WITHIN = 15.0
+_VERSION = re.compile(r"version v?(\d+)\.")
+
+
+@dataclass
+class Server:
+    """A running server: its process and what it has written to stdout and stderr."""
+
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    def log(self) -> str:
+        """Return what it has written so far."""
+        return self.log_path.read_text(errors="replace")
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def find(program: str, major: int | None = None) -> str:
+    """Return the path of a program, in this major version if one is given; skip the test where there is none."""
+    candidates = (shutil.which(program, path=str(folder)) for folder in _folders())
+    found = next((path for path in candidates if path is not None and major in (None, _major(path))), None)
+    if found is None:
+        _missing(program if major is None else f"{program} {major}.x")
+    return found
+
+
+def _folders() -> Iterator[Path]:
+    named = os.environ.get("TACHOGRAPH_TEST_BIN")
+    if named:
+        yield Path(named)
+    yield Path(__file__).resolve().parents[2] / "shared" / "bin"
+    yield from (Path(folder) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder)
+
+
+@functools.cache
+def _major(path: str) -> int | None:
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=READY_WITHIN, check=False)
+    match = _VERSION.search(done.stdout + done.stderr)
+    return int(match[1]) if match else None
+
+
+def _missing(what: str) -> NoReturn:
+    reason = f"NOT TESTED: {what} was found neither in $TACHOGRAPH_TEST_BIN, nor in ../shared/bin, nor on PATH"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def prometheus(
+    config: Path | str, cwd: Path | str | None = None, *, major: int = 3, arguments: Sequence[str] = ()
+) -> Iterator[str]:
+    """Run a Prometheus server and yield its base URL, such as ``http://127.0.0.1:4711``.
+
+    Args:
+        config: its configuration file; file_sd paths in it are relative to this file.
+        cwd: where to run it; by default beside the configuration.
+        major: 3, or 2 for Debian's generation.
+        arguments: further command-line options, such as ``--enable-feature=exemplar-storage``.
+    """
+    program = find("prometheus", major)
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="tachograph-prometheus-") as data:
+        command = [
+            program,
+            f"--config.file={Path(config).resolve()}",
+            f"--storage.tsdb.path={data}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--scrape.discovery-reload-interval=100ms",
+            *arguments,
+        ]
+        base = f"http://127.0.0.1:{port}"
+        with _running(command, Path(cwd or Path(config).parent), {}, lambda _: _answers(f"{base}/-/ready")):
+            yield base
+
+
+@contextmanager
+def otelcol(
+    config: Path | str, env: Mapping[str, str] | None = None, *, arguments: Sequence[str] = ()
+) -> Iterator[Server]:
+    """Run an OpenTelemetry Collector; it is ready to receive when the block begins.
+
+    Args:
+        config: its configuration file.
+        env: variables that the configuration reads, over this process's own.
+        arguments: further command-line options, such as ``--set=…``.
+    """
+    command = [find("otelcol"), f"--config={Path(config).resolve()}", *arguments]
+    with _running(command, Path(config).parent, env or {}, lambda server: "Everything is ready" in server.log()) as it:
+        yield it
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], ready: Callable[[Server], bool]
+) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="tachograph-log-") as folder:
+        log_path = Path(folder) / "log"
+        with (
+            log_path.open("wb") as log,
+            subprocess.Popen(command, cwd=cwd, env={**os.environ, **env}, stdout=log, stderr=log) as process,
+        ):
+            server = Server(process, log_path)
+            try:
+                wait_until(lambda: process.poll() is not None or ready(server), READY_WITHIN, server.log)
+                if process.poll() is not None:
+                    pytest.fail(f"{command[0]} ended with {process.returncode}:\n{server.log()}")
+                yield server
+            finally:
+                _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def wait_until(
+    condition: Callable[[], object], timeout: float = 30.0, why_not: Callable[[], object] = lambda: ""
+) -> None:
+    """Wait until the condition holds; fail the test after ``timeout`` seconds with what ``why_not`` returns."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"it did not happen within {timeout:g} s\n{why_not()}")
+        time.sleep(0.05)
+
+
+def api(base: str, path: str, **parameters: str) -> Any:
+    """Return the ``data`` of an answer of Prometheus's HTTP API, such as ``api(base, "query", query="up")``."""
+    url = f"{base}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return json.load(response)["data"]
+
+
+def instant(base: str, expression: str) -> list[tuple[dict[str, str], float]]:
+    """Return the labels and the value of every series that a PromQL expression gives now."""
+    return [(found["metric"], float(found["value"][1])) for found in api(base, "query", query=expression)["result"]]
