@@ -235,6 +235,7 @@ def test_any_interleaving_conserves(steps: list[str], threads: int) -> None:
     assert into.spread().total.value() == adds * sum(range(300))
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_signal_handler_may_record_while_its_thread_folds() -> None:
     """A handler that records in the middle of a fold neither deadlocks nor loses a value."""
     into = distribution()
@@ -260,6 +261,7 @@ def test_a_signal_handler_may_record_while_its_thread_folds() -> None:
     assert into.spread().total.value() == 300_000 + last[0]
 
 
+@pytest.mark.usefixtures("untraced")
 def test_an_interrupt_in_the_middle_of_a_fold_loses_nothing() -> None:
     """KeyboardInterrupt out of a fold leaves every value either added up or in the buffer."""
     into = distribution()

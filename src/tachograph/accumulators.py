@@ -25,6 +25,7 @@ CHUNK = 2048
 LIMIT = 65_536
 _WAITING_LIMIT = 64
 _BACK_PRESSURE = 0.25
+_FLOATS_END = 2**1023
 
 
 class _Switch:
@@ -67,8 +68,8 @@ class Total(NamedTuple):
         return Total(self.integers, summed, lost if math.isfinite(lost) else 0.0)
 
     def value(self) -> Number:
-        """Return the sum: an ``int`` where only integers were added."""
-        if not self.floats and not self.lost:
+        """Return the sum: an ``int`` where only integers were added, and a float can hold it."""
+        if not self.floats and not self.lost and abs(self.integers) < _FLOATS_END:
             return self.integers
         return as_float(self.integers) + (self.floats + self.lost)
 

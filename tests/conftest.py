@@ -1,0 +1,43 @@
+"""The tests' process is that of a plain machine, whatever the developer has set."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("tests", deadline=None)  # a slow machine is no failure
+settings.load_profile("tests")
+
+_SETTINGS = ("OTEL_", "TACHOGRAPH_", "SLURM_", "K8S_", "TORCHELASTIC_")
+_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_NAME", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_KEPT = "TACHOGRAPH_TEST_BIN"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def plain_machine() -> Iterator[None]:
+    """No settings of telemetry, no rank, and a state folder that goes away, for the tests and what they start."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tachograph-state-") as state:
+        for name in list(os.environ):
+            if name != _KEPT and (name.startswith(_SETTINGS) or name in _RANK):
+                patch.delenv(name)
+        patch.setenv("XDG_STATE_HOME", state)
+        yield
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """No coverage in this test: its tracer holds a lock at each call into our code, which no signal handler survives.
+
+    For a test whose signal handler records or raises (coverage 7, ``Collector.lock_data``).
+    """
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)

@@ -1,0 +1,167 @@
+"""The floors of the design: imports only ever go down, and what is on one floor imports in no circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
+
+FLOORS = {
+    # 0: numbers and names
+    "accumulators": 0,
+    "losses": 0,
+    "naming": 0,
+    "sample": 0,
+    "tally": 0,
+    "pace": 0,
+    "values": 0,
+    "version": 0,
+    # 1: the registry
+    "function_calls": 1,
+    "journal": 1,
+    "instrument": 1,
+    "points": 1,
+    "registry": 1,
+    # 2: the front doors
+    "declaration": 2,
+    "elastic": 2,
+    "elastic.api": 2,
+    "elastic.handlers": 2,
+    "elastic.stream": 2,
+    "aggregation": 2,
+    "event": 2,
+    "event_log": 2,
+    "monitor": 2,
+    "stat": 2,
+    "stat_series": 2,
+    "wait_counter": 2,
+    "windows": 2,
+    "stat_window": 2,
+    "trace_context": 2,
+    "probe": 2,
+    "profiled": 2,
+    "profiling": 2,
+    "tracing": 2,
+    # 3: readers and exporters
+    "append_file": 3,
+    "batch": 3,
+    "console": 3,
+    "deltas": 3,
+    "detectors": 3,
+    "environment": 3,
+    "foreign": 3,
+    "handler_exporter": 3,
+    "joined": 3,
+    "log_emitter": 3,
+    "jsonl": 3,
+    "otlp": 3,
+    "otlp_encoding": 3,
+    "otlp_grpc": 3,
+    "otlp_http": 3,
+    "otlp_json": 3,
+    "otlp_logs": 3,
+    "otlp_points": 3,
+    "otlp_sdk": 3,
+    "otlp_settings": 3,
+    "otlp_spans": 3,
+    "otlp_values": 3,
+    "outbox": 3,
+    "producer": 3,
+    "program": 3,
+    "prometheus_endpoint": 3,
+    "prometheus_family": 3,
+    "prometheus_format": 3,
+    "prometheus_page": 3,
+    "prometheus_sdk": 3,
+    "prometheus_target": 3,
+    "prometheus_text": 3,
+    "providers": 3,
+    "rank": 3,
+    "replay": 3,
+    "resource": 3,
+    "run_id": 3,
+    "sigterm": 3,
+    "spans": 3,
+    "tensorboard": 3,
+    # 4: start() and shutdown()
+    "destinations": 4,
+    "event_feed": 4,
+    "pipeline": 4,
+    "settings": 4,
+    "starting": 4,
+    "testing": 4,
+    # 5: the outside
+    "instrumentation": 5,
+    "instrumentation.bridge": 5,
+    "instrumentation.bridged_stats": 5,
+    "instrumentation.hooks": 5,
+    "instrumentation.torch_monitor": 5,
+    "instrumentation.wait_counters": 5,
+    # What users type: it names modules of every floor, and loads each at its first use.
+    "": 9,
+}
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of the package by its name below ``tachograph``."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").strip("."): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+MODULES = modules()
+
+
+def imported(module: str) -> set[str]:
+    """Return the modules of the package that a module imports anywhere in its code."""
+    tree = ast.parse(MODULES[module].read_text())
+    found = {_home(name) for node in ast.walk(tree) for name in _names(node)}
+    return {other for other in found if other is not None} - {module}
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _home(name: str) -> str | None:
+    """Return the module behind a dotted name, which may be that of something in it."""
+    package, _, inner = name.partition(".")
+    if package != "tachograph":
+        return None
+    while inner and inner not in MODULES:
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def test_every_module_has_a_floor() -> None:
+    """The table names exactly the modules that there are."""
+    assert sorted(FLOORS) == sorted(MODULES)
+
+
+def test_imports_only_go_down() -> None:
+    """No module imports one of a higher floor, in a function neither."""
+    up = [f"{module} -> {other}" for module in MODULES for other in imported(module) if FLOORS[other] > FLOORS[module]]
+    assert up == []
+
+
+def test_no_floor_imports_in_a_circle() -> None:
+    """The modules can be put into an order in which each imports only what comes before it."""
+    TopologicalSorter({module: imported(module) for module in MODULES}).prepare()
+
+
+def test_imports_are_absolute() -> None:
+    """Every import names the package, so that the tests above see it."""
+    relative = [
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
