@@ -24,15 +24,21 @@ OWN_GROUP = "tachograph"
 
 
 class Group:
-    """A metric group: an instrumentation scope, with its instruments and its profiled functions."""
+    """A metric group: an instrumentation scope, with its instruments and its profiled functions.
 
-    __slots__ = ("_enabled", "_limit", "_taken", "functions", "instruments", "name")
+    Attributes:
+        sources: called in each collection, for points that no instrument of the group holds; a source folds what it
+            holds while its points are taken.
+    """
+
+    __slots__ = ("_enabled", "_limit", "_taken", "functions", "instruments", "name", "sources")
 
     def __init__(self, name: str, limit: int, *, enabled: bool = True) -> None:
         self.name = name
         self._enabled = enabled
         self.instruments: dict[str, Instrument] = {}
         self.functions: dict[str, FunctionCalls] = {}
+        self.sources: list[Callable[[], Iterator[MetricPoints]]] = []
         self._limit = limit
         self._taken: dict[str, tuple[Kind, str, str]] = {}
 
@@ -93,7 +99,7 @@ class Group:
             return self.functions.setdefault(name, FunctionCalls(attributes, self._limit))
 
     def collect(self) -> Iterator[MetricPoints]:
-        """Yield what each instrument of the group holds."""
+        """Yield what each instrument and each source of the group holds."""
         for instrument in dict.fromkeys(list(self.instruments.values())):
             yield from instrument.collect()
         durations: list[HistogramPoint] = []
@@ -105,6 +111,8 @@ class Group:
         if durations:
             yield MetricPoints(self.name, "function.duration", "s", "histogram", FUNCTION_DURATION, durations)
             yield MetricPoints(self.name, "function.calls", "{call}", "counter", FUNCTION_CALLS, calls)
+        for source in list(self.sources):
+            yield from source()
 
     def losses(self) -> list[Losses]:
         """Return what was lost, one record an instrument or function."""

@@ -22,14 +22,17 @@ _BYTE = bytes([signal.SIGTERM])
 class SigtermFlush:
     """Calls ``flush`` once SIGTERM arrives; active from construction to :meth:`close`.
 
+    Attributes:
+        dying: SIGTERM has arrived, and ends the process as soon as everything is flushed.
+
     Args:
-        flush: runs in a thread of ours; bounded in time by itself.
+        flush: runs in a thread of ours, bounded in time by itself; told whether the process ends right after it.
 
     Raises:
         ValueError: not made in the main thread of the main interpreter, where alone handlers can be set.
     """
 
-    def __init__(self, flush: Callable[[], object]) -> None:
+    def __init__(self, flush: Callable[[bool], object]) -> None:
         self._flush = flush
         self._libc = ctypes.CDLL(None)
         self._libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -38,6 +41,7 @@ class SigtermFlush:
         os.set_blocking(self._write, False)
         self._pid = os.getpid()
         self._closed = False
+        self.dying = False
         found = signal.getsignal(signal.SIGTERM)
         self._takes_over = found is signal.SIG_DFL
         if self._takes_over:
@@ -67,7 +71,8 @@ class SigtermFlush:
 
     def _end(self) -> None:
         try:
-            self._flush()
+            self.dying = signal.getsignal(signal.SIGTERM) == self._on_signal
+            self._flush(self.dying)
         finally:
             if signal.getsignal(signal.SIGTERM) == self._on_signal:
                 self._libc.signal(signal.SIGTERM, None)

@@ -1,0 +1,200 @@
+"""The destinations that the settings name: built-in ones, those of entry points, and whatever object was given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
+
+from tachograph.batch import Batch
+from tachograph.log_emitter import foreign_logger_provider, into_provider, to_exporter
+from tachograph.otlp_settings import SIGNALS, OtlpSettings, Signal
+from tachograph.outbox import Outbox
+from tachograph.pace import Pace
+from tachograph.registry import Registry
+from tachograph.settings import GROUP, Settings
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+
+_POINT_BYTES = 500  # what a queued point keeps alive, roughly
+
+Temporality = Mapping[type, Any]
+
+
+class Destination(Protocol):
+    """Where batches go: an exporter behind its queue."""
+
+    def __call__(self, batch: Batch) -> None:
+        """Take a batch; never waits."""
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was taken so far, within ``timeout`` seconds."""
+
+    def close(self, timeout: float) -> None:
+        """Deliver and end, within ``timeout`` seconds."""
+
+    def reset_in_child(self) -> None:
+        """Forget everything, after a fork."""
+
+
+class Route(NamedTuple):
+    """A destination, which signals it takes, and how SDK instruments are to be aggregated for it."""
+
+    destination: Destination
+    metrics: bool = False
+    spans: bool = False
+    events: bool = False
+    temporality: Temporality | None = None
+
+
+class Queued:
+    """A plain exporter, a callable that takes a batch, behind a queue of its own.
+
+    Args:
+        exporter: called in a thread of ours; it raises where it could not take the batch.
+        name: of the destination, in logs and counts.
+        registry: where losses are counted.
+    """
+
+    def __init__(self, exporter: Any, name: str, registry: Registry) -> None:
+        self._exporter = exporter
+        self._outbox = Outbox(name, registry)
+        self.flush = self._outbox.flush
+        self.close = self._outbox.close
+        self.reset_in_child = self._outbox.reset_in_child
+
+    def __call__(self, batch: Batch) -> None:
+        """Queue the batch."""
+        items = sum(len(metric.points) for metric in batch.metrics) + len(batch.spans) + len(batch.events)
+        self._outbox.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
+
+
+class SdkInstruments:
+    """What instruments of other libraries hold in our own meter provider, for each temporality that is asked for.
+
+    A reader sees what is recorded after it was attached.
+    """
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._readers: dict[tuple[tuple[type, Any], ...], InMemoryMetricReader] = {}
+
+    def attach(self, temporality: Temporality | None) -> None:
+        """Begin to read with a temporality."""
+        key = _key(temporality)
+        with self._lock:
+            if self._provider is not None and key not in self._readers:
+                self._readers[key] = InMemoryMetricReader(preferred_temporality=dict(key))
+                self._provider.add_metric_reader(self._readers[key])
+
+    def read(self, temporality: Temporality | None) -> MetricsData | None:
+        """Collect; None where nothing was recorded."""
+        with self._lock:
+            reader = self._readers.get(_key(temporality))
+            return reader.get_metrics_data() if reader is not None else None
+
+    def close(self) -> None:
+        """Take our readers off the provider."""
+        with self._lock:
+            if self._provider is not None:
+                for reader in self._readers.values():
+                    self._provider.remove_metric_reader(reader)
+            self._readers = {}
+
+
+def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
+    return tuple(sorted((temporality or {}).items(), key=repr))
+
+
+def build_routes(settings: Settings, registry: Registry, *, metrics: bool, own_logs: bool) -> list[Route]:
+    """Return a route for everything that the settings name, the Prometheus page apart.
+
+    Args:
+        settings: what was asked for.
+        registry: where losses are counted.
+        metrics: deliver metrics; not where they leave through the program's own provider.
+        own_logs: deliver events even where the program has a logger provider of its own; else they leave through that.
+    """
+    asked: dict[Signal, Sequence[object]] = {
+        "metrics": settings.metrics if metrics else (),
+        "traces": settings.traces,
+        "logs": settings.logs,
+    }
+    routes: list[Route] = []
+    theirs = None if own_logs else foreign_logger_provider()
+    if theirs is not None:
+        routes.append(Route(into_provider(theirs, registry), events=True))
+        asked["logs"] = ()
+    for exporter in dict.fromkeys([*asked["metrics"], *asked["traces"], *asked["logs"]]):
+        metrics, spans, events = (exporter in asked[signal] for signal in SIGNALS)
+        if exporter == "otlp":
+            routes.append(_otlp(settings, registry, metrics=metrics, spans=spans, events=events))
+        elif exporter != "prometheus" and isinstance(exporter, str):
+            destination = _named(exporter, settings, registry)
+            routes.append(Route(destination, metrics=metrics, spans=spans, events=events))
+        elif exporter != "prometheus":
+            routes.append(given(exporter, registry, metrics=metrics, spans=spans, events=events))
+    return routes
+
+
+def _named(name: str, settings: Settings, registry: Registry) -> Destination:
+    if name == "jsonl":
+        from tachograph.jsonl import JsonLines
+
+        return JsonLines(settings.jsonl_path(), registry, pace=Pace())
+    if name == "console":
+        from tachograph.console import Console
+
+        return Console(registry, pace=Pace())
+    if name == "tensorboard":
+        from tachograph.tensorboard import TensorBoard
+
+        return TensorBoard(settings.tensorboard_folder(), registry)
+    (entry_point, *_) = entry_points(group=GROUP, name=name)
+    return Queued(entry_point.load(), name, registry)
+
+
+def _otlp(settings: Settings, registry: Registry, *, metrics: bool, spans: bool, events: bool) -> Route:
+    from tachograph.otlp import OtlpExporter
+
+    by_signal: dict[Signal, OtlpSettings] = {}
+    for signal, takes in zip(SIGNALS, (metrics, spans, events), strict=True):
+        found = settings.otlp_for(signal)
+        if takes and found is not None:
+            by_signal[signal] = found
+    exporter = OtlpExporter(by_signal, registry, pace=Pace())
+    return Route(exporter, metrics=metrics, spans=spans, events=events, temporality=exporter.temporality)
+
+
+def given(
+    exporter: Any,
+    registry: Registry,
+    *,
+    metrics: bool = False,
+    spans: bool = False,
+    events: bool = False,
+    groups: set[str] | None = None,
+) -> Route:
+    """Return a route for an exporter object: one of the SDK's, or a callable that takes a batch."""
+    from tachograph.producer import SdkExporter
+
+    if metrics and hasattr(exporter, "export"):
+        made = SdkExporter(exporter, registry, groups=groups, pace=Pace())
+        # What the SDK's own periodic reader asks; there is no public name for it.
+        return Route(made, metrics=True, temporality=getattr(exporter, "_preferred_temporality", None))
+    if spans and hasattr(exporter, "export"):
+        export: Any = exporter.export
+
+        def export_spans(batch: Batch) -> None:
+            export(batch.spans)
+
+        return Route(Queued(export_spans, type(exporter).__name__, registry), spans=True)
+    if events and hasattr(exporter, "export"):
+        return Route(to_exporter(exporter, registry), events=True)
+    name = getattr(exporter, "__name__", type(exporter).__name__)
+    return Route(Queued(exporter, name, registry), metrics=metrics, spans=spans, events=events)

@@ -1,0 +1,93 @@
+"""From the journal to the destinations that take events, a bounded batch at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from tachograph.batch import Batch
+from tachograph.destinations import Route
+from tachograph.journal import Journal, LogEvent
+from tachograph.pace import Pace
+from tachograph.points import AttributeValue
+from tachograph.registry import Registry
+
+EVENTS_PER_BATCH = 2048
+_SLICE = 256
+
+_log = logging.getLogger("tachograph")
+
+
+class EventFeed:
+    """Takes events out of a journal, each once, and hands them to every route that wants them.
+
+    Args:
+        journal: where they wait.
+        registry: where losses are counted.
+    """
+
+    def __init__(self, journal: Journal, registry: Registry) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._failed: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._journal)
+
+    def deliver(
+        self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
+    ) -> bool:
+        """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
+        takers = [route for route in routes if route.events]
+        left = len(self._journal) if takers else 0
+        while left > 0:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            events = self._drained(min(left, EVENTS_PER_BATCH))
+            if not events:
+                break
+            left -= len(events)
+            batch = Batch([], None, [], resource, time.time_ns(), events)
+            for route in takers:
+                self._hand_over(route, batch)
+        return True
+
+    def open(self, routes: Sequence[Route]) -> None:
+        """Begin: where none of the routes takes events, the journal keeps none."""
+        self._journal.keep(any(route.events for route in routes))
+
+    def hear_last_words(self, timeout: float) -> None:
+        """Let everybody log what they still hold, for ``timeout`` seconds at most: the process ends."""
+        deadline = time.monotonic() + timeout
+        for speak in list(self._journal.last_words):
+            try:
+                speak(max(deadline - time.monotonic(), 0.0))
+            except Exception:  # noqa: BLE001, PERF203 - each shall be heard
+                self._registry.count_error("last_words")
+                _log.exception("something that was not logged yet is lost")
+
+    def close(self, *, exiting: bool) -> None:
+        """End: what could not leave waits for a later start, or is counted where the process ends."""
+        self._journal.keep(True)
+        lost = len(self._journal.drain()) if exiting else 0
+        if lost:
+            self._registry.count_dropped("shutdown", "journal", lost)
+            _log.warning("journal: %d events were lost, the process ended before they were delivered", lost)
+
+    def _drained(self, limit: int) -> list[LogEvent]:
+        pace, events = Pace(), list[LogEvent]()
+        while len(events) < limit and (some := self._journal.drain(min(_SLICE, limit - len(events)))):
+            events += some
+            pace()
+        return events
+
+    def _hand_over(self, route: Route, batch: Batch) -> None:
+        name = type(route.destination).__name__
+        try:
+            route.destination(batch)
+        except Exception:  # noqa: BLE001 - one destination that fails shall cost the others nothing
+            self._registry.count_dropped("encoding", name, len(batch.events))
+            if name not in self._failed:
+                self._failed.add(name)
+                _log.exception("%s took no events (further losses are counted)", name)

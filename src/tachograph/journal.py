@@ -1,0 +1,134 @@
+"""The journal: exact events on their way to whoever takes them, bounded, the oldest going first.
+
+Each process start has a stream of its own, and numbers its events from 1: a reader that finds both inserts an event
+once, however often it was sent, and a gap is a counted loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tachograph import registry as registries
+from tachograph.accumulators import switch
+from tachograph.points import AttributeValue
+from tachograph.registry import OWN_GROUP, Registry
+
+LIMIT = 65_536
+SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
+SCOPE = "tachograph"  # the instrumentation scope of every record
+_now = time.time_ns
+_Raw = tuple[str, int, int, Mapping[str, AttributeValue], int, int, int, int, str]
+_STREAM_BYTES = 16
+
+
+class LogEvent(NamedTuple):
+    """One event: an OpenTelemetry log record with an ``event_name``.
+
+    ``time_unix_nano`` is when it happened, ``observed_unix_nano`` when it was logged; ids are 0 outside a sampled span.
+    """
+
+    name: str
+    time_unix_nano: int
+    observed_unix_nano: int
+    attributes: Mapping[str, AttributeValue]
+    seq: int
+    trace_id: int
+    span_id: int
+    trace_flags: int
+    stream: str
+
+    def record_attributes(self) -> dict[str, AttributeValue]:
+        """Return the attributes as they leave: those by which a reader knows it again come with them."""
+        return {
+            **self.attributes,
+            "tachograph.schema": SCHEMA,
+            "tachograph.stream": self.stream,
+            "tachograph.seq": self.seq,
+        }
+
+
+class Journal:
+    """Events in the order in which they were logged, until somebody takes them out.
+
+    Args:
+        registry: where events are counted that were dropped.
+        limit: how many events it holds; beyond it the oldest is dropped.
+
+    Attributes:
+        stream: random for each process start; see :meth:`LogEvent.record_attributes`.
+        last_words: called before the last events of the process leave, with the seconds that each may take: who holds
+            something that is not logged yet (an open window) logs it then.
+    """
+
+    def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
+        self._registry = registry
+        self._kept = registry.enabled
+        self.last_words: list[Callable[[float], object]] = []
+        self._limit = limit
+        # Resolved once: an overflowing journal drops at every event, wherever that comes from.
+        dropped = registry.group(OWN_GROUP).instrument("tachograph.dropped")
+        self._count = dropped.bind(reason="queue_full", destination="journal")
+        self.reset()
+
+    def append(
+        self,
+        name: str,
+        time_unix_nano: int,
+        attributes: Mapping[str, AttributeValue],
+        *,
+        trace_id: int = 0,
+        span_id: int = 0,
+        trace_flags: int = 0,
+    ) -> None:
+        """Log one event; never waits, and never raises. The attributes are kept, not copied: do not change them."""
+        if not self._kept or not switch.on:
+            return
+        events = self._events
+        if len(events) >= self._limit:
+            self._drop_oldest()
+        events.append(
+            (name, time_unix_nano, _now(), attributes, next(self._numbers), trace_id, span_id, trace_flags, self.stream)
+        )
+
+    def _drop_oldest(self) -> None:
+        try:
+            self._events.popleft()
+        except IndexError:  # somebody has just taken them all
+            return
+        self._count(1)
+
+    def keep(self, wanted: bool) -> None:
+        """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
+        self._kept = wanted and self._registry.enabled
+        if not wanted:
+            self._events.clear()
+
+    def drain(self, limit: int | None = None) -> list[LogEvent]:
+        """Take out what was logged, the oldest first, ``limit`` events at most; each leaves once."""
+        events = self._events
+        found: list[LogEvent] = []
+        with contextlib.suppress(IndexError):  # somebody else takes some out, too
+            for _ in range(len(events) if limit is None else limit):
+                found.append(LogEvent._make(events.popleft()))  # noqa: PERF401 - what has been taken out is kept
+        return found
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def reset(self) -> None:
+        """Forget every event and begin a new stream, as a forked child does."""
+        self._events: deque[_Raw] = deque()  # made events only when they leave: logging one shall be quick
+        self._numbers = itertools.count(1)
+        self.stream = os.urandom(_STREAM_BYTES).hex()
+
+
+default = Journal(registries.default)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=default.reset)

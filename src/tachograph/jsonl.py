@@ -1,0 +1,80 @@
+"""The JSON-lines destination: a file with one OTLP request a line, as the collector's file exporter writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from google.protobuf.message import Message
+
+from tachograph.append_file import AppendFile
+from tachograph.batch import Batch
+from tachograph.otlp_encoding import MetricsEncoder
+from tachograph.otlp_json import JsonText
+from tachograph.otlp_logs import log_requests
+from tachograph.otlp_spans import span_requests
+from tachograph.outbox import Outbox
+from tachograph.pace import Pace
+from tachograph.registry import Registry
+
+NAME = "jsonl"
+_POINTS_PER_LINE = 1000
+
+_log = logging.getLogger("tachograph")
+
+
+class JsonLines:
+    """Appends metrics, spans and events to a file, one OTLP request a line.
+
+    The file is made by the first line, readable by its owner alone, and so are the folders that it needs. A line is
+    written whole or not at all; one that does not fit on the disk is counted.
+
+    Args:
+        path: the file; a process should have one of its own.
+        registry: where losses and durations are counted.
+        pace: called between slices of encoding; by default a :class:`tachograph.pace.Pace`.
+    """
+
+    def __init__(self, path: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:
+        self.path = path
+        self._registry = registry
+        self._pace = pace or Pace()
+        self._text = JsonText(self._pace)
+        self._lost_some = False
+        self._encoder = MetricsEncoder(NAME, registry, points_per_request=_POINTS_PER_LINE, pace=self._pace)
+        self._outbox = Outbox(NAME, registry)
+        self._file = AppendFile(path)
+
+    def __call__(self, batch: Batch) -> None:
+        """Encode a batch and queue it; never waits for the disk."""
+        for metrics, points in self._encoder.requests(batch):
+            self._queue(metrics, points)
+        for spans, count in span_requests(batch.spans, self._lose, self._pace):
+            self._queue(spans, count)
+        for logs, count in log_requests(batch.events, batch.resource, self._lose, self._pace):
+            self._queue(logs, count)
+
+    def flush(self, timeout: float) -> bool:
+        """Write what is queued; True where all of it was written within ``timeout`` seconds."""
+        return self._outbox.flush(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Write what is queued, and close the file, within ``timeout`` seconds."""
+        if self._outbox.flush(timeout):
+            self._file.close()
+        self._outbox.close(0)
+
+    def reset_in_child(self) -> None:
+        """Forget what is queued, after a fork; the parent process writes it."""
+        self._outbox.reset_in_child()
+
+    def _queue(self, request: Message, items: int) -> None:
+        line = self._text.line(request)
+        self._outbox.put(lambda _timeout: self._file.append(line), len(line), items=items)
+
+    def _lose(self, items: int, why: str) -> None:
+        self._registry.count_dropped("encoding", NAME, items)
+        if not self._lost_some:
+            self._lost_some = True
+            _log.warning("%s: something was left out (further ones are counted): %s", NAME, why)

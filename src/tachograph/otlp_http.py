@@ -1,0 +1,122 @@
+"""OTLP over HTTP. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response" and "OTLP/HTTP Throttling"."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import requests
+from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from tachograph.otlp_settings import OtlpSettings
+from tachograph.outbox import Retry
+
+_RETRYABLE = {
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
+_LONGEST_ANSWER = 2**20
+_LONGEST_REASON = 300
+
+
+class Refused(Exception):  # noqa: N818 - the receiver's word, not a fault of the program
+    """The receiver will never take this request."""
+
+
+class HttpSender:
+    """Posts encoded requests to one URL; used by one thread."""
+
+    def __init__(self, settings: OtlpSettings) -> None:
+        self._settings = settings
+        self._host = urlsplit(settings.endpoint).netloc.rpartition("@")[2]
+        self._session = requests.Session()
+        if "@" not in urlsplit(settings.endpoint).netloc:
+            self._session.auth = _as_it_is  # else requests puts what ~/.netrc holds over the Authorization header
+        self._headers = {**dict(settings.headers), "Content-Type": "application/x-protobuf"}
+        if settings.compression == "gzip":
+            self._headers["Content-Encoding"] = "gzip"
+
+    def __call__(self, body: bytes, timeout: float) -> bytes:
+        """Post a request and return the answer's body.
+
+        Args:
+            body: the encoded request.
+            timeout: seconds that it may take, besides what the settings say.
+
+        Raises:
+            Retry: it may succeed later.
+            Refused: it never will.
+        """
+        settings = self._settings
+        seconds = min(timeout, settings.timeout)
+        if settings.compression == "gzip":
+            body = _gzip(body)
+        certificate = settings.client_certificate
+        try:
+            with self._session.post(
+                settings.endpoint,
+                data=body,
+                headers=self._headers,
+                timeout=(seconds, seconds),
+                verify=settings.certificate or True,
+                cert=(certificate, settings.client_key) if certificate and settings.client_key else certificate,
+                allow_redirects=False,  # a redirect would carry the headers to another host
+                stream=True,
+            ) as response:
+                answer = response.raw.read(_LONGEST_ANSWER, decode_content=True)
+        except (requests.ConnectionError, requests.Timeout, OSError) as error:
+            raise Retry(None, f"{self._host}: {_root(error)}") from None
+        if response.status_code in _RETRYABLE:
+            raise Retry(_retry_after(response.headers.get("Retry-After")), self._said(response, answer))
+        if not response.ok or response.is_redirect:
+            raise Refused(self._said(response, answer))
+        return bytes(answer)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def _said(self, response: requests.Response, answer: bytes) -> str:
+        reason = answer.decode("utf-8", "replace")
+        if "protobuf" in response.headers.get("Content-Type", ""):
+            try:
+                reason = Status.FromString(answer).message
+            except DecodeError:
+                reason = ""
+        for _, secret in self._settings.headers:
+            reason = reason.replace(secret, "…") if secret else reason
+        return f"{self._host} answered {response.status_code} {response.reason}: {reason[:_LONGEST_REASON].strip()}"
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _gzip(body: bytes) -> bytes:
+    # Unlike gzip.compress of CPython 3.10, this lets other threads run meanwhile.
+    compressor = zlib.compressobj(level=1, wbits=31)
+    return compressor.compress(body) + compressor.flush()
+
+
+def _root(error: BaseException) -> str:
+    """Return the innermost reason: the outer ones repeat the URL, which may hold a secret."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+
+
+def _retry_after(header: str | None) -> float | None:
+    if header is None:
+        return None
+    if header.strip().isdecimal():
+        return float(header)
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,92 @@
+"""OTLP messages as JSON. Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
+
+Identifiers of traces and spans are hexadecimal, enumerations are numbers, 64-bit integers are strings.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+_LONG = {FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64}
+_IDS = {"trace_id", "span_id", "parent_span_id"}
+_REST_AFTER = 8  # messages inside messages
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
+class JsonText:
+    """Writes messages as one line of JSON each.
+
+    Args:
+        pace: called between slices of a message.
+    """
+
+    def __init__(self, pace: Callable[[], None]) -> None:
+        self._pace = pace
+        self._since_rest = 0
+
+    def line(self, request: Message) -> bytes:
+        """Return a request as one line, its end included."""
+        return self._message(request).encode() + b"\n"
+
+    def _message(self, message: Message) -> str:
+        self._since_rest += 1
+        if self._since_rest >= _REST_AFTER:
+            self._since_rest = 0
+            self._pace()
+        return (
+            "{"
+            + ",".join([f'"{field.json_name}":{self._field(field, value)}' for field, value in message.ListFields()])
+            + "}"
+        )
+
+    def _field(self, field: FieldDescriptor, value: Any) -> str:
+        if isinstance(value, Message):
+            return self._message(value)
+        if isinstance(value, str | bytes | bool | int | float):
+            return _scalar(field, value)
+        if field.message_type is KeyValue.DESCRIPTOR:  # most of what there is in events
+            return "[" + ",".join([_pair(part) or self._message(part) for part in value]) + "]"
+        if field.message_type is not None:
+            return "[" + ",".join([self._message(part) for part in value]) + "]"
+        return "[" + ",".join([_scalar(field, part) for part in value]) + "]"
+
+
+def _pair(pair: KeyValue) -> str:
+    """Return an attribute with a number or a text as its value; an empty string for any other."""
+    value = pair.value
+    kind = value.WhichOneof("value")
+    if kind == "double_value":
+        found = f'"doubleValue":{_float(value.double_value)}'
+    elif kind == "int_value":
+        found = f'"intValue":"{value.int_value}"'
+    elif kind == "string_value":
+        found = f'"stringValue":{_quoted(value.string_value)}'
+    else:
+        return ""
+    return f'{{"key":{_quoted(pair.key)},"value":{{{found}}}}}'
+
+
+def _float(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _scalar(field: FieldDescriptor, value: str | bytes | float) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, bytes):
+        return f'"{value.hex() if field.name in _IDS else base64.b64encode(value).decode()}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _float(value)
+    return f'"{value}"' if field.cpp_type in _LONG else str(value)

@@ -1,0 +1,298 @@
+"""The pipeline: from the registry to every destination, in the background, until the process ends.
+
+One thread collects; each destination has a queue and a thread of its own, so that one that is dead holds up no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tachograph import journal as journals
+from tachograph.batch import Batch
+from tachograph.destinations import Route, SdkInstruments, build_routes
+from tachograph.event_feed import EventFeed
+from tachograph.joined import Joined, foreign_provider
+from tachograph.otlp_settings import Signal
+from tachograph.pace import Pace
+from tachograph.prometheus_endpoint import Endpoint
+from tachograph.prometheus_page import Page
+from tachograph.providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
+from tachograph.registry import Registry
+from tachograph.resource import resource_attributes, series_labels
+from tachograph.settings import Settings
+from tachograph.sigterm import SigtermFlush
+from tachograph.spans import SpanQueue
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
+
+    from tachograph.points import AttributeValue, MetricPoints
+
+EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
+TICK = 1.0  # seconds between looks at what is new: spans that ended, instruments to join
+_CLOSING = 0.05
+
+_log = logging.getLogger("tachograph")
+
+
+class Pipeline:
+    """Delivers what is recorded, from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
+
+    A context manager: leaving it shuts it down.
+
+    Attributes:
+        metrics_url: where Prometheus finds the metrics; None where no page is served.
+        settings: what it runs with.
+
+    Args:
+        settings: what it runs with.
+        registry: what it delivers.
+        asked: the signals whose destinations were named in the call, so they are served even where the program has a
+            provider of its own.
+        idle: deliver nothing: in a helper process, or with ``OTEL_SDK_DISABLED=true``.
+        journal: the events that it delivers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        *,
+        asked: frozenset[Signal] = frozenset(),
+        idle: bool = False,
+        journal: journals.Journal = journals.default,
+    ) -> None:
+        self.settings = settings
+        self._asked = asked
+        self.metrics_url: str | None = None
+        self._registry = registry
+        self._events = EventFeed(journal, registry)
+        self._pid = os.getpid()
+        self._resource: Mapping[str, AttributeValue] = {}
+        self._routes: list[Route] = []
+        self._attached: list[Route] = []
+        self._sdk = SdkInstruments(None)
+        self._spans: SpanQueue | None = None
+        self._endpoint: Endpoint | None = None
+        self._joined: Joined | None = None
+        self._forking = False
+        self._sigterm: SigtermFlush | None = None
+        self._collecting = threading.Lock()
+        self._ending = threading.Lock()
+        self._stop = threading.Event()
+        self._closed = idle
+        self._thread: threading.Thread | None = None
+        if not idle:
+            self._open()
+
+    def _open(self) -> None:
+        settings, registry = self.settings, self._registry
+        self._resource = resource_attributes(
+            service_name=settings.service_name, run_id=settings.run_id, extra=dict(settings.resource)
+        )
+        foreign = None if owns_meter_provider() else foreign_provider()
+        ours = foreign is None or "metrics" in self._asked
+        self._routes = build_routes(settings, registry, metrics=ours, own_logs="logs" in self._asked)
+        serves = ours and "prometheus" in settings.metrics
+        if serves or self._routes:
+            self._events.open(self._routes)
+        if foreign is not None:
+            self._joined = Joined(foreign, registry)
+        elif serves or any(route.metrics for route in self._routes):
+            self._sdk = SdkInstruments(own_meter_provider(self._resource))
+            for temporality in [None] * serves + [route.temporality for route in self._routes if route.metrics]:
+                self._sdk.attach(temporality)
+        if any(route.spans for route in self._routes):
+            self._spans = SpanQueue(registry)
+            tap_spans(self._spans, self._resource)
+        if serves:
+            self._serve()
+        if self._routes or self._joined:
+            self._start_thread()
+        with contextlib.suppress(ValueError):  # not the main thread: SIGTERM stays as it is
+            self._sigterm = SigtermFlush(self._last_words)
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="tachograph", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        settings = self.settings
+        page = Page(series_labels(self._resource, settings.resource_labels), self._resource, self._registry)
+        where = settings.prometheus_host, settings.prometheus_port
+        self._endpoint = Endpoint(self._read, page, *where, self._registry, store=settings.store)
+        self.metrics_url = self._endpoint.url
+
+    def _read(self) -> tuple[list[MetricPoints], MetricsData | None]:
+        return self._registry.collect(Pace()), self._sdk.read(None)
+
+    def _run(self) -> None:
+        interval = self.settings.interval
+        due = time.monotonic() + interval
+        while not self._stop.wait(max(0.0, min(TICK, due - time.monotonic()))):
+            metrics = time.monotonic() >= due
+            if metrics:
+                due = max(due + interval, time.monotonic())
+            try:
+                self._tick(metrics=metrics)
+            except Exception:  # noqa: BLE001 - the one guard around background work: it is counted and said
+                self._registry.count_error("pipeline")
+                _log.exception("a collection failed; the next one is tried in %g s", interval)
+
+    def _tick(self, *, metrics: bool) -> None:
+        if self._joined is not None and not metrics:
+            self._joined.refresh()
+        if metrics or (self._spans is not None and len(self._spans)) or len(self._events):
+            self._export(metrics=metrics)
+
+    def _export(self, *, metrics: bool, wait: float = -1) -> bool:
+        """Collect, and hand batches to every destination; False where ``wait`` seconds were too short for that."""
+        deadline = time.monotonic() + wait if wait >= 0 else None
+        if not self._collecting.acquire(timeout=wait):
+            return False
+        try:
+            if self._joined is not None:
+                self._joined.refresh()
+            now = time.time_ns()
+            points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._all()) else []
+            spans = self._spans.drain() if self._spans is not None else []
+            for route in self._all():
+                wanted = spans if route.spans else []
+                found = points if route.metrics else []
+                if found or wanted:
+                    sdk = self._sdk.read(route.temporality) if found else None
+                    route.destination(Batch(found, sdk, wanted, self._resource, now))
+            return self._events.deliver(self._all(), self._resource, deadline)
+        finally:
+            self._collecting.release()
+
+    def attach(self, route: Route) -> None:
+        """Deliver to one more destination from the next collection on; whoever attached it closes it."""
+        if self._closed:
+            return
+        self._sdk.attach(route.temporality)
+        self._attached = [*self._attached, route]
+        if self._thread is None:
+            self._start_thread()
+
+    def detach(self, route: Route) -> None:
+        """Deliver to an attached destination no longer."""
+        self._attached = [other for other in self._attached if other is not route]
+
+    def _all(self) -> list[Route]:
+        return [*self._routes, *self._attached]
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Deliver everything recorded so far.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            Whether every destination has taken it.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return True
+        deadline = time.monotonic() + timeout
+        collected = self._export(metrics=True, wait=timeout)
+        for route in self._all():
+            route.destination.flush(0)  # all of them hurry, not only the one that is waited for
+        arrived = [route.destination.flush(_left(deadline)) for route in self._all()]
+        return self._flush_joined(deadline) and collected and all(arrived)
+
+    def _flush_joined(self, deadline: float) -> bool:
+        if self._joined is None:
+            return True
+        drained = self._joined.drain(_left(deadline))
+        return self._joined.force_flush(_left(deadline)) and drained
+
+    def _last_words(self, dying: bool) -> None:
+        if dying:
+            self.shutdown(EXIT_TIMEOUT, exiting=True)
+        else:
+            self.flush(EXIT_TIMEOUT)
+
+    def shutdown(self, timeout: float = 5.0, *, exiting: bool = False) -> None:
+        """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
+
+        Args:
+            timeout: seconds that it may take at most; what has not arrived by then is counted as dropped.
+            exiting: the process ends right after it; a provider of the program's own collects once more, then.
+        """
+        if (self._closed and not self._ending.locked()) or os.getpid() != self._pid:
+            return
+        deadline = time.monotonic() + timeout
+        if not self._ending.acquire(timeout=timeout):  # another thread is at it
+            return
+        try:
+            if not self._closed:
+                self._end(deadline, exiting=exiting)
+        finally:
+            self._ending.release()
+
+    def _end(self, deadline: float, *, exiting: bool) -> None:
+        if exiting:
+            self._events.hear_last_words(_left(deadline) / 2)
+        self.flush(max(0.0, _left(deadline) - _CLOSING))
+        self._closed = True
+        self._stop.set()
+        for route in self._routes:
+            route.destination.close(max(_left(deadline), _CLOSING))
+        if self._spans is not None:
+            untap_spans(self._spans)
+        if self._joined is not None and not exiting:
+            self._joined.close()
+        if self._endpoint is not None:
+            self._endpoint.close(max(_left(deadline), _CLOSING))
+        self._sdk.close()
+        self._events.close(exiting=exiting)
+        if self._sigterm is not None:
+            self._sigterm.close()
+
+    def await_signal(self) -> None:
+        """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
+        if self._sigterm is not None and self._sigterm.dying and os.getpid() == self._pid:
+            time.sleep(EXIT_TIMEOUT)
+
+    @property
+    def running(self) -> bool:
+        """Tell whether it still delivers."""
+        return not self._closed
+
+    def before_fork(self) -> None:
+        """Let no fork happen in the middle of a collection: the child could never free the SDK's locks."""
+        self._forking = self._collecting.acquire(timeout=_CLOSING)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if self._forking:
+            self._collecting.release()
+
+    def reset_in_child(self) -> None:
+        """Leave everything to the parent process: its sockets, its queues, its signals."""
+        self._closed = True
+        self._collecting = threading.Lock()
+        self._ending = threading.Lock()
+        for route in self._all():
+            route.destination.reset_in_child()
+        for part in (self._joined, self._endpoint, self._sigterm):
+            if part is not None:
+                part.reset_in_child()
+
+    def __enter__(self) -> Pipeline:  # noqa: PYI034 - there are no subclasses, and typing.Self needs CPython 3.11
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Shut it down."""
+        self.shutdown()
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,254 @@
+"""What a user has set: keyword arguments of ``start()`` over ``OTEL_*`` variables over ``TACHOGRAPH_*`` ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from tachograph import resource as who
+from tachograph.environment import Setting, setting
+from tachograph.otlp_settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
+from tachograph.points import Attributes, AttributeValue, attributes_key
+
+GROUP = "tachograph.exporters"
+PROMETHEUS_HOST = "127.0.0.1"
+PROMETHEUS_PORT = 9464
+INTERVAL = 60.0
+
+_BUILT_IN: dict[Signal, tuple[str, ...]] = {
+    "metrics": ("otlp", "prometheus", "console", "jsonl", "none"),
+    "traces": ("otlp", "console", "jsonl", "none"),
+    "logs": ("otlp", "console", "jsonl", "tensorboard", "none"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a pipeline, already read; equal for equal input in one process.
+
+    Args:
+        disabled: nothing is recorded and nothing leaves; there are no exporters then.
+        metrics: names of exporters, and exporters themselves; empty where metrics are not exported.
+        traces: the same as ``metrics``, for spans.
+        logs: the same for log records.
+        otlp: how each signal leaves for which ``otlp`` was named.
+        interval: seconds between two exports of metrics.
+        service_name: the service's name.
+        run_id: the run's id.
+        resource: further resource attributes, sorted.
+        resource_labels: keys of the resource attributes that each Prometheus series has as labels.
+        prometheus_host: the address that ``/metrics`` is served on.
+        prometheus_port: its port, where it is free; 0 for any.
+        store: the folder for what outlives the process.
+        jsonl: the JSON-lines file that was asked for; see :meth:`jsonl_path`.
+    """
+
+    disabled: bool
+    metrics: tuple[object, ...]
+    traces: tuple[object, ...]
+    logs: tuple[object, ...]
+    otlp: tuple[OtlpSettings, ...]
+    interval: float
+    service_name: str
+    run_id: str
+    resource: Attributes
+    resource_labels: tuple[str, ...]
+    prometheus_host: str
+    prometheus_port: int
+    store: Path
+    jsonl: Path | None
+
+    def otlp_for(self, signal: Signal) -> OtlpSettings | None:
+        """Return how a signal leaves as OTLP; ``None`` where it does not."""
+        return next((found for found in self.otlp if found.signal == signal), None)
+
+    def tensorboard_folder(self) -> Path:
+        """Return the folder for TensorBoard's event files: one a run in the store."""
+        return self.store / "tensorboard" / who.file_safe(self.run_id)
+
+    def jsonl_path(self) -> Path:
+        """Return the JSON-lines file of this process: as asked for, or a new one a process in the store."""
+        name = f"{who.file_safe(socket.gethostname())}-{os.getpid()}.jsonl"
+        return self.jsonl or self.store / "exports" / who.file_safe(self.run_id) / name
+
+
+def read_settings(
+    environ: Mapping[str, str],
+    *,
+    metrics: object = None,
+    traces: object = None,
+    logs: object = None,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    compression: str | None = None,
+    interval: float | None = None,
+    service_name: str | None = None,
+    run_id: str | None = None,
+    resource: Mapping[str, AttributeValue] | None = None,
+    resource_labels: Sequence[str] | None = None,
+    prometheus_host: str | None = None,
+    prometheus_port: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    jsonl: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """Return the settings that the arguments of ``start()`` and the environment make together.
+
+    Args:
+        environ: environment variables; an empty one counts as unset.
+        metrics: names of exporters, as a sequence or separated by commas, and exporters themselves: a callable that
+            takes a :class:`tachograph.batch.Batch`, or an exporter of the SDK. ``none`` or an empty sequence for none.
+            Unset, in OTEL_METRICS_EXPORTER too: ``otlp`` if an endpoint is given, and ``prometheus``.
+        traces: the same for spans; OTEL_TRACES_EXPORTER; unset: ``otlp`` if an endpoint is given.
+        logs: the same for log records; OTEL_LOGS_EXPORTER; unset: ``otlp`` if an endpoint is given.
+        endpoint: where OTLP goes; see :func:`tachograph.otlp_settings.read_otlp_settings`, for the next four, too.
+        protocol: of OTLP.
+        headers: of OTLP.
+        timeout: of OTLP, in seconds.
+        compression: of OTLP.
+        interval: seconds between two exports of metrics; OTEL_METRIC_EXPORT_INTERVAL has milliseconds; 60 s.
+        service_name: OTEL_SERVICE_NAME; else the program's name.
+        run_id: see :func:`tachograph.run_id.run_id`.
+        resource: further resource attributes, which win over OTEL_RESOURCE_ATTRIBUTES.
+        resource_labels: keys of resource attributes that become labels on each Prometheus series.
+        prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
+        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank.
+        store: TACHOGRAPH_STORE; see :func:`tachograph.resource.store`.
+        jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
+
+    Raises:
+        ValueError: a wrong value; the message names where it was given, and what is allowed.
+        TypeError: an argument of a wrong type.
+    """
+
+    def find(keyword: str, value: object, *variables: str) -> Setting | None:
+        return setting(environ, keyword, value, *variables)
+
+    def string(keyword: str, value: object) -> str | None:
+        given = find(keyword, value)
+        return given.string() if given else None
+
+    switched_off = find("", None, "OTEL_SDK_DISABLED")
+    disabled = switched_off is not None and switched_off.choice(("true", "false")) == "true"
+    helpers = find("", None, "TACHOGRAPH_HELPERS")
+    if helpers:
+        helpers.choice(("0", "1"))
+    chosen: dict[Signal, object] = {"metrics": metrics, "traces": traces, "logs": logs}
+    exporters: dict[Signal, tuple[object, ...]] = {
+        signal: () if disabled else _exporters(signal, environ, chosen[signal], endpoint) for signal in SIGNALS
+    }
+    otlp = tuple(
+        read_otlp_settings(
+            signal,
+            environ,
+            endpoint=endpoint,
+            protocol=protocol,
+            headers=headers,
+            timeout=timeout,
+            compression=compression,
+        )
+        for signal in SIGNALS
+        if "otlp" in exporters[signal]
+    )
+    every = find("interval", interval, "OTEL_METRIC_EXPORT_INTERVAL")
+    host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
+    port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
+    attributes = who.resource_attributes(
+        environ,
+        service_name=string("service_name", service_name),
+        run_id=string("run_id", run_id),
+        extra=resource,
+    )
+    return Settings(
+        disabled=disabled,
+        metrics=exporters["metrics"],
+        traces=exporters["traces"],
+        logs=exporters["logs"],
+        otlp=otlp,
+        interval=every.seconds() if every else INTERVAL,
+        service_name=str(attributes["service.name"]),
+        run_id=str(attributes["dl.run.id"]),
+        resource=attributes_key(resource or {}),
+        resource_labels=_labels(resource_labels),
+        prometheus_host=host.string() if host else PROMETHEUS_HOST,
+        prometheus_port=port.port() if port else _default_port(attributes.get("dl.local_rank")),
+        store=_path("store", store) or who.store(environ),
+        jsonl=_path("jsonl", jsonl),
+    )
+
+
+def _exporters(signal: Signal, environ: Mapping[str, str], chosen: object, endpoint: str | None) -> tuple[object, ...]:
+    given = setting(environ, signal, chosen, f"OTEL_{signal.upper()}_EXPORTER")
+    if given is None:
+        sends = setting(environ, "endpoint", endpoint, *endpoint_variables(signal)) is not None
+        return ("otlp",) * sends + ("prometheus",) * (signal == "metrics")
+    found: list[object] = []
+    for part in _parts(given):
+        wanted = _name(signal, given, part) if isinstance(part, str) else part
+        if not any(wanted is other or (isinstance(wanted, str) and wanted == other) for other in found):
+            found.append(wanted)
+    if "none" in found and len(found) > 1:
+        raise given.wrong("'none' is allowed alone only")
+    return tuple(part for part in found if part != "none")
+
+
+def _parts(given: Setting) -> list[object]:
+    """Return the names and exporters in a choice, one by one."""
+    value = given.value
+    if isinstance(value, str):
+        return [part for part in given.string().split(",") if part.strip()] if value.strip(", ") else [value]
+    parts: list[object] = list(value) if isinstance(value, Sequence) and not _exports(value) else [value]
+    for part in parts:
+        if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
+            raise Setting(given.source, part).wrong_type("a name, an exporter, or a sequence of them")
+    return parts
+
+
+def _exports(value: object) -> bool:
+    return callable(value) or callable(getattr(value, "export", None))
+
+
+def _name(signal: Signal, given: Setting, part: str) -> str:
+    """Return the exporter's name; one that is not built in is looked for among the installed entry points."""
+    name = part.strip()
+    if name.lower() in _BUILT_IN[signal]:
+        return name.lower()
+    installed = {entry.name for entry in entry_points(group=GROUP)}
+    if name in installed:
+        return name
+    raise given.wrong(
+        f"{name!r} is no exporter of {signal}; allowed are {', '.join((*_BUILT_IN[signal], *sorted(installed)))}"
+    )
+
+
+def _labels(keys: Sequence[str] | None) -> tuple[str, ...]:
+    if keys is None:
+        return who.SERIES_KEYS
+    given = Setting("resource_labels=", keys)
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise given.wrong_type("a sequence of resource attributes' keys")
+    return tuple(dict.fromkeys(Setting("resource_labels=", key).string() for key in keys))
+
+
+def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
+    if value is None:
+        return None
+    given = Setting(f"{keyword}=", value)
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise given.wrong_type("a path")
+    if not os.fspath(value):
+        raise given.wrong("it must not be empty")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise given.wrong("there is no such home directory") from None
+
+
+def _default_port(local_rank: AttributeValue | None) -> int:
+    """Return a port of its own for each rank of a node, as far as there are ports."""
+    return min(PROMETHEUS_PORT + local_rank, 65535) if isinstance(local_rank, int) else PROMETHEUS_PORT

@@ -1,0 +1,22 @@
+"""In which span the program is, where it traces at all: OpenTelemetry's API is never imported here."""
+
+from __future__ import annotations
+
+import sys
+
+TRACE = "opentelemetry.trace"
+NO_SPAN = (0, 0, 0)
+
+
+def current_span() -> tuple[int, int, int]:
+    """Return the trace id, the span id and the flags of the current span where it is sampled, else zeros."""
+    trace = sys.modules.get(TRACE)
+    if trace is None or getattr(trace, "_TRACER_PROVIDER", None) is None:  # no provider yet: no span is sampled
+        return NO_SPAN
+    try:
+        context = trace.get_current_span().get_span_context()
+        if context.trace_flags.sampled:
+            return context.trace_id, context.span_id, int(context.trace_flags)
+    except Exception:  # noqa: BLE001 - the border to the program's tracing; an event leaves without it
+        return NO_SPAN
+    return NO_SPAN

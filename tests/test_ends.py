@@ -1,0 +1,355 @@
+"""However a process ends, what it recorded leaves, once, and nothing waits long for a dead collector."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from programs import count, environment, exported, number, run, spans, write
+
+START = """
+import os, signal, sys, time
+import tachograph
+tachograph.start(metrics="jsonl", traces="jsonl", jsonl="out.jsonl")
+@tachograph.prof
+def work(number):
+    tachograph.put_metric("x.success", 1)
+    tachograph.put_metric("step.duration.ms", number)
+for number in range(1500):
+    work(number)
+"""
+
+
+def everything(folder: Path) -> tuple[float, int, int, int]:
+    """Return what arrived: the counter, both histograms' counts, and the number of spans."""
+    found = exported(folder / "out.jsonl")
+    scope = "torchelastic"
+    return (
+        number(found[scope, "x.success"]),
+        count(found[scope, "step.duration"]),
+        count(found[scope, "function.duration"]),
+        len(spans(folder / "out.jsonl")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("raise ValueError('training failed')", 1),
+        ("sys.exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -signal.SIGTERM),
+        ("import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()", 0),
+    ],
+)
+def test_everything_leaves_once_however_the_process_ends(tmp_path: Path, end: str, code: int) -> None:
+    """A normal end, an exception, exit(), Ctrl-C and SIGTERM keep their status, and lose and double nothing."""
+    done = run(tmp_path, START + end)
+    assert done.returncode == code, done.stderr
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+
+
+def test_sigterm_is_noticed_while_the_main_thread_runs_no_python(tmp_path: Path) -> None:
+    """A rank that hangs in a C call, as in a collective, flushes and dies of its SIGTERM at once."""
+    hang = """
+import ctypes
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+print("ready", flush=True)
+libc.pthread_mutex_lock(mutex); libc.pthread_mutex_lock(mutex)
+"""
+    program = START + hang
+    with subprocess.Popen(
+        [sys.executable, str(write(tmp_path, program))],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait(timeout=30) == -signal.SIGTERM
+        assert time.monotonic() - began < 5
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+
+
+def test_a_program_that_ends_while_sigterm_is_handled_has_died_of_it(tmp_path: Path) -> None:
+    """A system call that the signal interrupts may let the program run to its end: its status is still the signal's."""
+    done = run(tmp_path, START + "import ctypes\nos.kill(os.getpid(), signal.SIGTERM)\nctypes.CDLL(None).sleep(60)")
+    assert done.returncode == -signal.SIGTERM
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_handler_of_the_programs_own_still_runs(tmp_path: Path, when: str) -> None:
+    """Installed before or after start(), it runs, decides about the end, and what it records leaves, too."""
+    handler = """
+import signal, sys
+def handler(signum, frame):
+    import tachograph
+    tachograph.put_metric("checkpoint.success", 1)
+    print("checkpoint written", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, handler)
+"""
+    kill = "import os, time\nos.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"
+    done = run(tmp_path, handler + START + kill if when == "before" else START + handler + kill)
+    assert (done.returncode, done.stdout) == (7, "checkpoint written\n"), done.stderr
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+    assert number(exported(tmp_path / "out.jsonl")["torchelastic", "checkpoint.success"]) == 1
+
+
+def test_an_ignored_sigterm_stays_ignored(tmp_path: Path) -> None:
+    """A program that ignores SIGTERM goes on."""
+    program = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + START
+    done = run(tmp_path, program + "os.kill(os.getpid(), signal.SIGTERM); time.sleep(0.5); print('still here')")
+    assert (done.returncode, done.stdout) == (0, "still here\n")
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+
+
+def test_sigterm_after_asyncio_has_taken_the_wakeup_descriptor(tmp_path: Path) -> None:
+    """The event loop takes the descriptor and leaves none behind: the flush happens all the same."""
+    done = run(
+        tmp_path,
+        START
+        + """
+import asyncio
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: None)
+    await asyncio.sleep(0.01)
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+asyncio.run(main())
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""",
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+
+
+def test_a_signal_to_a_forked_child_is_the_childs_alone(tmp_path: Path) -> None:
+    """A worker that is terminated neither flushes nor ends its parent; the parent's counts are its own."""
+    done = run(
+        tmp_path,
+        START
+        + """
+children = []
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        for number in range(100):
+            work(number)
+        time.sleep(60)
+    children.append(child)
+time.sleep(0.2)
+for child in children:
+    os.kill(child, signal.SIGTERM)
+print([os.waitpid(child, 0)[1] for child in children])
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "[15, 15, 15]\n"), done.stderr
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+
+
+@pytest.mark.parametrize("ending", ["os._exit(0)", "sys.exit(0)", "pass"])
+def test_a_forked_child_neither_hangs_nor_counts_twice(tmp_path: Path, ending: str) -> None:
+    """Whatever a child records and however it ends, its parent's values leave once, and only they."""
+    done = run(
+        tmp_path,
+        START
+        + f"""
+from opentelemetry import metrics
+counter = metrics.get_meter("lib").create_counter("reqs")
+counter.add(1)
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        work(1)
+        counter.add(1)
+        tachograph.shutdown()
+        {ending}
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert everything(tmp_path) == (1500, 1500, 1500, 1500)
+    assert number(exported(tmp_path / "out.jsonl")["lib", "reqs"]) == 1
+
+
+def test_forks_during_collections_never_hang(tmp_path: Path) -> None:
+    """A program that forks all the time while the pipeline collects all the time ends."""
+    done = run(
+        tmp_path,
+        """
+import os
+import tachograph
+from opentelemetry import metrics
+tachograph.start(metrics="jsonl", jsonl="out.jsonl", interval=0.001)
+counter = metrics.get_meter("lib").create_counter("reqs")
+for number in range(200):
+    tachograph.put_metric(f"g{number % 50}", number)
+    counter.add(1, {"k": number % 50})
+    child = os.fork()
+    if not child:
+        tachograph.put_metric("g", number)
+        counter.add(1)
+        metrics.get_meter("other").create_counter(f"c{number}").add(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert sum(int(p["asInt"]) for p in exported(tmp_path / "out.jsonl")["lib", "reqs"]["sum"]["dataPoints"]) == 200
+
+
+def test_a_forked_child_holds_no_port_of_its_parent(tmp_path: Path) -> None:
+    """The page's port is free again once the parent has ended, though a child lives on."""
+    done = run(
+        tmp_path,
+        """
+import os, time
+import tachograph
+pipeline = tachograph.start(prometheus_port=0)
+if not os.fork():
+    os.close(1); os.close(2)
+    time.sleep(5)
+    os._exit(0)
+print(pipeline.metrics_url.split(":")[2].split("/")[0])
+""",
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(done.stdout)))
+
+
+def test_helpers_record_where_they_are_asked_to(tmp_path: Path) -> None:
+    """With ``TACHOGRAPH_HELPERS=1`` a forked child starts anew and delivers what is its own."""
+    done = run(
+        tmp_path,
+        """
+import os, sys
+import tachograph
+tachograph.start(metrics="jsonl", store="store")
+tachograph.put_metric("x.success", 1)
+child = os.fork()
+if not child:
+    tachograph.put_metric("x.success", 5)
+    tachograph.shutdown()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""",
+        TACHOGRAPH_HELPERS="1",
+    )
+    assert done.returncode == 0, done.stderr
+    values = [
+        number(exported(path)["torchelastic", "x.success"])
+        for path in (tmp_path / "store" / "exports").rglob("*.jsonl")
+    ]
+    assert sorted(values) == [1, 5]
+
+
+def test_a_rank_marks_its_descendants_as_helpers(tmp_path: Path) -> None:
+    """A subprocess that inherits RANK and calls start() delivers nothing; the rank itself does."""
+    done = run(
+        tmp_path,
+        """
+import os, subprocess, sys
+import tachograph
+tachograph.start(metrics="jsonl", jsonl="rank.jsonl" if len(sys.argv) < 2 else "helper.jsonl")
+tachograph.put_metric("x.success", 1)
+if len(sys.argv) < 2:
+    subprocess.run([sys.executable, __file__, "helper"], check=True)
+    print(os.environ["TACHOGRAPH_OWNER"] == f"3:1:{os.getpid()}")
+""",
+        RANK="3",
+        LOCAL_RANK="1",
+        TORCHELASTIC_RESTART_COUNT="1",
+        TORCHELASTIC_RUN_ID="job",
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert number(exported(tmp_path / "rank.jsonl")["torchelastic", "x.success"]) == 1
+    assert not (tmp_path / "helper.jsonl").exists()
+
+
+def test_multiprocessing_workers_that_start_deliver(tmp_path: Path) -> None:
+    """A process of multiprocessing that calls start() itself delivers at its end, forked or spawned."""
+    done = run(
+        tmp_path,
+        """
+import multiprocessing, sys
+import tachograph
+def worker(path):
+    tachograph.start(metrics="jsonl", jsonl=path)
+    tachograph.put_metric("x.success", 2)
+if __name__ == "__main__":
+    tachograph.start(metrics="none")
+    for method in ("fork", "spawn"):
+        process = multiprocessing.get_context(method).Process(target=worker, args=(f"{method}.jsonl",))
+        process.start(); process.join()
+        assert process.exitcode == 0
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    for method in ("fork", "spawn"):
+        assert number(exported(tmp_path / f"{method}.jsonl")["torchelastic", "x.success"]) == 2
+
+
+@pytest.fixture
+def silent_server() -> Iterator[int]:
+    """Return the port of a server that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(server.accept()[0])
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("dead", ["refusing", "silent"])
+def test_a_dead_collector_adds_at_most_a_second_to_the_exit(
+    tmp_path: Path, silent_server: int, protocol: str, dead: str
+) -> None:
+    """Refusing or never answering, over HTTP or gRPC: the end of the program takes at most one second more."""
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        port = silent_server if dead == "silent" else refusing.getsockname()[1]
+        done = run(
+            tmp_path,
+            """
+import atexit, sys, time
+began = []
+atexit.register(lambda: print(time.monotonic() - began[0]))
+import tachograph
+tachograph.start(endpoint=sys.argv[1], protocol=sys.argv[2], metrics="otlp", traces="otlp", interval=0.1)
+@tachograph.prof
+def work():
+    tachograph.put_metric("loss", 0.5)
+for _ in range(100):
+    work()
+time.sleep(0.5)
+began.append(time.monotonic())
+""",
+            f"http://127.0.0.1:{port}",
+            protocol,
+        )
+    assert done.returncode == 0, done.stderr
+    # 1 s is the bound on waiting; the rest is for a slow machine's scheduling
+    assert float(done.stdout) < 1.5

@@ -1,0 +1,195 @@
+"""The JSON-lines file: OTLP requests that anything that reads OTLP JSON can take back."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from tachograph.batch import Batch
+from tachograph.jsonl import JsonLines
+from tachograph.otlp_json import JsonText
+from tachograph.points import NumberPoint
+from tachograph.registry import Registry
+from tachograph.spans import IdGenerator, SpanQueue
+
+
+def lines(path: Path) -> list[Any]:
+    """Return the file's lines, parsed."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def batch(registry: Registry, spans: list[Any] | None = None) -> Batch:
+    """Return a batch of what was recorded."""
+    return Batch(registry.collect(), None, spans or [], {"service.name": "s"}, time.time_ns())
+
+
+def test_metrics_are_one_request_a_line(tmp_path: Path) -> None:
+    """Each collection appends a line; numbers, enumerations and infinities are as OTLP's JSON has them."""
+    registry = Registry()
+    group = registry.group("train")
+    group.instrument("loss").record(math.nan)
+    group.instrument("save.success").record(2**60)
+    group.instrument("fetch.duration").record(3)
+    destination = JsonLines(tmp_path / "a" / "b.jsonl", registry)
+    destination(batch(registry))
+    destination(batch(registry))
+    assert destination.flush(5)
+    destination.close(1)
+    first, second = lines(tmp_path / "a" / "b.jsonl")
+    assert first["resourceMetrics"][0]["resource"]["attributes"] == [
+        {"key": "service.name", "value": {"stringValue": "s"}}
+    ]
+    (scope,) = (found for found in first["resourceMetrics"][0]["scopeMetrics"] if found["scope"]["name"] == "train")
+    metrics = {metric["name"]: metric for metric in scope["metrics"]}
+    assert metrics["loss"]["gauge"]["dataPoints"][0]["asDouble"] == "NaN"
+    assert metrics["save.success"]["sum"]["aggregationTemporality"] == 2
+    assert metrics["save.success"]["sum"]["dataPoints"][0]["asInt"] == str(2**60)
+    assert metrics["fetch.duration"]["histogram"]["dataPoints"][0]["count"] == "1"
+    assert [scope["scope"]["name"] for scope in second["resourceMetrics"][0]["scopeMetrics"]]
+
+
+def test_spans_have_hexadecimal_identifiers(tmp_path: Path) -> None:
+    """Spans are lines of their own, and their identifiers can be searched for as every other tool shows them."""
+    registry = Registry()
+    queue = SpanQueue(registry)
+    provider = TracerProvider(
+        resource=Resource({"service.name": "s"}), id_generator=IdGenerator(), shutdown_on_exit=False
+    )
+    provider.add_span_processor(queue)
+    tracer = provider.get_tracer("t")
+    with tracer.start_as_current_span("outer") as outer, tracer.start_as_current_span("inner"):
+        pass
+    provider.shutdown()
+    destination = JsonLines(tmp_path / "b.jsonl", registry)
+    destination(Batch([], None, queue.drain(), {}, 0))
+    destination.close(5)
+    (line,) = lines(tmp_path / "b.jsonl")
+    spans = [span for scope in line["resourceSpans"][0]["scopeSpans"] for span in scope["spans"]]
+    inner, found = spans
+    context = outer.get_span_context()
+    assert (found["traceId"], found["spanId"]) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert inner["parentSpanId"] == found["spanId"]
+    assert found["name"] == "outer"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "a.success", "a.duration"]),
+            st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.just(math.nan), st.booleans()),
+            st.dictionaries(
+                st.text(min_size=1, max_size=3), st.one_of(st.text(), st.integers(), st.booleans()), max_size=2
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_a_line_holds_what_the_protobuf_message_holds(recorded: list[tuple[str, Any, dict[str, Any]]]) -> None:
+    """Reading a line back with protobuf's own JSON parser gives the request that was written."""
+    from tachograph.otlp_encoding import MetricsEncoder
+
+    registry = Registry()
+    for name, value, attributes in recorded:
+        registry.group("g").instrument(name).record(value, attributes)
+    text = JsonText(lambda: None)
+    for request, _ in MetricsEncoder("there", registry, pace=lambda: None).requests(batch(registry)):
+        line = text.line(request)
+        assert line.count(b"\n") == 1
+        again = json_format.Parse(line.decode(), ExportMetricsServiceRequest())
+        assert again.SerializeToString(deterministic=True) == request.SerializeToString(deterministic=True)
+
+
+def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
+    """The file is 0600, and folders made for it are 0700; a folder that was there stays as it is."""
+    tmp_path.chmod(0o755)
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(tmp_path / "a" / "b" / "c.jsonl", registry)
+    destination(batch(registry))
+    destination.close(5)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")]
+    assert modes == [0o755, 0o700, 0o700]
+    assert (tmp_path / "a" / "b" / "c.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_it_appends(tmp_path: Path) -> None:
+    """What the file held before is kept."""
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"before":1}\n')
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(path, registry)
+    destination(batch(registry))
+    destination.close(5)
+    assert lines(path)[0] == {"before": 1}
+    assert len(lines(path)) == 2
+
+
+def rejected(registry: Registry) -> float:
+    """Return how many points were rejected."""
+    return sum(
+        point.value
+        for metric in registry.collect()
+        if metric.name == "tachograph.dropped"
+        for point in metric.points
+        if isinstance(point, NumberPoint) and point.attributes == (("destination", "jsonl"), ("reason", "rejected"))
+    )
+
+
+def test_a_full_disk_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Where nothing can be written, the points are counted, the reason is logged once, and nobody is disturbed."""
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("NOT TESTED: this system has no /dev/full to stand for a full disk")
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(full, registry)
+    for _ in range(3):
+        destination(batch(registry))
+    assert not destination.flush(5)
+    destination.close(1)
+    assert rejected(registry) >= 3
+    assert len([record for record in caplog.records if "No space left" in record.getMessage()]) == 1
+
+
+def test_a_line_that_does_not_fit_leaves_no_part(tmp_path: Path) -> None:
+    """A line is written whole or not at all, so the file stays readable when space runs out in its middle."""
+    resource = pytest.importorskip("resource")
+    import signal
+
+    registry = Registry()
+    group = registry.group("g")
+    group.instrument("loss").record(1)
+    path = tmp_path / "c.jsonl"
+    destination = JsonLines(path, registry)
+    destination(batch(registry))
+    assert destination.flush(5)
+    size = path.stat().st_size
+    for number in range(200):
+        group.instrument(f"m{number}").record(number)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1000, limits[1]))
+    try:
+        destination(batch(registry))
+        assert not destination.flush(5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.stat().st_size == size
+    destination(batch(registry))
+    destination.close(5)
+    assert len(lines(path)) == 2
+    assert path.stat().st_size > size

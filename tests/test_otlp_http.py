@@ -1,0 +1,123 @@
+"""OTLP over HTTP, against a receiver that behaves well or badly."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+
+from receivers import SECRET, dropped, over_http, receiving, recorded, self_signed, send, values
+from tachograph.registry import Registry
+
+
+@pytest.fixture
+def registry() -> Registry:
+    """Return a registry in which one value was recorded."""
+    return recorded()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_http_carries_the_request_as_specified(registry: Registry, compression: Any) -> None:
+    """A request is posted once, as protobuf, with the user's headers, compressed if asked for."""
+    with receiving() as server:
+        assert send(over_http(server.url, headers=(("x-key", "k"),), compression=compression), registry)
+    ((path, headers, body),) = server.requests
+    assert path == "/v1/metrics"
+    assert headers["Content-Type"] == "application/x-protobuf"
+    assert headers["x-key"] == "k"
+    assert headers.get("Content-Encoding", "none") == compression
+    assert values(gzip.decompress(body) if compression == "gzip" else body) == [0.5]
+    assert dropped(registry) == {}
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_http_tries_again_where_the_receiver_is_busy(registry: Registry, status: int) -> None:
+    """Throttling and gateway errors are tried again, and nothing is lost."""
+    with receiving((status, {}, b"")) as server:
+        assert send(over_http(server.url), registry)
+    assert len(server.requests) == 2
+    assert server.requests[0][2] == server.requests[1][2]
+    assert dropped(registry) == {}
+
+
+def test_http_waits_as_long_as_the_receiver_says(registry: Registry) -> None:
+    """Retry-After is kept."""
+    with receiving((503, {"Retry-After": "1"}, b"")) as server:
+        began = time.monotonic()
+        assert send(over_http(server.url), registry)
+    assert time.monotonic() - began >= 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 500])
+def test_http_refusals_are_counted(registry: Registry, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """What the receiver refuses is not tried again, but counted; the log has its reason, and no secret."""
+    answer = (
+        status,
+        {"Content-Type": "application/x-protobuf"},
+        Status(message=f"bad key {SECRET}").SerializeToString(),
+    )
+    with receiving(answer) as server:
+        assert not send(over_http(server.url, headers=(("authorization", SECRET),)), registry)
+    assert len(server.requests) == 1
+    assert dropped(registry) == {"rejected": 1}
+    assert f"answered {status}" in caplog.text
+    assert "bad key" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_http_redirects_are_not_followed(registry: Registry) -> None:
+    """A redirect would carry the user's headers to another host: it is a refusal."""
+    with receiving() as other, receiving((307, {"Location": other.url}, b"")) as server:
+        assert not send(over_http(server.url, headers=(("authorization", SECRET),)), registry)
+    assert other.requests == []
+    assert dropped(registry) == {"rejected": 1}
+
+
+def test_http_netrc_does_not_replace_the_users_authorization(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Authorization header that was set is the one that is sent, whatever ~/.netrc holds."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password other\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with receiving() as server:
+        assert send(over_http(server.url, headers=(("Authorization", "Bearer t"),)), registry)
+    assert server.requests[0][1]["Authorization"] == "Bearer t"
+
+
+def test_a_partial_success_is_counted(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    """Points that the receiver took the request without are counted, and its message logged once."""
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points = 7
+    answer.partial_success.error_message = "too old"
+    with receiving((200, {}, answer.SerializeToString())) as server:
+        assert send(over_http(server.url), registry)
+    assert dropped(registry) == {"rejected": 7}
+    assert "too old" in caplog.text
+
+
+def test_an_answer_that_is_no_protobuf_is_a_success_all_the_same(registry: Registry) -> None:
+    """A server that answers 200 with a text of its own has taken the request."""
+    with receiving((200, {}, b"\xff\xff thanks")) as server:
+        assert send(over_http(server.url), registry)
+    assert dropped(registry) == {}
+
+
+def test_http_trusts_the_certificate_that_was_named(registry: Registry, tmp_path: Path) -> None:
+    """TLS is verified against the user's certificate, and fails without it."""
+    key, made = self_signed(tmp_path)
+    with receiving() as server:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(made, key)
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        url = server.url.replace("http:", "https:")
+        assert send(over_http(url, certificate=str(made)), registry)
+        assert not send(over_http(url), registry, timeout=0.5)
+    assert len(server.requests) == 1
