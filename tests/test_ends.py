@@ -47,7 +47,10 @@ def everything(folder: Path) -> tuple[float, int, int, int]:
         ("", 0),
         ("raise ValueError('training failed')", 1),
         ("sys.exit(3)", 3),
-        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
+        (
+            "signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), signal.SIGINT)",
+            -signal.SIGINT,
+        ),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -signal.SIGTERM),
         ("import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()", 0),
     ],

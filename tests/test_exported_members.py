@@ -22,10 +22,12 @@ PUBLIC = {
         "configure",
         "declare",
         "elastic",
+        "monitor",
         "prof",
         "put_metric",
         "shutdown",
         "start",
+        "testing",
     ],
     "tachograph.elastic": [
         "ConsoleMetricHandler",
@@ -44,6 +46,30 @@ PUBLIC = {
         "profile",
         "publish_metric",
         "put_metric",
+    ],
+    "tachograph.monitor": [
+        "Aggregation",
+        "COUNT",
+        "Event",
+        "EventHandlerHandle",
+        "MAX",
+        "MEAN",
+        "MIN",
+        "P50",
+        "P90",
+        "P99",
+        "STAT_EVENT",
+        "STDDEV",
+        "SUM",
+        "Stat",
+        "TensorboardEventHandler",
+        "VALUE",
+        "_WaitCounter",
+        "_WaitCounterTracker",
+        "data_value_t",
+        "log_event",
+        "register_event_handler",
+        "unregister_event_handler",
     ],
 }
 
@@ -81,7 +107,11 @@ def test_no_such_name() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["import tachograph", "from tachograph import prof, put_metric, configure, declare; put_metric('a', 1)"],
+    [
+        "import tachograph",
+        "from tachograph import prof, put_metric, configure, declare; put_metric('a', 1)",
+        "from tachograph.monitor import *; Stat('a', [MEAN, P99], 60.0).add(1)",
+    ],
 )
 def test_import_loads_nothing_heavy(statement: str) -> None:
     """Importing and recording load neither OpenTelemetry, NumPy, nor torch."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
-    from tachograph import elastic
+    from tachograph import elastic, monitor, testing
     from tachograph.declaration import declare
     from tachograph.elastic import (
         ConsoleMetricHandler,
@@ -38,10 +38,12 @@ __all__ = [
     "configure",
     "declare",
     "elastic",
+    "monitor",
     "prof",
     "put_metric",
     "shutdown",
     "start",
+    "testing",
 ]
 
 _HOME = {
@@ -61,8 +63,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "elastic":
-        return import_module("tachograph.elastic")
+    if name in {"elastic", "monitor", "testing"}:
+        return import_module(f"tachograph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tachograph' has no attribute {name!r}")
     found = getattr(import_module(f"tachograph.{_HOME[name]}"), name)

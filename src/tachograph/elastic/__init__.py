@@ -29,8 +29,8 @@ from tachograph.elastic.handlers import (
     NullMetricHandler,
     check_handler,
 )
-from tachograph.elastic.stream import MetricStream, guarded, hand_over, nothing, recorder, silences, unconfigured
-from tachograph.instrument import Record
+from tachograph.elastic.stream import MetricStream, guarded, hand_over, recorder, silences, unconfigured
+from tachograph.instrument import Record, nothing
 from tachograph.naming import check_name
 from tachograph.probe import Tell, audience, metric_name, nobody, silence
 from tachograph.profiling import prof, profile
