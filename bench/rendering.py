@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from tachograph.prometheus_format import Format
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.page import Page
 from tachograph.registry import Registry
 
 HISTOGRAMS, GAUGES, VALUES = 440, 1060, 5  # 440 histograms of 22 lines, and with their headers 11,000 lines or so

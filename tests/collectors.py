@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from servers import Server, free_port, otelcol
-from tachograph.otlp_settings import OtlpSettings, Protocol, Signal, Temporality
+from tachograph.otlp.settings import OtlpSettings, Protocol, Signal, Temporality
 
 CONFIG = Path(__file__).resolve().parents[1] / "collector-config" / "local.yaml"
 

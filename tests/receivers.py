@@ -19,8 +19,8 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tachograph.batch import Batch
-from tachograph.otlp import OtlpExporter
-from tachograph.otlp_settings import OtlpSettings
+from tachograph.otlp.exporter import OtlpExporter
+from tachograph.otlp.settings import OtlpSettings
 from tachograph.registry import Registry
 
 SECRET = "s3cr3t-t0k3n"  # noqa: S105 - it is what must not be found in the log

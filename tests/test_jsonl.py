@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from tachograph.batch import Batch
 from tachograph.jsonl import JsonLines
-from tachograph.otlp_json import JsonText
+from tachograph.otlp.json import JsonText
 from tachograph.points import NumberPoint
 from tachograph.registry import Registry
 from tachograph.spans import IdGenerator, SpanQueue
@@ -98,7 +98,7 @@ def test_spans_have_hexadecimal_identifiers(tmp_path: Path) -> None:
 )
 def test_a_line_holds_what_the_protobuf_message_holds(recorded: list[tuple[str, Any, dict[str, Any]]]) -> None:
     """Reading a line back with protobuf's own JSON parser gives the request that was written."""
-    from tachograph.otlp_encoding import MetricsEncoder
+    from tachograph.otlp.encoding import MetricsEncoder
 
     registry = Registry()
     for name, value, attributes in recorded:

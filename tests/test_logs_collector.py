@@ -17,8 +17,8 @@ from receivers import dropped, receiving
 from servers import free_port, wait_until
 from tachograph.batch import Batch
 from tachograph.journal import Journal
-from tachograph.otlp import OtlpExporter
-from tachograph.otlp_settings import OtlpSettings, Protocol
+from tachograph.otlp.exporter import OtlpExporter
+from tachograph.otlp.settings import OtlpSettings, Protocol
 from tachograph.registry import Registry
 
 PROTOCOLS: list[Protocol] = ["http/protobuf", "grpc"]

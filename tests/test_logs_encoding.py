@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from tachograph.journal import Journal, LogEvent
-from tachograph.otlp_json import JsonText
-from tachograph.otlp_logs import BYTES_PER_REQUEST, log_requests
+from tachograph.otlp.json import JsonText
+from tachograph.otlp.logs import BYTES_PER_REQUEST, log_requests
 from tachograph.registry import Registry
 
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)  # JSON knows one NaN only

@@ -21,8 +21,8 @@ from tachograph.accumulators import Distribution, Exemplar, Spread, Total
 from tachograph.batch import Batch
 from tachograph.jsonl import JsonLines
 from tachograph.naming import Kind, prometheus_label, prometheus_name
-from tachograph.otlp import OtlpExporter
-from tachograph.otlp_settings import Protocol
+from tachograph.otlp.exporter import OtlpExporter
+from tachograph.otlp.settings import Protocol
 from tachograph.points import Attributes, AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.spans import IdGenerator, SpanQueue

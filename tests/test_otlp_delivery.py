@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from receivers import SECRET, batch, dropped, over_http, receiving, recorded, silent
 from servers import free_port
-from tachograph.otlp import OtlpExporter
-from tachograph.otlp_settings import OtlpSettings
+from tachograph.otlp.exporter import OtlpExporter
+from tachograph.otlp.settings import OtlpSettings
 from tachograph.registry import Registry
 from tachograph.spans import IdGenerator, SpanQueue
 

@@ -21,8 +21,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 
 from tachograph.accumulators import Distribution, Exemplar
 from tachograph.batch import Batch
-from tachograph.otlp_encoding import MetricsEncoder
-from tachograph.otlp_settings import Temporality
+from tachograph.otlp.encoding import MetricsEncoder
+from tachograph.otlp.settings import Temporality
 from tachograph.registry import Registry
 
 Value = str | bool | int | float | Sequence[Any]

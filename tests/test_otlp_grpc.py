@@ -17,8 +17,8 @@ from google.rpc.status_pb2 import Status
 
 from receivers import SECRET, Behaviour, batch, dropped, grpc_receiving, over_grpc, recorded, self_signed, send, values
 from servers import free_port
-from tachograph.otlp import OtlpExporter
-from tachograph.otlp_settings import OtlpSettings
+from tachograph.otlp.exporter import OtlpExporter
+from tachograph.otlp.settings import OtlpSettings
 from tachograph.registry import Registry
 
 

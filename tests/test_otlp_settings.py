@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.otlp_settings import NO_TIMEOUT, OtlpSettings
+from tachograph.otlp.settings import NO_TIMEOUT, OtlpSettings
 from tachograph.settings import read_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}

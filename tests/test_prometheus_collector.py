@@ -29,8 +29,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import servers
 from tachograph.naming import Kind
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.prometheus_format import TEXT
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.format import TEXT
+from tachograph.prometheus.page import Page
 from tachograph.registry import Registry
 
 COLLECTOR = """

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tachograph.points import NumberPoint
-from tachograph.prometheus_endpoint import MOST_CLIENTS, Endpoint
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.endpoint import MOST_CLIENTS, Endpoint
+from tachograph.prometheus.page import Page
 from tachograph.registry import Registry
 
 

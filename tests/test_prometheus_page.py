@@ -21,8 +21,8 @@ import servers
 from tachograph.accumulators import Distribution, Exemplar
 from tachograph.naming import Kind, prometheus_label, prometheus_name
 from tachograph.points import MetricPoints, NumberPoint
-from tachograph.prometheus_format import Format
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.page import Page
 from tachograph.registry import Registry
 
 CLASSIC = Format()

@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 from tachograph.naming import Kind
 from tachograph.points import NumberPoint
-from tachograph.prometheus_format import Format
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.page import Page
 from tachograph.registry import Registry
 
 CLASSIC = Format()
@@ -161,9 +161,9 @@ def test_without_sdk_instruments_nothing_is_loaded() -> None:
     program = (
         "import sys\n"
         "from tachograph.registry import Registry\n"
-        "from tachograph.prometheus_endpoint import Endpoint\n"
-        "from tachograph.prometheus_page import Page\n"
-        "from tachograph.prometheus_format import TEXT\n"
+        "from tachograph.prometheus.endpoint import Endpoint\n"
+        "from tachograph.prometheus.page import Page\n"
+        "from tachograph.prometheus.format import TEXT\n"
         "assert Page({'a': 'b'}, {}, Registry()).render([], None, TEXT)\n"
         "print(*(name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'prometheus_client', 'numpy'))))"
     )

@@ -12,8 +12,8 @@ import pytest
 
 import servers
 from tachograph.accumulators import Distribution, Exemplar
-from tachograph.prometheus_endpoint import Endpoint
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.endpoint import Endpoint
+from tachograph.prometheus.page import Page
 from tachograph.registry import Registry
 
 pytestmark = pytest.mark.prometheus

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
 
-from tachograph.program import is_agent
-from tachograph.rank import descends_from_rank
-from tachograph.resource import (
+from tachograph.identity.program import is_agent
+from tachograph.identity.rank import descends_from_rank
+from tachograph.identity.resource import (
     is_helper,
     owner_mark,
     resource_attributes,
@@ -264,7 +264,7 @@ def test_detectors_work_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_resource_needs_no_sdk() -> None:
     """Telling who is speaking loads neither OpenTelemetry nor NumPy nor torch."""
     program = (
-        "import json, sys; from tachograph.resource import resource_attributes; resource_attributes();"
+        "import json, sys; from tachograph.identity.resource import resource_attributes; resource_attributes();"
         "print(json.dumps([m for m in ('opentelemetry', 'numpy', 'torch') if m in sys.modules]))"
     )
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.environment import clean
-from tachograph.program import program_name
-from tachograph.resource import (
+from tachograph.identity.program import program_name
+from tachograph.identity.resource import (
     file_safe,
     run_id,
     service_name,
 )
-from tachograph.run_id import _from_proc, _from_ps, _minted
+from tachograph.identity.run_id import _from_proc, _from_ps, _minted
 
 TASK_5 = {
     "SLURM_JOB_ID": "991",
@@ -137,7 +137,7 @@ def test_a_start_that_nobody_knows_is_now() -> None:
 
 def test_all_ranks_of_one_torchrun_mint_the_same_run_id(tmp_path: Path) -> None:
     """The agent, its ranks, a rank behind a shell and a rank's helper agree on the id; another torchrun has another."""
-    say = "import os; from tachograph.resource import run_id; print(run_id(os.environ), flush=True)\n"
+    say = "import os; from tachograph.identity.resource import run_id; print(run_id(os.environ), flush=True)\n"
     train = tmp_path / "train.py"
     train.write_text(
         f"import subprocess, sys\n{say}"
@@ -187,7 +187,7 @@ def test_a_real_torchrun_makes_one_run_of_distinct_ranks(tmp_path: Path) -> None
     """Under a real torchrun without a run id, ranks share the minted one and differ in rank and instance."""
     train = tmp_path / "train.py"
     train.write_text(
-        "import json, os, pathlib\nfrom tachograph.resource import resource_attributes\n"
+        "import json, os, pathlib\nfrom tachograph.identity.resource import resource_attributes\n"
         "pathlib.Path(os.environ['SAID'], os.environ['RANK']).write_text(json.dumps(resource_attributes()))\n"
     )
     rendezvous = ["--rdzv-id", "none", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
-from tachograph.otlp_settings import OtlpSettings
+from tachograph.otlp.settings import OtlpSettings
 from tachograph.settings import Settings, read_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 
 from tachograph.batch import Batch
 from tachograph.log_emitter import foreign_logger_provider, into_provider, to_exporter
-from tachograph.otlp_settings import SIGNALS, OtlpSettings, Signal
+from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.outbox import Outbox
 from tachograph.pace import Pace
 from tachograph.registry import Registry
@@ -160,7 +160,7 @@ def _named(name: str, settings: Settings, registry: Registry) -> Destination:
 
 
 def _otlp(settings: Settings, registry: Registry, *, metrics: bool, spans: bool, events: bool) -> Route:
-    from tachograph.otlp import OtlpExporter
+    from tachograph.otlp.exporter import OtlpExporter
 
     by_signal: dict[Signal, OtlpSettings] = {}
     for signal, takes in zip(SIGNALS, (metrics, spans, events), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tachograph.batch import Batch
 from tachograph.destinations import Route
@@ -15,6 +15,7 @@ from tachograph.registry import Registry
 
 EVENTS_PER_BATCH = 2048
 _SLICE = 256
+_FEEDING = 0.5
 
 _log = logging.getLogger("tachograph")
 
@@ -40,6 +41,8 @@ class EventFeed:
     ) -> bool:
         """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
         takers = [route for route in routes if route.events]
+        if takers:
+            self._ask(self._journal.feeders, _FEEDING)
         left = len(self._journal) if takers else 0
         while left > 0:
             if deadline is not None and time.monotonic() >= deadline:
@@ -59,12 +62,15 @@ class EventFeed:
 
     def hear_last_words(self, timeout: float) -> None:
         """Let everybody log what they still hold, for ``timeout`` seconds at most: the process ends."""
+        self._ask(self._journal.last_words, timeout)
+
+    def _ask(self, holders: Sequence[Callable[[float], object]], timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        for speak in list(self._journal.last_words):
+        for hand_in in list(holders):
             try:
-                speak(max(deadline - time.monotonic(), 0.0))
+                hand_in(max(deadline - time.monotonic(), 0.0))
             except Exception:  # noqa: BLE001, PERF203 - each shall be heard
-                self._registry.count_error("last_words")
+                self._registry.count_error("journal")
                 _log.exception("something that was not logged yet is lost")
 
     def close(self, *, exiting: bool) -> None:

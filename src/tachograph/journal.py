@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tachograph import registry as registries
 from tachograph.accumulators import switch
@@ -22,7 +22,6 @@ from tachograph.registry import OWN_GROUP, Registry
 LIMIT = 65_536
 SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
 SCOPE = "tachograph"  # the instrumentation scope of every record
-_now = time.time_ns
 _Raw = tuple[str, int, int, Mapping[str, AttributeValue], int, int, int, int, str]
 _STREAM_BYTES = 16
 
@@ -53,30 +52,10 @@ class LogEvent(NamedTuple):
         }
 
 
-class Journal:
-    """Events in the order in which they were logged, until somebody takes them out.
+class Append(Protocol):
+    """Logs one event; never waits, and never raises. The attributes are kept, not copied: do not change them."""
 
-    Args:
-        registry: where events are counted that were dropped.
-        limit: how many events it holds; beyond it the oldest is dropped.
-
-    Attributes:
-        stream: random for each process start; see :meth:`LogEvent.record_attributes`.
-        last_words: called before the last events of the process leave, with the seconds that each may take: who holds
-            something that is not logged yet (an open window) logs it then.
-    """
-
-    def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
-        self._registry = registry
-        self._kept = registry.enabled
-        self.last_words: list[Callable[[float], object]] = []
-        self._limit = limit
-        # Resolved once: an overflowing journal drops at every event, wherever that comes from.
-        dropped = registry.group(OWN_GROUP).instrument("tachograph.dropped")
-        self._count = dropped.bind(reason="queue_full", destination="journal")
-        self.reset()
-
-    def append(
+    def __call__(  # noqa: D102 - see above
         self,
         name: str,
         time_unix_nano: int,
@@ -85,16 +64,60 @@ class Journal:
         trace_id: int = 0,
         span_id: int = 0,
         trace_flags: int = 0,
-    ) -> None:
-        """Log one event; never waits, and never raises. The attributes are kept, not copied: do not change them."""
-        if not self._kept or not switch.on:
-            return
-        events = self._events
-        if len(events) >= self._limit:
-            self._drop_oldest()
-        events.append(
-            (name, time_unix_nano, _now(), attributes, next(self._numbers), trace_id, span_id, trace_flags, self.stream)
-        )
+    ) -> None: ...
+
+
+class Journal:
+    """Events in the order in which they were logged, until somebody takes them out.
+
+    Args:
+        registry: where events are counted that were dropped.
+        limit: how many events it holds; beyond it the oldest is dropped.
+
+    Attributes:
+        append: logs one event, as :class:`Append` says. Look it up at each call: it changes with what is kept.
+        stream: random for each process start; see :meth:`LogEvent.record_attributes`.
+        last_words: called before the last events of the process leave, with the seconds that each may take: who holds
+            something that is not logged yet (an open window) logs it then.
+        feeders: called before events are taken out, with the seconds that each may take: who reads events from
+            elsewhere passes on what has come.
+    """
+
+    append: Append
+
+    def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
+        self._registry = registry
+        self._kept = registry.enabled
+        self.last_words: list[Callable[[float], object]] = []
+        self.feeders: list[Callable[[float], object]] = []
+        self._limit = limit
+        # Resolved once: an overflowing journal drops at every event, wherever that comes from.
+        dropped = registry.group(OWN_GROUP).instrument("tachograph.dropped")
+        self._count = dropped.bind(reason="queue_full", destination="journal")
+        self.reset()
+
+    def _appender(self) -> Append:
+        """Return :attr:`append`: variables of the function around it are read faster than attributes."""
+        events, numbers, limit, state = self._events, self._numbers, self._limit, switch
+        drop_oldest, stream, now = self._drop_oldest, self.stream, time.time_ns
+
+        def append(
+            name: str,
+            time_unix_nano: int,
+            attributes: Mapping[str, AttributeValue],
+            *,
+            trace_id: int = 0,
+            span_id: int = 0,
+            trace_flags: int = 0,
+        ) -> None:
+            if not state.on:
+                return
+            if len(events) >= limit:
+                drop_oldest()
+            event = (name, time_unix_nano, now(), attributes, next(numbers), trace_id, span_id, trace_flags, stream)
+            events.append(event)
+
+        return append
 
     def _drop_oldest(self) -> None:
         try:
@@ -106,6 +129,7 @@ class Journal:
     def keep(self, wanted: bool) -> None:
         """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
         self._kept = wanted and self._registry.enabled
+        self.append = self._appender() if self._kept else _nothing
         if not wanted:
             self._events.clear()
 
@@ -126,6 +150,11 @@ class Journal:
         self._events: deque[_Raw] = deque()  # made events only when they leave: logging one shall be quick
         self._numbers = itertools.count(1)
         self.stream = os.urandom(_STREAM_BYTES).hex()
+        self.append = self._appender() if self._kept else _nothing
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Log nothing."""
 
 
 default = Journal(registries.default)

@@ -10,10 +10,10 @@ from google.protobuf.message import Message
 
 from tachograph.append_file import AppendFile
 from tachograph.batch import Batch
-from tachograph.otlp_encoding import MetricsEncoder
-from tachograph.otlp_json import JsonText
-from tachograph.otlp_logs import log_requests
-from tachograph.otlp_spans import span_requests
+from tachograph.otlp.encoding import MetricsEncoder
+from tachograph.otlp.json import JsonText
+from tachograph.otlp.logs import log_requests
+from tachograph.otlp.spans import span_requests
 from tachograph.outbox import Outbox
 from tachograph.pace import Pace
 from tachograph.registry import Registry

@@ -12,13 +12,17 @@ class Pace:
     """Called between slices of background work: sleeps, so that no thread waits long for the interpreter.
 
     A thread that only gives the interpreter up may take it again before another one has woken; one that sleeps cannot.
+
+    Args:
+        work: seconds between two rests.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: float = SLICE) -> None:
+        self._work = work
         self._since = time.perf_counter()
 
     def __call__(self) -> None:
-        """Rest, where half a millisecond has been worked since the last rest."""
-        if time.perf_counter() - self._since > SLICE:
+        """Rest, where there was enough work since the last rest."""
+        if time.perf_counter() - self._since > self._work:
             time.sleep(REST)
             self._since = time.perf_counter()

@@ -17,14 +17,14 @@ from tachograph import journal as journals
 from tachograph.batch import Batch
 from tachograph.destinations import Route, SdkInstruments, build_routes
 from tachograph.event_feed import EventFeed
+from tachograph.identity.resource import resource_attributes, series_labels
 from tachograph.joined import Joined, foreign_provider
-from tachograph.otlp_settings import Signal
+from tachograph.otlp.settings import Signal
 from tachograph.pace import Pace
-from tachograph.prometheus_endpoint import Endpoint
-from tachograph.prometheus_page import Page
+from tachograph.prometheus.endpoint import Endpoint
+from tachograph.prometheus.page import Page
 from tachograph.providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
 from tachograph.registry import Registry
-from tachograph.resource import resource_attributes, series_labels
 from tachograph.settings import Settings
 from tachograph.sigterm import SigtermFlush
 from tachograph.spans import SpanQueue

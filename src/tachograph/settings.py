@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from tachograph import resource as who
 from tachograph.environment import Setting, setting
-from tachograph.otlp_settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
+from tachograph.identity import resource as who
+from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.points import Attributes, AttributeValue, attributes_key
 
 GROUP = "tachograph.exporters"
@@ -106,7 +106,7 @@ def read_settings(
             Unset, in OTEL_METRICS_EXPORTER too: ``otlp`` if an endpoint is given, and ``prometheus``.
         traces: the same for spans; OTEL_TRACES_EXPORTER; unset: ``otlp`` if an endpoint is given.
         logs: the same for log records; OTEL_LOGS_EXPORTER; unset: ``otlp`` if an endpoint is given.
-        endpoint: where OTLP goes; see :func:`tachograph.otlp_settings.read_otlp_settings`, for the next four, too.
+        endpoint: where OTLP goes; see :func:`tachograph.otlp.settings.read_otlp_settings`, for the next four, too.
         protocol: of OTLP.
         headers: of OTLP.
         timeout: of OTLP, in seconds.
@@ -118,7 +118,7 @@ def read_settings(
         resource_labels: keys of resource attributes that become labels on each Prometheus series.
         prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
         prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank.
-        store: TACHOGRAPH_STORE; see :func:`tachograph.resource.store`.
+        store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
         jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
 
     Raises:

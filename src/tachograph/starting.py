@@ -13,9 +13,9 @@ from tachograph import elastic, registry
 from tachograph.accumulators import switch
 from tachograph.destinations import Route, given
 from tachograph.elastic.handlers import Exports
-from tachograph.otlp_settings import SIGNALS, Signal
+from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.resource import is_helper, owner_mark
 from tachograph.settings import read_settings
 
 if TYPE_CHECKING:

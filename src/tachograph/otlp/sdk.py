@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, ResourceMetrics, ScopeMetrics
 from opentelemetry.sdk.resources import Resource
 
-from tachograph.otlp_points import Lose
+from tachograph.otlp.points import Lose
 
 _NO_RESOURCE = Resource({})
 _SLICE = 64

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from tachograph.environment import text
-from tachograph.program import is_agent
+from tachograph.identity.program import is_agent
 from tachograph.values import INT64_MAX
 
 OWNER = "TACHOGRAPH_OWNER"

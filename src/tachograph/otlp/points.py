@@ -12,7 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Metric,
 )
 
-from tachograph.otlp_values import add_attributes, text
+from tachograph.otlp.values import add_attributes, text
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.values import as_float, fits_int64
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tachograph.otlp_points import Lose
+from tachograph.otlp.points import Lose
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

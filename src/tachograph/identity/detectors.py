@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
 from tachograph.environment import text
+from tachograph.identity.program import is_agent
+from tachograph.identity.rank import descends_from_rank, rank_attributes
+from tachograph.identity.resource import instance_id, kubernetes_attributes, slurm_attributes
+from tachograph.identity.run_id import run_id
 from tachograph.points import AttributeValue
-from tachograph.program import is_agent
-from tachograph.rank import descends_from_rank, rank_attributes
-from tachograph.resource import instance_id, kubernetes_attributes, slurm_attributes
-from tachograph.run_id import run_id
 
 
 class TorchrunResourceDetector(ResourceDetector):
@@ -48,7 +48,7 @@ class SlurmResourceDetector(ResourceDetector):
 
 
 class KubernetesResourceDetector(ResourceDetector):
-    """The pod, as far as its specification hands it on; see :mod:`tachograph.resource` for the variables."""
+    """The pod, as far as its specification hands it on; see :mod:`tachograph.identity.resource` for the variables."""
 
     def detect(self) -> Resource:
         """Return the ``k8s.*`` attributes; none outside of a pod."""

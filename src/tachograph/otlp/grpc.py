@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tachograph.otlp_http import Refused
-from tachograph.otlp_settings import OtlpSettings, Signal
+from tachograph.otlp.http import Refused
+from tachograph.otlp.settings import OtlpSettings, Signal
 from tachograph.outbox import Retry
 
 _SERVICES: dict[Signal, str] = {

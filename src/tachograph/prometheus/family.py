@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tachograph.naming import prometheus_name
 from tachograph.points import MetricPoints
-from tachograph.prometheus_format import Format
-from tachograph.prometheus_sdk import SdkFamily
-from tachograph.prometheus_text import legible
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.sdk import SdkFamily
+from tachograph.prometheus.text import legible
 
 TARGET_INFO = "target_info"
 

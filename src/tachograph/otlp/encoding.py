@@ -15,10 +15,10 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
 from tachograph.batch import Batch
 from tachograph.deltas import Deltas
-from tachograph.otlp_points import metric_message
-from tachograph.otlp_sdk import encoded_sdk_metrics
-from tachograph.otlp_settings import Temporality
-from tachograph.otlp_values import add_attributes, text
+from tachograph.otlp.points import metric_message
+from tachograph.otlp.sdk import encoded_sdk_metrics
+from tachograph.otlp.settings import Temporality
+from tachograph.otlp.values import add_attributes, text
 from tachograph.pace import Pace
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.pace import SLICE
 from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
-from tachograph.prometheus_family import Family, families
-from tachograph.prometheus_format import Format
-from tachograph.prometheus_sdk import SdkSample, sdk_families
-from tachograph.prometheus_text import (
+from tachograph.prometheus.family import Family, families
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.sdk import SdkSample, sdk_families
+from tachograph.prometheus.text import (
     LARGEST_PLAIN,
     SCOPE_LABEL,
     boundary,

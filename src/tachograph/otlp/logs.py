@@ -9,8 +9,8 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 
 from tachograph.journal import SCOPE, LogEvent
-from tachograph.otlp_points import Lose
-from tachograph.otlp_values import add_attributes, text
+from tachograph.otlp.points import Lose
+from tachograph.otlp.values import add_attributes, text
 from tachograph.points import AttributeValue
 
 EVENTS_PER_REQUEST = 500

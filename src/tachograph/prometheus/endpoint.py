@@ -20,9 +20,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from tachograph.pace import REST
 from tachograph.points import MetricPoints
-from tachograph.prometheus_format import accepts_gzip, negotiate
-from tachograph.prometheus_page import Page
-from tachograph.prometheus_target import TargetFile
+from tachograph.prometheus.format import accepts_gzip, negotiate
+from tachograph.prometheus.page import Page
+from tachograph.prometheus.target import TargetFile
 from tachograph.registry import Registry
 from tachograph.version import __version__
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from tachograph.environment import clean, resource_variable, text
-from tachograph.program import is_agent, program_name
+from tachograph.identity.program import is_agent, program_name
 
 _ANCESTORS = 64
 _FILE_NAME_LENGTH = 200  # file systems take 255 bytes; suffixes such as .db-wal follow
@@ -31,7 +31,7 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
 
     In this order: ``explicit``; ``dl.run.id`` of OTEL_RESOURCE_ATTRIBUTES; TACHOGRAPH_RUN; torchelastic's run id
     unless it is ``none``; Slurm's ``<job>.<step>``, the job alone in a batch script; the Kubernetes job's uid, where
-    the pod's specification puts it into K8S_JOB_UID (see :mod:`tachograph.resource`).
+    the pod's specification puts it into K8S_JOB_UID (see :mod:`tachograph.identity.resource`).
 
     A minted id is ``<program>-<UTC yyyymmdd-HHMMSS>-<4 hex>``, from the start of the process that began the run: the
     launcher of a rank, found as the next ancestor that is no rank itself, or else this process. So all ranks of one

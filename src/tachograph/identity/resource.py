@@ -27,11 +27,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tachograph.environment import clean, resource_variable, text
+from tachograph.identity.program import is_agent, program_name
+from tachograph.identity.rank import descends_from_rank, is_helper, owner_mark, rank_attributes
+from tachograph.identity.run_id import file_safe, run_id
 from tachograph.naming import prometheus_label
 from tachograph.points import AttributeValue, attributes_key
-from tachograph.program import is_agent, program_name
-from tachograph.rank import descends_from_rank, is_helper, owner_mark, rank_attributes
-from tachograph.run_id import file_safe, run_id
 
 __all__ = [
     "SERIES_KEYS",

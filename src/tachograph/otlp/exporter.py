@@ -15,10 +15,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from tachograph.batch import Batch
-from tachograph.otlp_encoding import MetricsEncoder
-from tachograph.otlp_logs import log_requests
-from tachograph.otlp_settings import OtlpSettings, Signal, Temporality
-from tachograph.otlp_spans import span_requests
+from tachograph.otlp.encoding import MetricsEncoder
+from tachograph.otlp.logs import log_requests
+from tachograph.otlp.settings import OtlpSettings, Signal, Temporality
+from tachograph.otlp.spans import span_requests
 from tachograph.outbox import Outbox
 from tachograph.pace import Pace
 from tachograph.registry import Registry
@@ -154,10 +154,10 @@ def _receiver(settings: OtlpSettings) -> tuple[str, str]:
 
 def _sender(settings: OtlpSettings) -> Sender:
     if settings.protocol == "grpc":
-        from tachograph.otlp_grpc import GrpcSender
+        from tachograph.otlp.grpc import GrpcSender
 
         return GrpcSender(settings)
-    from tachograph.otlp_http import HttpSender
+    from tachograph.otlp.http import HttpSender
 
     return HttpSender(settings)
 

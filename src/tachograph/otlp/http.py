@@ -12,7 +12,7 @@ import requests
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tachograph.otlp_settings import OtlpSettings
+from tachograph.otlp.settings import OtlpSettings
 from tachograph.outbox import Retry
 
 _RETRYABLE = {

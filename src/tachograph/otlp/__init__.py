@@ -1,0 +1,1 @@
+"""OTLP: protobuf messages built directly, over HTTP and gRPC."""

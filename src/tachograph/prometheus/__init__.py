@@ -1,0 +1,1 @@
+"""``/metrics``: the page, and the endpoint that serves it."""
