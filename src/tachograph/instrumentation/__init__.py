@@ -1,0 +1,7 @@
+"""Instrumentors in OpenTelemetry's sense: what other libraries tell, recorded without a change to the program."""
+
+from __future__ import annotations
+
+from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
+
+__all__ = ["TorchMonitorInstrumentor"]

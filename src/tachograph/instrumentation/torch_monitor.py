@@ -1,0 +1,87 @@
+"""The instrumentor of torch.monitor: what a program logs through the real one leaves like what it logs through ours."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from types import ModuleType
+from typing import Any
+
+# Their module switches its types off.
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+
+from tachograph import journal, registry
+from tachograph.environment import Setting, setting
+from tachograph.instrumentation.bridge import Bridge
+from tachograph.instrumentation.bridged_stats import BridgedStats
+from tachograph.instrumentation.hooks import ImportHook
+from tachograph.instrumentation.wait_counters import WaitCounters
+
+MODULE = "torch.monitor"
+VARIABLE = "TACHOGRAPH_WAIT_COUNTERS"
+
+_log = logging.getLogger("tachograph")
+
+
+class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+    """Sends the events and Stats of the real ``torch.monitor`` to the exporters of :func:`tachograph.start`.
+
+    Events become log records; Stats the gauges and sums that :class:`tachograph.monitor.Stat` gives, besides.
+    ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does. Any
+    number of threads may log: the handlers here are such that torch's own dead end cannot happen.
+    """
+
+    _hook: ImportHook | None = None
+    _bridge: Bridge | None = None
+    _waits: WaitCounters | None = None
+    _stats: BridgedStats | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Return what has to be installed; the early version lets the vendors' pre-releases pass."""
+        return ("torch >= 2.0.0a0",)
+
+    def _instrument(self, *, wait_counters: bool | None = None, **_ignored: Any) -> None:
+        """Begin.
+
+        Args:
+            wait_counters: measure torch's WaitCounters, too (``torch.wait.duration``, by ``name``): those that torch
+                opens from Python. TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, nothing of them is touched.
+
+        Raises:
+            TypeError: ``wait_counters`` is no bool.
+        """
+        if wait_counters is not None and not isinstance(wait_counters, bool):
+            raise Setting("wait_counters=", wait_counters).wrong_type("a bool")
+        measured = _from_environment() if wait_counters is None else wait_counters
+
+        if not registry.default.enabled:
+            return
+
+        def begin(monitor: ModuleType) -> None:
+            if measured:
+                self._waits = WaitCounters(monitor)
+            if self._stats is None:
+                TorchMonitorInstrumentor._stats = BridgedStats(registry.default)
+            self._bridge = Bridge(monitor, journal.default, registry.default, self._stats)
+
+        self._hook = ImportHook(MODULE, begin)
+
+    def _uninstrument(self, **_ignored: Any) -> None:
+        """End: torch.monitor is as it was, and what was logged until now is recorded. What was recorded stays."""
+        if self._hook is not None:
+            self._hook.cancel()
+        if self._waits is not None:
+            self._waits.close()
+        if self._bridge is not None:
+            self._bridge.close()
+        self._hook = self._waits = self._bridge = None
+
+
+def _from_environment() -> bool:
+    given = setting(os.environ, "", None, VARIABLE)
+    try:
+        return given is not None and given.choice(("1", "0")) == "1"
+    except ValueError as error:  # zero code: the job goes on
+        _log.warning("%s; no WaitCounter is measured", error)
+        return False

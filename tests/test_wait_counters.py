@@ -1,0 +1,146 @@
+"""WaitCounters: how long torch waits is measured where it was asked for, and else nothing is touched."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from programs import run
+from tachograph.accumulators import Spread
+from tachograph.instrumentation.wait_counters import WaitCounters
+from tachograph.testing import Captured, capture
+
+monitor = pytest.importorskip("torch.monitor")
+pytestmark = pytest.mark.torch
+
+WAITED = "torch.wait.duration"
+
+
+@pytest.fixture
+def captured() -> Iterator[Captured]:
+    """Measure, and see what was recorded."""
+    with capture() as found:
+        counters = WaitCounters(monitor)
+        try:
+            yield found
+        finally:
+            counters.close()
+
+
+def waited(captured: Captured, name: str) -> Spread:
+    """Return what was measured under a name."""
+    found = captured.value(WAITED, "torch.monitor", name=name)
+    assert isinstance(found, Spread)
+    return found
+
+
+def test_a_wait_is_measured(captured: Captured) -> None:
+    """Each wait is one value in seconds, under its counter's name, also where one counter waits several times."""
+    for name in ("a", "a", "b"):
+        with monitor._WaitCounter(name).guard():
+            time.sleep(0.01)
+    counter = monitor._WaitCounter("c")
+    for _ in range(3):
+        with counter.guard():
+            pass
+    assert [waited(captured, name).count for name in "abc"] == [2, 1, 3]
+    assert 0.01 <= waited(captured, "b").total.value() < 5
+
+
+def test_a_wait_that_fails_is_measured(captured: Captured) -> None:
+    """What is raised inside of a wait comes out of it, and the wait counts."""
+    with pytest.raises(KeyError), monitor._WaitCounter("failing").guard():
+        raise KeyError
+    assert waited(captured, "failing").count == 1
+
+
+def test_torchs_own_waits_are_measured(captured: Captured, tmp_path: Path) -> None:
+    """Modules that imported the class before count through it all the same."""
+    filelock = pytest.importorskip("torch.utils._filelock")
+    with filelock.FileLock(str(tmp_path / "lock")):
+        time.sleep(0.01)
+    assert waited(captured, "pytorch.filelock.enter").count == 1
+    assert waited(captured, "pytorch.filelock.region").total.value() >= 0.01
+    assert waited(captured, "pytorch.filelock.exit").count == 1
+
+
+def test_a_wait_may_end_in_another_thread(captured: Captured) -> None:
+    """Begun in one thread and ended in another, as torch's compile workers do, it is one wait."""
+    tracker = monitor._WaitCounter("threads").guard()
+    tracker.__enter__()
+    thread = threading.Thread(target=tracker.__exit__)
+    thread.start()
+    thread.join()
+    assert waited(captured, "threads").count == 1
+
+
+def test_a_counter_from_before_goes_on() -> None:
+    """A counter made before anybody measured, whose name nobody knows, works and is not measured."""
+    counter = monitor._WaitCounter("before")
+    with capture() as captured:
+        counters = WaitCounters(monitor)
+        with counter.guard():
+            pass
+        counters.close()
+        assert "torch.wait.duration" not in captured.names("torch.monitor")
+
+
+def test_the_class_is_as_it_was_in_the_end() -> None:
+    """Closing puts torch's own methods back; a counter made meanwhile goes on, unmeasured."""
+    before = dict(vars(monitor._WaitCounter))
+    with capture() as captured:
+        counters = WaitCounters(monitor)
+        assert dict(vars(monitor._WaitCounter)) != before
+        held = monitor._WaitCounter("held")
+        counters.close()
+        counters.close()
+        assert dict(vars(monitor._WaitCounter)) == before
+        with held.guard(), monitor._WaitCounter("new").guard():
+            pass
+        assert "torch.wait.duration" not in captured.names("torch.monitor")
+
+
+SETTING = """
+import sys
+from tachograph.instrumentation import TorchMonitorInstrumentor
+instrumentor = TorchMonitorInstrumentor()
+argument = {"": {}, "on": {"wait_counters": True}, "off": {"wait_counters": False}}[sys.argv[1]]
+instrumentor.instrument(**argument)
+import torch.monitor as monitor
+from tachograph import registry
+with monitor._WaitCounter("x").guard():
+    pass
+print([metric.name for metric in registry.default.collect() if metric.scope == "torch.monitor"])
+print(type(monitor._WaitCounter.__dict__["guard"]).__name__)
+instrumentor.uninstrument()
+print(type(monitor._WaitCounter.__dict__["guard"]).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "variable", "measured"),
+    [("", "", False), ("", "1", True), ("", "0", False), ("on", "", True), ("off", "1", False), ("", "maybe", False)],
+)
+def test_one_setting_turns_it_on(tmp_path: Path, argument: str, variable: str, measured: bool) -> None:
+    """The argument goes before the variable; without either, and with a wrong one, torch's class is not touched."""
+    done = run(tmp_path, SETTING, argument, TACHOGRAPH_WAIT_COUNTERS=variable)
+    assert done.returncode == 0, done.stderr
+    metrics, method, after = done.stdout.splitlines()
+    assert metrics == str([WAITED] if measured else [])
+    assert method == ("function" if measured else "instancemethod")
+    assert after == "instancemethod"
+    assert done.stderr.count("TACHOGRAPH_WAIT_COUNTERS") == (variable == "maybe")
+
+
+def test_a_wrong_argument_is_a_type_error(tmp_path: Path) -> None:
+    """The call says at once what is wrong with its argument."""
+    program = """
+    from tachograph.instrumentation import TorchMonitorInstrumentor
+    TorchMonitorInstrumentor().instrument(wait_counters="yes")
+    """
+    done = run(tmp_path, program)
+    assert "TypeError: wait_counters= must be a bool, not str: 'yes'" in done.stderr
