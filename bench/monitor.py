@@ -111,8 +111,9 @@ def closing() -> list[Goal]:
     from tachograph.windows import Windows
 
     registry = Registry()
+    journal = Journal(registry)
     now = [time.time_ns()]
-    windows = Windows(EventLog(Journal(registry), registry), registry, clock=lambda: now[0], threaded=False)
+    windows = Windows(EventLog(journal, registry), registry, clock=lambda: now[0], threaded=False)
     made = [
         ours.Stat(f"stat.{number}", [ours.MEAN, ours.COUNT, ours.SUM, ours.MAX, ours.MIN], HOUR, windows=windows)
         for number in range(STATS)
@@ -121,6 +122,7 @@ def closing() -> list[Goal]:
     waits: list[float] = []
 
     def fill() -> None:
+        journal.drain()  # as a running pipeline does: nothing piles up
         for stat in made:
             for value in range(VALUES):
                 stat.add(value * 0.25)

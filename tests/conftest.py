@@ -30,11 +30,14 @@ def plain_machine() -> Iterator[None]:
 
 
 @pytest.fixture
-def untraced() -> Iterator[None]:
-    """No coverage in this test: its tracer holds a lock at each call into our code, which no signal handler survives.
+def untraced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No coverage in this test, and in the programs that it starts.
 
-    For a test whose signal handler records or raises (coverage 7, ``Collector.lock_data``).
+    Its tracer holds a lock at each call into our code (coverage 7, ``Collector.lock_data``): no signal handler that
+    records or raises survives that, and no child that is forked while another thread holds it.
     """
+    for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
+        monkeypatch.delenv(name, raising=False)
     tracer = sys.gettrace()
     sys.settrace(None)
     try:

@@ -188,6 +188,7 @@ def test_the_current_span_is_attached() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.usefixtures("untraced")
 def test_a_fork_while_others_log_leaves_no_lock_behind(tmp_path: Path) -> None:
     """A child that is forked while other threads are inside a handler can log, register and unregister."""
     program = """

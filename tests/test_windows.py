@@ -230,6 +230,7 @@ def test_threads_that_add_while_windows_close_lose_nothing() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+@pytest.mark.usefixtures("untraced")
 def test_an_interrupt_loses_and_doubles_no_value() -> None:
     """Ctrl-C in the middle of a fold or of closing a window leaves every value in exactly one window."""
     clock = Clock()
@@ -380,6 +381,7 @@ def test_nothing_is_lost_at_the_end_of_the_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.usefixtures("untraced")
 def test_a_forked_child_starts_afresh(tmp_path: Path) -> None:
     """The child logs nothing of its parent's windows, has no thread until it makes a Stat, and never hangs."""
     program = """

@@ -18,7 +18,7 @@ from datetime import datetime
 from tachograph import journal as journals
 from tachograph import registry as registries
 from tachograph.event import Event, data_value_t, made, unix_nano
-from tachograph.journal import Journal
+from tachograph.journal import Journal, Later
 from tachograph.registry import Registry
 from tachograph.trace_context import TRACE, current_span
 
@@ -70,19 +70,26 @@ class EventLog:
     Args:
         journal: where every event goes, for the exporters.
         registry: where it is counted what handlers raise.
+
+    Attributes:
+        log_event: logs an event; see :func:`~tachograph.monitor.log_event`.
     """
+
+    log_event: Callable[[Event], None]
 
     def __init__(self, journal: Journal, registry: Registry) -> None:
         self.journal = journal
         self._registry = registry
         self._handles: tuple[EventHandlerHandle, ...] = ()
         self.on_handed_over: Callable[[], object] | None = None
+        self._local = _Local()
         self.reset_in_child()
+        self.log_event = self._logger()
 
     def reset_in_child(self) -> None:
         """Free every lock: the threads that held them are gone."""
         self._changing = threading.Lock()
-        self._local = _Local()
+        self._local.outgoing = _Outgoing()  # no other thread is left
         self._waiting: dict[int, EventHandlerHandle] = {}
         self._handed_over: deque[tuple[Event, Sequence[EventHandlerHandle]]] = deque()
         tokens: dict[int, deque[bool]] = {}
@@ -138,59 +145,70 @@ class EventLog:
             handle = self._waiting.get(handle.owner)
         return False
 
-    def log_event(self, event: Event) -> None:
-        """Log an event: to the exporters, if there are any, and to every handler, in this thread.
+    def _logger(self) -> Callable[[Event], None]:
+        """Return :attr:`log_event`: variables of the function around it are read faster than attributes."""
+        journal, local, modules, hand = self.journal, self._local, sys.modules, self._try
 
-        Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the one
-        that the handler was given. What handlers raise is counted and logged once, and the others still run.
+        def log_event(event: Event) -> None:
+            """Log an event: to the exporters, if there are any, and to every handler, in this thread.
 
-        Raises:
-            TypeError: it is no :class:`~tachograph.monitor.Event`.
-        """
-        try:
-            nano = event._unix_nano  # noqa: SLF001 - its properties take three times as long
-        except AttributeError:
-            wrong = f"not {type(event).__name__}: {event!r:.100}"
-            raise TypeError(f"log_event takes a tachograph.monitor.Event, {wrong}") from None
-        if nano < 0:
-            nano = unix_nano(event)
-        if TRACE in sys.modules:
-            trace_id, span_id, flags = current_span()
-            self.journal.append(
-                event._name,  # noqa: SLF001
-                nano,
-                event._data,  # noqa: SLF001
-                trace_id=trace_id,
-                span_id=span_id,
-                trace_flags=flags,
-            )
-        else:
-            self.journal.append(event._name, nano, event._data)  # noqa: SLF001
-        if not self._handles:
-            return
-        outgoing = self._local.outgoing
-        if outgoing.active:
-            outgoing.pending.append(event)
-            return
-        outgoing.active = True
-        try:
-            rest = self._try(event, self._handles, outgoing.thread)
-            if rest:
-                self._hand(event, rest, outgoing.thread)
-        finally:
-            outgoing.active = False
-        if outgoing.pending:
-            self.hand_out()
+            Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the
+            one that the handler was given. What handlers raise is counted and logged once, and the others still run.
 
-    def enter(self, name: str, nano: int, data: dict[str, data_value_t]) -> None:
+            Raises:
+                TypeError: it is no :class:`~tachograph.monitor.Event`.
+            """
+            try:
+                nano = event._unix_nano  # noqa: SLF001 - its properties take three times as long
+            except AttributeError:
+                wrong = f"not {type(event).__name__}: {event!r:.100}"
+                raise TypeError(f"log_event takes a tachograph.monitor.Event, {wrong}") from None
+            if nano < 0:
+                nano = unix_nano(event)
+            if TRACE in modules:
+                trace_id, span_id, flags = current_span()
+                journal.append(
+                    event._name,  # noqa: SLF001
+                    nano,
+                    event._data,  # noqa: SLF001
+                    trace_id=trace_id,
+                    span_id=span_id,
+                    trace_flags=flags,
+                )
+            else:
+                journal.append(event._name, nano, event._data)  # noqa: SLF001
+            handles = self._handles
+            if not handles:
+                return
+            outgoing = local.outgoing
+            if outgoing.active:
+                outgoing.pending.append(event)
+                return
+            outgoing.active = True
+            try:
+                rest = hand(event, handles, outgoing.thread)
+                if rest:
+                    self._hand(event, rest, outgoing.thread)
+            finally:
+                outgoing.active = False
+            if outgoing.pending:
+                self.hand_out()
+
+        return log_event
+
+    def enter(self, name: str, nano: int, data: dict[str, data_value_t] | Later) -> None:
         """Put an event of our own into the journal, and keep it until this thread's :meth:`hand_out`.
 
-        Takes no lock and runs none of the program's code. The data is not copied.
+        Takes no lock and runs none of the program's code. The data is not copied, and may be made
+        :data:`~tachograph.journal.Later`.
         """
-        self.journal.append(name, nano, data)
-        if self._handles:
-            event = made(name, nano, datetime.fromtimestamp(nano / 1e9), data)  # noqa: DTZ006 - local, as the original's
-            self._local.outgoing.pending.append(event)
+        if not self._handles:
+            self.journal.append(name, nano, data)
+            return
+        known = data[0](*data[1:]) if isinstance(data, tuple) else data
+        self.journal.append(name, nano, known)
+        event = made(name, nano, datetime.fromtimestamp(nano / 1e9), known)  # noqa: DTZ006 - local, as the original's
+        self._local.outgoing.pending.append(event)
 
     def hand_out(self, *, wait: bool = True) -> None:
         """Give this thread's events to the handlers, unless that is what this thread is in the middle of.

@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tachograph import registry as registries
 from tachograph.accumulators import switch
@@ -22,7 +22,10 @@ from tachograph.registry import OWN_GROUP, Registry
 LIMIT = 65_536
 SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
 SCOPE = "tachograph"  # the instrumentation scope of every record
-_Raw = tuple[str, int, int, Mapping[str, AttributeValue], int, int, int, int, str]
+# A function that returns the attributes, and its arguments: called when the event leaves.
+Later = tuple[Any, ...]
+# As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
+_Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
 _STREAM_BYTES = 16
 
 
@@ -53,13 +56,17 @@ class LogEvent(NamedTuple):
 
 
 class Append(Protocol):
-    """Logs one event; never waits, and never raises. The attributes are kept, not copied: do not change them."""
+    """Logs one event; never waits, and never raises.
+
+    The attributes are kept, not copied: do not change them. A tuple of a function and its arguments stands for what it
+    returns when the event leaves.
+    """
 
     def __call__(  # noqa: D102 - see above
         self,
         name: str,
         time_unix_nano: int,
-        attributes: Mapping[str, AttributeValue],
+        attributes: Mapping[str, AttributeValue] | Later,
         *,
         trace_id: int = 0,
         span_id: int = 0,
@@ -98,13 +105,13 @@ class Journal:
 
     def _appender(self) -> Append:
         """Return :attr:`append`: variables of the function around it are read faster than attributes."""
-        events, numbers, limit, state = self._events, self._numbers, self._limit, switch
-        drop_oldest, stream, now = self._drop_oldest, self.stream, time.time_ns
+        events, limit, state = self._events, self._limit, switch
+        drop_oldest, now = self._drop_oldest, time.time_ns
 
         def append(
             name: str,
             time_unix_nano: int,
-            attributes: Mapping[str, AttributeValue],
+            attributes: Mapping[str, AttributeValue] | Later,
             *,
             trace_id: int = 0,
             span_id: int = 0,
@@ -114,8 +121,7 @@ class Journal:
                 return
             if len(events) >= limit:
                 drop_oldest()
-            event = (name, time_unix_nano, now(), attributes, next(numbers), trace_id, span_id, trace_flags, stream)
-            events.append(event)
+            events.append((name, time_unix_nano, now(), attributes, trace_id, span_id, trace_flags))
 
         return append
 
@@ -124,6 +130,7 @@ class Journal:
             self._events.popleft()
         except IndexError:  # somebody has just taken them all
             return
+        next(self._numbers)
         self._count(1)
 
     def keep(self, wanted: bool) -> None:
@@ -135,11 +142,15 @@ class Journal:
 
     def drain(self, limit: int | None = None) -> list[LogEvent]:
         """Take out what was logged, the oldest first, ``limit`` events at most; each leaves once."""
-        events = self._events
+        events, numbers, stream = self._events, self._numbers, self.stream
         found: list[LogEvent] = []
         with contextlib.suppress(IndexError):  # somebody else takes some out, too
             for _ in range(len(events) if limit is None else limit):
-                found.append(LogEvent._make(events.popleft()))  # noqa: PERF401 - what has been taken out is kept
+                name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
+                if isinstance(attributes, tuple):
+                    attributes = attributes[0](*attributes[1:])
+                span = trace_id, span_id, flags
+                found.append(LogEvent(name, at, observed, attributes, next(numbers), *span, stream))
         return found
 
     def __len__(self) -> int:
@@ -147,7 +158,7 @@ class Journal:
 
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
-        self._events: deque[_Raw] = deque()  # made events only when they leave: logging one shall be quick
+        self._events: deque[_Raw] = deque()
         self._numbers = itertools.count(1)
         self.stream = os.urandom(_STREAM_BYTES).hex()
         self.append = self._appender() if self._kept else _nothing

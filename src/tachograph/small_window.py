@@ -49,8 +49,8 @@ def plus(sums: Sums | None, count: int, total: Any, low: Number, high: Number) -
         integers,
         floats,
         lost,
-        min(low, lowest),
-        max(high, highest),
+        low if low < lowest else lowest,  # noqa: FURB136 - half the time of min()
+        high if high > highest else highest,  # noqa: FURB136
     )
 
 

@@ -94,9 +94,8 @@ class StatSeries:
             latest = window.latest
             if latest is None:
                 continue
-            order, _, added, total, data = latest
-            found: dict[Aggregation, Number] = dict(zip(window.aggregations, data.values(), strict=True))
-            found |= {Aggregation.COUNT: added, Aggregation.SUM: total}
+            order, _, added, total, _ = latest
+            found = {**window.aggregates_of(latest), Aggregation.COUNT: added, Aggregation.SUM: total}
             for asked, value in found.items():
                 if asked not in newest or newest[asked][0] < order:
                     newest[asked] = (order, value)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tachograph.accumulators import LIMIT
 from tachograph.aggregation import QUANTILES, Aggregation, aggregates
+from tachograph.journal import Later
 from tachograph.small_window import Sums, data_maker, plus, total_of
 from tachograph.tally import CHUNK, Tally, Wanted, tally_of, together
 from tachograph.values import Number, Pending
@@ -25,12 +26,13 @@ _SMALL = 64
 STAT_EVENT = "torch.monitor.Stat"
 
 # Takes the name, the time in nanoseconds since 1970, and the data of an event.
-Log = Callable[[str, int, dict[str, Any]], None]
+Log = Callable[[str, int, dict[str, Any] | Later], None]
 
 _order = itertools.count(1)
 
-# A window that has ended: as how manieth of the process, when, how many values it had, their sum, its event's data.
-Closed = tuple[int, int, int, Number, dict[str, float]]
+# A window that has ended: as how manieth of the process, when, how many values it had, their sum, its event's data (a
+# small window's is made when somebody asks).
+Closed = tuple[int, int, int, Number, dict[str, float] | Later]
 
 # Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
 # many values the open one still takes (none where it was closed before its time); device values that have not arrived;
@@ -125,8 +127,14 @@ class StatWindow:
         if len(self.buffer) >= self.threshold[0]:
             self.fold(wait=_BACK_PRESSURE)
         latest = self.latest
-        found = (0.0,) * len(self.aggregations) if latest is None else latest[4].values()
-        return dict(zip(self.aggregations, found, strict=True))
+        return dict.fromkeys(self.aggregations, 0.0) if latest is None else self.aggregates_of(latest)
+
+    def aggregates_of(self, closed: Closed) -> dict[Aggregation, float]:
+        """Return the aggregates of a window of this Stat."""
+        data = closed[4]
+        if isinstance(data, tuple):
+            data = data[0](*data[1:])
+        return dict(zip(self.aggregations, data.values(), strict=True))
 
     def count(self) -> int:
         """Return how many values the open window has taken."""
@@ -213,7 +221,7 @@ class StatWindow:
                     raise OverflowError  # noqa: TRY301 - as an integer does that is beyond the range of floats
                 ordered = sorted(chunk)
                 low, high, count = ordered[0], ordered[-1], len(chunk)
-                latest = (next(_order), now, count, total, make(chunk[-1], total, count, high, low))
+                latest = (next(_order), now, count, total, (make, chunk[-1], total, count, high, low))
                 sums = plus(sums, count, total, low, high)
                 self._state = (None, closed, sums, latest, room, (), latest)
             except BaseException as error:
