@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph import accumulators
-from tachograph.accumulators import LIMIT, Distribution, LastValue, Sum, Total
+from tachograph.accumulators import LIMIT, Distribution, LastValue, Sum
 from tachograph.losses import Losses
 from tachograph.naming import SECONDS_BOUNDARIES
+from tachograph.spread import Total
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300)
 integers = st.integers(min_value=-(2**70), max_value=2**70)

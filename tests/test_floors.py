@@ -15,6 +15,7 @@ FLOORS = {
     "losses": 0,
     "naming": 0,
     "sample": 0,
+    "spread": 0,
     "tally": 0,
     "pace": 0,
     "values": 0,

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from collectors import CONFIG, Collector, running
 from servers import find, wait_until
-from tachograph.accumulators import Distribution, Exemplar, Spread, Total
+from tachograph.accumulators import Distribution
 from tachograph.batch import Batch
 from tachograph.jsonl import JsonLines
 from tachograph.naming import Kind, prometheus_label, prometheus_name
@@ -26,6 +26,7 @@ from tachograph.otlp.settings import Protocol
 from tachograph.points import Attributes, AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.spans import IdGenerator, SpanQueue
+from tachograph.spread import Exemplar, Spread, Total
 
 pytestmark = pytest.mark.otelcol
 

@@ -19,11 +19,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 
-from tachograph.accumulators import Distribution, Exemplar
+from tachograph.accumulators import Distribution
 from tachograph.batch import Batch
 from tachograph.otlp.encoding import MetricsEncoder
 from tachograph.otlp.settings import Temporality
 from tachograph.registry import Registry
+from tachograph.spread import Exemplar
 
 Value = str | bool | int | float | Sequence[Any]
 

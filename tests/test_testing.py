@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tachograph
-from tachograph.accumulators import Spread
+from tachograph.spread import Spread
 from tachograph.testing import capture
 
 

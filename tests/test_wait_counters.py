@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from programs import run
-from tachograph.accumulators import Spread
 from tachograph.instrumentation.wait_counters import WaitCounters
+from tachograph.spread import Spread
 from tachograph.testing import Captured, capture
 
 monitor = pytest.importorskip("torch.monitor")

@@ -15,17 +15,17 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from tachograph.losses import Losses
+from tachograph.spread import Exemplar, Spread, Total, no_values
 from tachograph.values import Number, Pending, as_float, fits_int64, is_finite, numpy
 
 CHUNK = 2048
 LIMIT = 65_536
 _WAITING_LIMIT = 64
 _BACK_PRESSURE = 0.25
-_FLOATS_END = 2**1023
 
 
 class _Switch:
@@ -36,42 +36,6 @@ class _Switch:
 
 
 switch = _Switch()
-
-
-class Exemplar(NamedTuple):
-    """One measured value and the sampled span inside which it was measured."""
-
-    value: float
-    time_unix_nano: int
-    trace_id: int
-    span_id: int
-
-
-class Total(NamedTuple):
-    """A sum that is exact for integers and compensated (Neumaier) for floats."""
-
-    integers: int = 0
-    floats: float = 0.0
-    lost: float = 0.0
-
-    def plus(self, part: Number) -> Total:
-        """Return this sum with ``part`` added."""
-        if isinstance(part, int):
-            return Total(self.integers + part, self.floats, self.lost)
-        summed = self.floats + part
-        if summed - summed:  # beyond the range of floats: such large ones are integers
-            return Total(self.integers + int(part), self.floats, self.lost)
-        if abs(self.floats) >= abs(part):
-            lost = self.lost + ((self.floats - summed) + part)
-        else:
-            lost = self.lost + ((part - summed) + self.floats)
-        return Total(self.integers, summed, lost if math.isfinite(lost) else 0.0)
-
-    def value(self) -> Number:
-        """Return the sum: an ``int`` where only integers were added, and a float can hold it."""
-        if not self.floats and not self.lost and abs(self.integers) < _FLOATS_END:
-            return self.integers
-        return as_float(self.integers) + (self.floats + self.lost)
 
 
 class LastValue:
@@ -301,22 +265,6 @@ class Sum(_Buffered):
         self._state = (Total(), 0)
 
 
-@dataclass(slots=True)
-class Spread:
-    """What a distribution has added up.
-
-    ``at_most[i]`` counts the values <= ``boundaries[i]``; ``count`` and the sum are over the finite values, and
-    ``nonfinite`` counts the others. Never changed once made: a fold makes a new one.
-    """
-
-    count: int
-    total: Total
-    minimum: float
-    maximum: float
-    at_most: tuple[int, ...]
-    nonfinite: int
-
-
 class Distribution(_Buffered):
     """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
 
@@ -333,7 +281,7 @@ class Distribution(_Buffered):
         self.boundaries = boundaries
         self.exemplars: dict[int, Exemplar] | None = None
         self._bounds_array: Any = None
-        self._state = _empty(boundaries)
+        self._state = no_values(boundaries)
         if switch.made is not None:
             switch.made(self)
 
@@ -380,11 +328,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = _empty(self.boundaries)
-
-
-def _empty(boundaries: tuple[float, ...]) -> Spread:
-    return Spread(0, Total(), math.inf, -math.inf, (0,) * len(boundaries), 0)
+        self._state = no_values(self.boundaries)
 
 
 Accumulator = LastValue | Sum | Distribution

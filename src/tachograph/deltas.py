@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tachograph.accumulators import Spread, Total
 from tachograph.naming import Kind
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint, identity
+from tachograph.spread import Spread, Total
 from tachograph.values import Number
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tachograph.accumulators import Distribution, Exemplar, Spread, Total
+from tachograph.accumulators import Distribution
 from tachograph.naming import Kind
+from tachograph.spread import Exemplar, Spread, Total
 from tachograph.values import Number, fits_int64
 
 AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tachograph.accumulators import Total
 from tachograph.aggregation import Aggregation
+from tachograph.spread import Total
 from tachograph.tally import Tally
 from tachograph.values import Number
 

@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tachograph.accumulators import Spread, Total
 from tachograph.sample import Sample
+from tachograph.spread import Spread, Total
 from tachograph.values import Number, Pending, as_float, fits_int64, is_finite, numpy
 
 CHUNK = 2048  # values that a Stat adds up at once

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tachograph import registry as registries
-from tachograph.accumulators import Spread
 from tachograph.points import AttributeValue, NumberPoint, attributes_key, identity
 from tachograph.registry import Registry
+from tachograph.spread import Spread
 from tachograph.values import Number
 
 

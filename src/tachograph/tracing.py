@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tachograph import registry
-from tachograph.accumulators import Distribution, Exemplar
+from tachograph.accumulators import Distribution
+from tachograph.spread import Exemplar
 
 TRACE = "opentelemetry.trace"
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from tachograph.accumulators import Spread, Total
 from tachograph.naming import check_name
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
+from tachograph.spread import Spread, Total
 from tachograph.stat_series import SCOPE
 from tachograph.values import Number, is_finite
 
