@@ -1,6 +1,7 @@
-"""Run examples/digits_ddp.py on two processes with torchrun, the way a user would, and end with it.
+"""Run examples/digits_ddp.py on two processes with `tachograph run -- torchrun`, as a user would, and end with it.
 
 torchrun and its workers do not see the terminal's Ctrl-C: it comes here, and torchrun is asked to end its workers.
+With --kill-a-worker one of them is killed while it trains, and torchrun starts both again.
 """
 # ruff: noqa: INP001, T201, S603 - a script that prints and that starts the demo
 
@@ -12,10 +13,17 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "digits_ddp.py"
+KILL = "--kill-a-worker"
+RESTARTS = 3  # gloo may fail by itself on a small machine
+KILLED_AFTER = "epoch  3"
+PAGE = "tachograph: the metrics of this node are at "
+TABLE_ENDS = "step_duration_seconds_sum"
+MARK = f"DEMO_STARTED_BY={os.getpid()}"
 # torchrun kills workers that ignore it after 30 s by itself.
 ENDS_WITHIN = 40.0
 
@@ -31,12 +39,13 @@ def stop(number: int, _frame: object) -> None:
     raise Stopped(number)
 
 
-def torchrun(arguments: Iterable[str]) -> subprocess.Popen[str]:
+def torchrun(arguments: Iterable[str], *, restarts: int) -> subprocess.Popen[str]:
     """Start the training; one thread a process, for it shares the machine with the reader of this."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(DEMO)]
+    command = [sys.executable, "-m", "tachograph", "run", "--", sys.executable, "-m", "torch.distributed.run"]
+    command += ["--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts), str(DEMO)]
     return subprocess.Popen(
         [*command, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, **dict([MARK.split("=")]), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -44,22 +53,64 @@ def torchrun(arguments: Iterable[str]) -> subprocess.Popen[str]:
     )
 
 
+def kill_a_worker() -> bool:
+    """Kill rank 1 of the job; tell whether it was found."""
+    mark = MARK.encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark in variables and b"RANK=1" in variables and str(DEMO).encode() in words:
+            os.kill(int(process.name), signal.SIGKILL)
+            return True
+    return False
+
+
+def node(url: str) -> str:
+    """Return what the page of the whole node says of its processes, in two lines."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - the hub's own address
+            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    except OSError as error:
+        return f"{url}: {error}"
+    processes = len({line.rpartition(" ")[0] for line in lines if line.startswith("target_info{")})
+    restarts = [line.rpartition(" ")[2] for line in lines if line.startswith("torchrun_restarts_total{")]
+    restarted = f"{float(restarts[0]):.0f}" if restarts else "an unknown number of"
+    return (
+        f"{url} has {len(lines)} series of {processes} processes, torchrun's own among them;\n"
+        f"torchrun has restarted its workers {restarted} times"
+    )
+
+
 def main() -> int:
     """Return the training's exit status, or 128 + n after signal n."""
-    arguments = sys.argv[1:]
+    kills = KILL in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != KILL]
     if {"-h", "--help"} & set(arguments):
-        return subprocess.call([sys.executable, str(DEMO), "--help"])
+        status = subprocess.call([sys.executable, str(DEMO), "--help"])
+        print(f"  {KILL:21} kill a worker while it trains: torchrun starts both again")
+        return status
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     began = time.monotonic()
     print("torchrun starts two processes (importing PyTorch takes some seconds) …", flush=True)
-    job = torchrun(arguments)
+    job = torchrun(arguments, restarts=RESTARTS if kills else 0)
     quiet = threading.Event()
 
     def show() -> None:
+        page, to_kill = "", kills
         for line in job.stdout or ():
-            if not quiet.is_set():
-                print(line, end="", flush=True)
+            if quiet.is_set():
+                continue
+            print(line, end="", flush=True)
+            page = line.split()[-1] if line.startswith(PAGE) else page
+            if to_kill and line.startswith(KILLED_AFTER) and kill_a_worker():
+                to_kill = False
+                print("a worker was killed …", flush=True)
+            elif page and line.startswith(TABLE_ENDS):
+                print(f"\n{node(page)}", flush=True)
 
     shown = threading.Thread(target=show, daemon=True)
     shown.start()

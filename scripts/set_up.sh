@@ -56,10 +56,10 @@ if ! "$venv/bin/python" -c 'import torch, sys; sys.exit(torch.version.cuda is no
 fi
 
 step "4/4 Tachograph and what it needs"
-extra=""
+extras="hub"
 for name in "$@"; do
   shift
-  if [ "$name" = demo ]; then extra="[demo]"; else set -- "$@" --group "$name"; fi
+  if [ "$name" = demo ]; then extras="$extras,demo"; else set -- "$@" --group "$name"; fi
 done
-pip install --editable ".$extra" "$@"
+pip install --editable ".[$extras]" "$@"
 printf '\n== ready\n\n'

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 PYTHON = [text for language, text in BLOCKS if language == "python"]
-COMMANDS = [line.removeprefix("$ ") for language, text in BLOCKS if language == "console" for line in text.splitlines()]
+CONSOLE = [line for language, text in BLOCKS if language == "console" for line in text.splitlines()]
+COMMANDS = [line.removeprefix("$ ") for line in CONSOLE if line.startswith("$ ")]
 
 
 def quiet_environment(store: Path) -> dict[str, str]:

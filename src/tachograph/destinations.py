@@ -92,6 +92,11 @@ class SdkInstruments:
                 self._readers[key] = InMemoryMetricReader(preferred_temporality=dict(key))
                 self._provider.add_metric_reader(self._readers[key])
 
+    @property
+    def reads(self) -> bool:
+        """Tell whether there is a provider to read."""
+        return self._provider is not None
+
     def read(self, temporality: Temporality | None) -> MetricsData | None:
         """Collect; None where nothing was recorded."""
         with self._lock:
@@ -111,7 +116,14 @@ def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
     return tuple(sorted((temporality or {}).items(), key=repr))
 
 
-def build_routes(settings: Settings, registry: Registry, *, metrics: bool, own_logs: bool) -> list[Route]:
+def build_routes(
+    settings: Settings,
+    registry: Registry,
+    *,
+    metrics: bool,
+    own_logs: bool,
+    served: frozenset[Signal] = frozenset(),
+) -> list[Route]:
     """Return a route for everything that the settings name, the Prometheus page apart.
 
     Args:
@@ -119,12 +131,15 @@ def build_routes(settings: Settings, registry: Registry, *, metrics: bool, own_l
         registry: where losses are counted.
         metrics: deliver metrics; not where they leave through the program's own provider.
         own_logs: deliver events even where the program has a logger provider of its own; else they leave through that.
+        served: the signals whose OTLP another pipeline delivers already.
     """
     asked: dict[Signal, Sequence[object]] = {
         "metrics": settings.metrics if metrics else (),
         "traces": settings.traces,
         "logs": settings.logs,
     }
+    for signal in served:
+        asked[signal] = [exporter for exporter in asked[signal] if exporter != "otlp"]
     routes: list[Route] = []
     theirs = None if own_logs else foreign_logger_provider()
     if theirs is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from tachograph.batch import Batch
 from tachograph.destinations import Route
@@ -18,6 +19,30 @@ _SLICE = 256
 _FEEDING = 0.5
 
 _log = logging.getLogger("tachograph")
+
+
+class Feed(Protocol):
+    """Where a pipeline's events come from; see :class:`EventFeed`."""
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+
+    def deliver(
+        self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
+    ) -> bool:
+        """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
+
+    def open(self, routes: Sequence[Route]) -> None:
+        """Begin."""
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what leaves by another pipeline; False where ``timeout`` seconds were too short."""
+
+    def hear_last_words(self, timeout: float) -> None:
+        """Let everybody log what they still hold."""
+
+    def close(self, *, exiting: bool) -> None:
+        """End."""
 
 
 class EventFeed:
@@ -59,6 +84,10 @@ class EventFeed:
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""
         self._journal.keep(any(route.events for route in routes))
+
+    def flush(self, _timeout: float) -> bool:
+        """Return True: nothing leaves by another pipeline."""
+        return True
 
     def hear_last_words(self, timeout: float) -> None:
         """Let everybody log what they still hold, for ``timeout`` seconds at most: the process ends."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, get_meter_provider
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
 
 from tachograph.accumulators import Distribution, switch
 from tachograph.foreign import NO_SPAN, Metric, instruments_in
@@ -34,11 +34,17 @@ _BUSY_WAIT = 2.0
 _log = logging.getLogger("tachograph")
 
 
-def foreign_provider() -> MeterProvider | None:
+def foreign_provider(*, load: bool = True) -> MeterProvider | None:
     """Return the meter provider that the program has set; None where there is none, or a no-op.
 
     Nothing is created: only where the program (or its user) named one in ``OTEL_PYTHON_METER_PROVIDER`` is that loaded.
+
+    Args:
+        load: else not even that one is, before the program itself has done so: it could set no other one any more.
     """
+    # There is no public way to ask without loading it.
+    if not load and "OTEL_PYTHON_METER_PROVIDER" in os.environ and getattr(_internal, "_METER_PROVIDER", None) is None:
+        return None
     try:
         provider = get_meter_provider()
     except Exception as error:  # noqa: BLE001 - the border to whatever the variable names

@@ -6,7 +6,6 @@ One thread collects; each destination has a queue and a thread of its own, so th
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from tachograph import journal as journals
 from tachograph.batch import Batch
 from tachograph.destinations import Route, SdkInstruments, build_routes
-from tachograph.event_feed import EventFeed
+from tachograph.event_feed import EventFeed, Feed
 from tachograph.identity.resource import resource_attributes, series_labels
 from tachograph.joined import Joined, foreign_provider
 from tachograph.otlp.settings import Signal
@@ -28,6 +27,7 @@ from tachograph.registry import Registry
 from tachograph.settings import Settings
 from tachograph.sigterm import SigtermFlush
 from tachograph.spans import SpanQueue
+from tachograph.ticker import Ticker
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from tachograph.points import AttributeValue, MetricPoints
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
-TICK = 1.0  # seconds between looks at what is new: spans that ended, instruments to join
 _CLOSING = 0.05
-
-_log = logging.getLogger("tachograph")
 
 
 class Pipeline:
@@ -57,6 +54,9 @@ class Pipeline:
             provider of its own.
         idle: deliver nothing: in a helper process, or with ``OTEL_SDK_DISABLED=true``.
         journal: the events that it delivers.
+        feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
+            signals already; by default it has them itself.
+        served: the signals whose OTLP that other pipeline delivers.
     """
 
     def __init__(
@@ -67,12 +67,15 @@ class Pipeline:
         asked: frozenset[Signal] = frozenset(),
         idle: bool = False,
         journal: journals.Journal = journals.default,
+        feed: Feed | None = None,
+        served: frozenset[Signal] = frozenset(),
     ) -> None:
         self.settings = settings
-        self._asked = asked
+        self._asked, self._served = asked, served
         self.metrics_url: str | None = None
         self._registry = registry
-        self._events = EventFeed(journal, registry)
+        self._leads = feed is None
+        self._events: Feed = EventFeed(journal, registry) if feed is None else feed
         self._pid = os.getpid()
         self._resource: Mapping[str, AttributeValue] = {}
         self._routes: list[Route] = []
@@ -85,25 +88,35 @@ class Pipeline:
         self._sigterm: SigtermFlush | None = None
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
-        self._stop = threading.Event()
         self._closed = idle
-        self._thread: threading.Thread | None = None
+        self._ticker = Ticker(settings.interval, self._tick, registry)
         if not idle:
             self._open()
 
     def _open(self) -> None:
-        settings, registry = self.settings, self._registry
-        self._resource = resource_attributes(
+        self._resource = self._identity()
+        self._connect()
+        if self._leads:
+            with contextlib.suppress(ValueError):  # not the main thread: SIGTERM stays as it is
+                self._sigterm = SigtermFlush(self._last_words)
+
+    def _identity(self) -> Mapping[str, AttributeValue]:
+        settings = self.settings
+        return resource_attributes(
             service_name=settings.service_name, run_id=settings.run_id, extra=dict(settings.resource)
         )
+
+    def _connect(self) -> None:
+        settings, registry = self.settings, self._registry
         foreign = None if owns_meter_provider() else foreign_provider()
         ours = foreign is None or "metrics" in self._asked
-        self._routes = build_routes(settings, registry, metrics=ours, own_logs="logs" in self._asked)
+        own_logs = "logs" in self._asked or not self._leads
+        self._routes = build_routes(settings, registry, metrics=ours, own_logs=own_logs, served=self._served)
         serves = ours and "prometheus" in settings.metrics
         if serves or self._routes:
             self._events.open(self._routes)
         if foreign is not None:
-            self._joined = Joined(foreign, registry)
+            self._joined = Joined(foreign, registry) if self._leads else None
         elif serves or any(route.metrics for route in self._routes):
             self._sdk = SdkInstruments(own_meter_provider(self._resource))
             for temporality in [None] * serves + [route.temporality for route in self._routes if route.metrics]:
@@ -114,13 +127,7 @@ class Pipeline:
         if serves:
             self._serve()
         if self._routes or self._joined:
-            self._start_thread()
-        with contextlib.suppress(ValueError):  # not the main thread: SIGTERM stays as it is
-            self._sigterm = SigtermFlush(self._last_words)
-
-    def _start_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="tachograph", daemon=True)
-        self._thread.start()
+            self._ticker.start()
 
     def _serve(self) -> None:
         settings = self.settings
@@ -132,20 +139,7 @@ class Pipeline:
     def _read(self) -> tuple[list[MetricPoints], MetricsData | None]:
         return self._registry.collect(Pace()), self._sdk.read(None)
 
-    def _run(self) -> None:
-        interval = self.settings.interval
-        due = time.monotonic() + interval
-        while not self._stop.wait(max(0.0, min(TICK, due - time.monotonic()))):
-            metrics = time.monotonic() >= due
-            if metrics:
-                due = max(due + interval, time.monotonic())
-            try:
-                self._tick(metrics=metrics)
-            except Exception:  # noqa: BLE001 - the one guard around background work: it is counted and said
-                self._registry.count_error("pipeline")
-                _log.exception("a collection failed; the next one is tried in %g s", interval)
-
-    def _tick(self, *, metrics: bool) -> None:
+    def _tick(self, metrics: bool) -> None:
         if self._joined is not None and not metrics:
             self._joined.refresh()
         if metrics or (self._spans is not None and len(self._spans)) or len(self._events):
@@ -178,8 +172,7 @@ class Pipeline:
             return
         self._sdk.attach(route.temporality)
         self._attached = [*self._attached, route]
-        if self._thread is None:
-            self._start_thread()
+        self._ticker.start()
 
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
@@ -204,6 +197,7 @@ class Pipeline:
         for route in self._all():
             route.destination.flush(0)  # all of them hurry, not only the one that is waited for
         arrived = [route.destination.flush(_left(deadline)) for route in self._all()]
+        arrived.append(self._events.flush(_left(deadline)))
         return self._flush_joined(deadline) and collected and all(arrived)
 
     def _flush_joined(self, deadline: float) -> bool:
@@ -239,9 +233,10 @@ class Pipeline:
     def _end(self, deadline: float, *, exiting: bool) -> None:
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
+        self._take_leave()
         self.flush(max(0.0, _left(deadline) - _CLOSING))
         self._closed = True
-        self._stop.set()
+        self._ticker.stop()
         for route in self._routes:
             route.destination.close(max(_left(deadline), _CLOSING))
         if self._spans is not None:
@@ -254,6 +249,9 @@ class Pipeline:
         self._events.close(exiting=exiting)
         if self._sigterm is not None:
             self._sigterm.close()
+
+    def _take_leave(self) -> None:
+        """Log what is to be the last event."""
 
     def await_signal(self) -> None:
         """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tachograph import elastic, registry
 from tachograph.accumulators import switch
+from tachograph.ambient import Ambient
 from tachograph.destinations import Route, given
 from tachograph.elastic.handlers import Exports
+from tachograph.guest import GuestFeed
 from tachograph.identity.resource import is_helper, owner_mark
 from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
@@ -21,12 +26,18 @@ from tachograph.settings import read_settings
 if TYPE_CHECKING:
     from tachograph.settings import Settings
 
+_ELASTIC = "torch.distributed.elastic.multiprocessing.api"
+
+_log = logging.getLogger("tachograph")
+
 
 class _Process:
     """What this process has running."""
 
     lock = threading.RLock()
     pipeline: Pipeline | None = None
+    ambient: Ambient | None = None  # the same pipeline, where zero code has begun it
+    begin: Callable[[], object] | None = None  # what began it, for a forked child
     by_itself = False  # started by configure(exporter), so an explicit start() takes over
 
     def __init__(self) -> None:
@@ -59,12 +70,18 @@ def start(**settings: Any) -> Pipeline:
         The running pipeline, a context manager. Called again with the same settings, the same one. In a helper process
         of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing.
 
+    Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
+    added to it until the :meth:`~tachograph.Pipeline.shutdown` of what is returned, and a wrong value is a line in the
+    log and a pipeline that delivers nothing.
+
     Raises:
         ValueError: a wrong value; the message names where it was given and what is allowed.
         TypeError: an unknown argument, or one of a wrong type.
         RuntimeError: it runs already with other settings.
     """
     with _process.lock:
+        if _process.ambient is not None and _process.ambient.running:
+            return _start_beside(_process.ambient, settings)
         asked = read_settings(os.environ, **settings)
         running = _process.pipeline
         if running is not None and running.running and _process.by_itself:
@@ -95,6 +112,69 @@ def start(**settings: Any) -> Pipeline:
         return pipeline
 
 
+def begin(settings: Settings, *, waits: bool = False, directly: bool = True, again: Callable[[], object]) -> None:
+    """Deliver what this process records though the program does not ask for it: zero code.
+
+    Called once a process, in its main thread; see :class:`tachograph.ambient.Ambient` for the arguments.
+
+    Args:
+        settings: what it runs with.
+        waits: whether it delivers nothing before RANK is there.
+        directly: whether ``tachograph run`` itself started the process.
+        again: called in a forked child that may become a rank.
+    """
+    with _process.lock:
+        if not switch.on:
+            registry.default.reset()
+        _process.begin = again
+        _process.pipeline = _process.ambient = Ambient(
+            settings, registry.default, waits=waits, directly=directly, on_settled=_end_with_the_process
+        )
+        _end_with_the_process()
+
+
+def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
+    """Return a pipeline with the destinations that are not there yet; it raises nothing."""
+    host.wake()
+    try:
+        asked = read_settings(os.environ, **settings)
+    except (ValueError, TypeError) as error:
+        _log.warning("start() was not heeded, the program goes on without its destinations: %s", error)
+        return Pipeline(read_settings({}), registry.default, idle=True)
+    if asked.disabled:
+        return Pipeline(asked, registry.default, idle=True)
+    for guest in host.guests:
+        if guest.running and guest.settings == asked:
+            return guest
+    paged = _pages_alike(host.settings, asked) and host.metrics_url is not None
+    wanted = replace(asked, metrics=tuple(name for name in asked.metrics if not (paged and name == "prometheus")))
+    served = _served(host, asked)
+    guest = Pipeline(
+        wanted, registry.default, asked=_named(settings), feed=GuestFeed(host, shared=bool(served)), served=served
+    )
+    if paged:
+        guest.metrics_url = host.metrics_url
+    host.guests = [*(other for other in host.guests if other.running), guest]
+    return guest
+
+
+def _pages_alike(there: Settings, asked: Settings) -> bool:
+    return "prometheus" in asked.metrics and all(
+        getattr(there, name) == getattr(asked, name)
+        for name in ("prometheus_host", "prometheus_port", "resource_labels")
+    )
+
+
+def _served(host: Pipeline, asked: Settings) -> frozenset[Signal]:
+    """Return the signals whose OTLP goes already where it was asked to go: it shall not arrive twice."""
+    return frozenset(
+        signal
+        for signal in SIGNALS
+        for there in [host.settings.otlp_for(signal)]
+        if there is not None and there == asked.otlp_for(signal)
+    )
+
+
 def _named(settings: dict[str, Any]) -> frozenset[Signal]:
     return frozenset(signal for signal in SIGNALS if settings.get(signal) is not None)
 
@@ -107,8 +187,12 @@ def _differences(running: Settings, asked: Settings) -> str:
 def shutdown(timeout: float = 5.0) -> None:
     """Deliver everything recorded so far and stop delivering, within ``timeout`` seconds; recording goes on in memory.
 
-    Does nothing where nothing runs.
+    Does nothing where nothing runs. Under zero code it takes off only what the program has added by :func:`start`.
     """
+    if _process.ambient is not None:
+        for guest in _process.ambient.guests:
+            guest.shutdown(timeout)
+        return
     running = _process.pipeline
     if running is not None:
         running.shutdown(timeout)
@@ -155,8 +239,10 @@ def _end_with_the_process() -> None:
 
 def _at_exit() -> None:
     deadline = time.monotonic() + EXIT_TIMEOUT
+    for guest in _process.ambient.guests if _process.ambient is not None else ():
+        guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
     if _process.pipeline is not None:
-        _process.pipeline.shutdown(EXIT_TIMEOUT, exiting=True)
+        _process.pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
     for route in _process.configured.values():
         route.destination.close(max(deadline - time.monotonic(), 0.05))
     if _process.pipeline is not None:
@@ -177,11 +263,23 @@ def _after_fork_in_child() -> None:
     _process.lock = threading.RLock()
     _process.configured = {}
     inherited, _process.pipeline = _process.pipeline, None
+    ambient, _process.ambient = _process.ambient, None
     if inherited is None or not inherited.running:
         return
     inherited.reset_in_child()
-    if os.environ.get("TACHOGRAPH_HELPERS") == "1":
+    for guest in ambient.guests if ambient is not None else ():
+        guest.reset_in_child()
+    if ambient is not None:
+        _begin_in_child()
+    elif os.environ.get("TACHOGRAPH_HELPERS") == "1":
         start(**_process.arguments)
+
+
+def _begin_in_child() -> None:
+    """Begin again where the child may become a rank: torchelastic forks its workers if told so."""
+    wanted = _ELASTIC in sys.modules or os.environ.get("TACHOGRAPH_HELPERS") == "1"
+    if wanted and _process.begin is not None and not is_helper(os.environ, os.getpid()):
+        _process.begin()
 
 
 if hasattr(os, "register_at_fork"):

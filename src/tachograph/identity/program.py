@@ -43,6 +43,15 @@ def is_agent(orig_argv: Sequence[str] | None = None) -> bool:
     return _split(sys.orig_argv if orig_argv is None else orig_argv)[0] in _AGENTS
 
 
+def command_name(orig_argv: Sequence[str] | None = None) -> str:
+    """Return the script's stem or the module that the interpreter was given; the empty string for code behind ``-c``.
+
+    Args:
+        orig_argv: the command with the interpreter and its options; by default this process's.
+    """
+    return _split(sys.orig_argv if orig_argv is None else orig_argv)[0]
+
+
 def _split(command: Sequence[str]) -> tuple[str, list[str]]:
     """Return the name of the program in a command, and its arguments.
 

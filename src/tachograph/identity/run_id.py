@@ -52,6 +52,30 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
     return _minted(program_name(orig_argv), _launcher(environ, orig_argv))
 
 
+def run_id_of_command(environ: Mapping[str, str], command: Sequence[str], *, explicit: str | None = None) -> str:
+    """Return the id of a run that is about to be started: as :func:`run_id`, and ``--rdzv-id`` before torchelastic's.
+
+    Args:
+        environ: environment variables.
+        command: what will be run.
+        explicit: the id that was asked for.
+    """
+    given = explicit or resource_variable(environ).get("dl.run.id") or text(environ, "TACHOGRAPH_RUN")
+    rendezvous = _rendezvous(command)
+    if not given and rendezvous.lower() not in ("", "none"):
+        return clean(rendezvous)
+    return run_id(environ, explicit=explicit, orig_argv=command)
+
+
+def _rendezvous(command: Sequence[str]) -> str:
+    """Return the value of torchrun's ``--rdzv-id``, which it also takes as ``--rdzv_id``."""
+    for place, argument in enumerate(command):
+        name, equals, value = argument.partition("=")
+        if name in ("--rdzv-id", "--rdzv_id"):
+            return value if equals else (*command[place + 1 :], "")[0]
+    return ""
+
+
 def file_safe(name: str) -> str:
     """Return a file name for a run's id, or for any text, without a separator; percent-encoded.
 

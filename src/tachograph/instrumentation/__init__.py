@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
+from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 
-__all__ = ["TorchMonitorInstrumentor"]
+__all__ = ["TorchElasticInstrumentor", "TorchMonitorInstrumentor"]

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 from tachograph import registry
 
@@ -36,7 +37,7 @@ class ImportHook(MetaPathFinder):
         found = sys.modules.get(name)
         if found is None:
             return
-        if getattr(found.__spec__, "_initializing", False):  # another thread is at it: wait for its end
+        if _initializing(found):  # another thread is at it: wait for its end
             found = import_module(name)
         self.imported(found)
 
@@ -44,16 +45,7 @@ class ImportHook(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return what the other finders know of the module, with a loader that tells us; None for any other module."""
-        if fullname != self._name:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _TellingLoader(spec.loader, self.imported)
-                return spec
-        return None
+        return _found(self, fullname, path, target, self.imported) if fullname == self._name else None
 
     def imported(self, module: ModuleType) -> None:
         """Call back, unless that was done or cancelled."""
@@ -62,11 +54,7 @@ class ImportHook(MetaPathFinder):
         self._leave()
         if callback is None:
             return
-        try:
-            callback(module)
-        except Exception:  # noqa: BLE001 - the border to the program's import: counted and said
-            registry.default.count_error("instrumentation")
-            _log.exception("%s could not be instrumented", self._name)
+        _call(callback, module)
 
     def cancel(self) -> None:
         """Call back no more."""
@@ -79,12 +67,82 @@ class ImportHook(MetaPathFinder):
             sys.meta_path.remove(self)
 
 
+class ImportWatch(MetaPathFinder):
+    """Calls back with every module that one asks for, right after it was imported; at once with those that are there.
+
+    A module that is imported again (``importlib.reload``) is told again. What the callback raises is counted and said:
+    it breaks no import.
+
+    Args:
+        asked: tells of a module's full name whether it is asked for.
+        callback: called in the thread that imports the module.
+    """
+
+    def __init__(self, asked: Callable[[str], bool], callback: Callback) -> None:
+        self._asked = asked
+        self._callback = callback
+        self._closed = False
+        sys.meta_path.insert(0, self)
+        for name, found in list(sys.modules.items()):
+            if asked(name) and isinstance(found, ModuleType) and not _initializing(found):
+                self.imported(found)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what the other finders know of a module that is asked for, with a loader that tells us."""
+        return _found(self, fullname, path, target, self.imported) if self._asked(fullname) else None
+
+    def imported(self, module: ModuleType) -> None:
+        """Call back, unless it was closed."""
+        if not self._closed:
+            _call(self._callback, module)
+
+    def close(self) -> None:
+        """Call back no more."""
+        self._closed = True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def _initializing(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _call(callback: Callback, module: ModuleType) -> None:
+    try:
+        callback(module)
+    except Exception:  # noqa: BLE001 - the border to the program's import: counted and said
+        registry.default.count_error("instrumentation")
+        _log.exception("%s could not be instrumented", module.__name__)
+
+
+def _found(
+    hook: MetaPathFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None, tell: Callback
+) -> ModuleSpec | None:
+    """Return what the finders behind the hook know: those before it were asked, and two hooks never ask each other."""
+    finders = list(sys.meta_path)
+    if hook not in finders:
+        return None
+    for finder in finders[finders.index(hook) + 1 :]:
+        find = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+        if spec is not None:
+            if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                spec.loader = _TellingLoader(spec.loader, tell)
+            return spec
+    return None
+
+
 class _TellingLoader(Loader):
     """Loads as the module's own loader does, and tells when it has; the module keeps no trace of it."""
 
     def __init__(self, loader: Loader, tell: Callback) -> None:
         self._loader = loader
         self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # `python -m` asks for the code, inspect for the source
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)

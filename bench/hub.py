@@ -1,0 +1,142 @@
+"""How fast the hub receives, how fast it renders its page, and what it holds after ten hours of coming and going.
+
+Run: ``python bench/hub.py [--check]``. Goals: 100,000 data points a second on one core, in requests of 500, parsing
+included; a page of 64 ranks with 500 series each in half a second; less than 300 MiB, and no growth from the second
+hour on, with 10,000 series that come and go for ten simulated hours.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
+from race import Goal, finish, report
+
+from tachograph.hub.hub import Hub
+
+SECOND = 1_000_000_000
+BOUNDS = [float(bound) for bound in range(1, 20)]
+POINTS = 500
+EVERY = 2  # simulated minutes between exports
+GOAL_POINTS, GOAL_PAGE, GOAL_MEMORY = 100_000, 0.5, 300
+
+
+def request(rank: int, run: str, time_ns: int, points: int, *, name: str = "m", gauges: bool = False) -> bytes:
+    """Return a request of one rank: gauges, and as many histograms of 20 buckets unless only ``gauges`` are wanted."""
+    message = ExportMetricsServiceRequest()
+    of_resource = message.resource_metrics.add()
+    for key, value in (("service.instance.id", f"{run}-{rank}"), ("dl.run.id", run), ("dl.role", "default")):
+        of_resource.resource.attributes.add(key=key).value.string_value = value
+    of_resource.resource.attributes.add(key="dl.rank").value.int_value = rank
+    of_resource.resource.attributes.add(key="process.pid").value.int_value = 1000 + rank
+    of_scope = of_resource.scope_metrics.add()
+    of_scope.scope.name = "train"
+    for start in range(0, points, 10):
+        of_scope.metrics.append(metric(f"{name}{start}", start // 10, time_ns, gauges=gauges))
+    return message.SerializeToString()
+
+
+def metric(name: str, number: int, time_ns: int, *, gauges: bool) -> Metric:
+    """Return a metric of ten points with two attributes each."""
+    message = Metric(name=name, unit="" if gauges else "s")
+    message.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+    for index in range(10):
+        if gauges or number % 2:
+            point = message.gauge.data_points.add(time_unix_nano=time_ns, as_double=index + time_ns % 1000 / 7)
+        else:
+            point = message.histogram.data_points.add(
+                time_unix_nano=time_ns,
+                start_time_unix_nano=1,
+                count=20 * (time_ns % SECOND),
+                sum=time_ns / 3,
+                bucket_counts=[time_ns % SECOND] * 20,
+                explicit_bounds=BOUNDS,
+            )
+        point.attributes.add(key="layer.name").value.string_value = f"layer.{index}"
+        point.attributes.add(key="phase").value.string_value = "forward"
+    return message
+
+
+def receiving(folder: Path) -> float:
+    """Return the best points a second of five rounds, 8 ranks' requests one after the other."""
+    hub = Hub(folder, run="receiving")
+    best, now = 0.0, time.time_ns()
+    for turn in range(8):
+        bodies = [request(rank, "receiving", now + turn * SECOND, POINTS) for rank in range(8)]
+        began = time.perf_counter()
+        for body in bodies:
+            hub.receive_metrics(ExportMetricsServiceRequest.FromString(body))
+        rate = len(bodies) * POINTS / (time.perf_counter() - began)
+        print(f"  round {turn}: {rate:9,.0f} points/s{', series new' if not turn else ''}")
+        best = max(best, rate if turn else 0)
+        hub.tick()
+    hub.close()
+    return best
+
+
+def rendering(folder: Path) -> tuple[float, float]:
+    """Return the seconds of the first page and the median of later ones, 64 ranks with 500 gauges each."""
+    hub = Hub(folder, run="rendering")
+    for rank in range(64):
+        hub.receive_metrics(
+            ExportMetricsServiceRequest.FromString(request(rank, "rendering", time.time_ns(), POINTS, gauges=True))
+        )
+    taken = []
+    for turn in range(6):
+        began = time.perf_counter()
+        _, body = hub.page()
+        taken.append(time.perf_counter() - began)
+        if not turn:
+            print(f"  {body.count(b'train'):,} lines, {len(body) / 2**20:.1f} MiB")
+    hub.close()
+    return taken[0], sorted(taken[1:])[2]
+
+
+def churning(folder: Path) -> Iterator[float]:
+    """Yield the resident MiB after each simulated hour: 20 processes of 500 series, new ones every ten minutes."""
+    now = [time.time_ns()]
+    hub = Hub(folder, run="churning", clock=lambda: now[0])
+    for minute in range(0, 600, EVERY):
+        for rank in range(20):
+            body = request(rank, f"r{minute // 10}", now[0], POINTS, name=f"n{minute // 10}.")
+            hub.receive_metrics(ExportMetricsServiceRequest.FromString(body))
+        now[0] += EVERY * 60 * SECOND
+        hub.tick()
+        if minute % 60 == 60 - EVERY:
+            yield resident()
+    hub.close()
+
+
+def resident() -> float:
+    """Return the MiB that this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as where:
+        rate = receiving(Path(where, "receiving"))
+        first, page = rendering(Path(where, "rendering"))
+        print(f"  first page {first:.3f} s, later ones {page:.3f} s")
+        hours = []
+        if "--short" in sys.argv:
+            sys.argv.remove("--short")
+        else:
+            for hour in churning(Path(where, "churning")):
+                hours.append(hour)
+                print(f"  hour {len(hours)}: {hour:.0f} MiB")
+    goals = [
+        Goal("nanoseconds a point received", 1e9 / rate, 1e9 / GOAL_POINTS, 1.0),
+        Goal("first page of 32,000 lines", first * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
+        Goal("page of 32,000 lines", page * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
+    ]
+    if hours:
+        goals.append(Goal("memory after ten hours", hours[-1], GOAL_MEMORY, 1.0, "M"))
+        goals.append(Goal("growth from the second hour on", hours[-1], hours[1], 1.1, "M"))
+    finish(report("The hub", goals))

@@ -1,0 +1,87 @@
+"""What Tachograph costs a real DDP loop with 100 recorded values a step, and what it changes.
+
+``python bench/overhead.py``: two ranks train on gloo and send to a hub on this machine, each half a second. A step's
+time, on against off, in alternating blocks of a second; the upper bound of the 95 % interval (Student's t, over the
+pairs' log ratios) is what is judged. Then the same 200 steps under ``tachograph run`` and without: weights and random
+states must be the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+JOB = Path(__file__).parent / "overhead_job.py"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(JOB)]
+GOAL = 0.01
+PAIRS = 40
+STEPS = 200
+TIME_LIMIT = 900
+T_95 = 1.685  # one-sided 95 % of Student's t with 39 degrees of freedom; more pairs need less
+
+
+def run(command: list[str], folder: Path, **variables: str) -> None:
+    """Run a job to its end."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
+    environment = {**kept, "TACHOGRAPH_STORE": str(folder / "store"), **variables}
+    subprocess.run(command, env=environment, check=True, timeout=TIME_LIMIT)  # noqa: S603 - our own command
+
+
+def cost(pairs: int) -> bool:
+    """Measure the overhead, and tell whether it is within the goal."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result = folder / "result.json"
+        announce, told = os.pipe()
+        hub = [sys.executable, "-m", "tachograph", "hub", "--port", "0", "--store", str(folder / "hub")]
+        with subprocess.Popen([*hub, "--announce", str(told)], pass_fds=[told]) as process:  # noqa: S603 - ours
+            os.close(told)
+            with os.fdopen(announce) as lines:
+                url = json.loads(lines.readline())["url"]
+                run(
+                    [*TORCHRUN, "--pairs", str(pairs), "--result", str(result)], folder, OTEL_EXPORTER_OTLP_ENDPOINT=url
+                )
+                process.terminate()
+        found = json.loads(result.read_text())
+    ratios = [math.log(on / off) for on, off in found]
+    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
+    upper = math.expm1(mean + T_95 * error)
+    step = statistics.median(off for _, off in found) * 1e3
+    print(f"\nstep of {step:.2f} ms: {math.expm1(mean):+.2%} in the mean, {upper:+.2%} at most (95 %); goal {GOAL:.0%}")
+    return upper <= GOAL
+
+
+def harmless() -> bool:
+    """Train the same with and without, and tell whether weights and random states are the same."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = {}
+        for what, before in (("off", []), ("on", [sys.executable, "-m", "tachograph", "run", "--port", "0", "--"])):
+            result = folder / f"{what}.json"
+            disabled = {"OTEL_SDK_DISABLED": "true"} if what == "off" else {}
+            run([*before, *TORCHRUN, "--steps", str(STEPS), "--result", str(result)], folder, **disabled)
+            found[what] = json.loads(result.read_text())
+    for state, digest in found["off"].items():
+        print(f"{state:<8} {digest[:16]}… {'the same' if found['on'][state] == digest else 'CHANGED'}")
+    return bool(found["on"] == found["off"])
+
+
+def main() -> None:
+    """Measure, print and judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="of blocks of a second; 0: only look for harm")
+    options = parser.parse_args()
+    kept = [not options.pairs or cost(options.pairs), harmless()]
+    sys.exit(1 if options.check and not all(kept) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The command ``tachograph``: ``run`` and ``hub``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from tachograph.version import __version__
+
+# The module of each command, which has command(arguments) -> exit code, and its line in the help.
+_COMMANDS = {
+    "run": ("tachograph.launching.run", "run a job, and record all of its processes"),
+    "hub": ("tachograph.hub.command", "receive OTLP, keep it, and serve /metrics for a whole node"),
+}
+_WRONG_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the process's exit code; 2 for wrong usage.
+
+    Args:
+        arguments: the command line behind the program's name; this process's own by default.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _COMMANDS:
+        module, _ = _COMMANDS[given[0]]
+        return int(import_module(module).command(given[1:]))
+    parser = _parser()
+    if not given:
+        parser.print_help(sys.stderr)
+        return _WRONG_USAGE
+    if not given[0].startswith("-"):
+        near = difflib.get_close_matches(given[0].lower(), _COMMANDS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {' and '.join(map(repr, _COMMANDS))}"
+        sys.stderr.write(f"tachograph: there is no command {given[0]!r:.100}: {hint}\n")
+        return _WRONG_USAGE
+    parser.parse_args(given[:1])
+    return _WRONG_USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    commands = "\n".join(f"  {name:6}{line}" for name, (_, line) in _COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="tachograph",
+        usage="tachograph COMMAND [options]",
+        description=f"Training telemetry on OpenTelemetry.\n\ncommands:\n{commands}",
+        epilog="'tachograph COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tachograph {__version__}")
+    return parser

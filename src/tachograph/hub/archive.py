@@ -1,0 +1,90 @@
+"""From memory to the stores: what is saved when, a slice at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from tachograph.hub.census import Census
+from tachograph.hub.history import changes
+from tachograph.hub.processes import Process
+from tachograph.hub.run import Run
+from tachograph.hub.series import Series
+from tachograph.hub.store import StoreError
+from tachograph.registry import Registry
+
+_SLICE = 100  # series that are saved in one transaction, and looked at while the lock is held
+
+_log = logging.getLogger("tachograph")
+
+
+class Archive:
+    """Saves what the hub has in memory. Call it from one thread at a time.
+
+    Args:
+        census: what there is.
+        lock: held while that changes; taken for slices.
+        registry: where errors are counted (``store``).
+    """
+
+    def __init__(self, census: Census, lock: threading.Lock, registry: Registry) -> None:
+        self._census = census
+        self._lock = lock
+        self._registry = registry
+        self._failed = False
+
+    def save(self, *, everything: bool, at_the_end: bool = False) -> None:
+        """Save what has changed.
+
+        Args:
+            everything: all of it; else only what cannot be had from its sender again.
+            at_the_end: sample all that has changed.
+        """
+        with self._lock:
+            known = list(self._census.series)
+            processes = self._census.processes()
+        changed = (series for series in known if series.unsaved and (everything or series.restarted))
+        listed = [series for series in changed if series.owner.run.store]
+        if everything:
+            self._save_processes(processes)
+        for run, some in _by_run(listed):
+            left = iter(some)
+            while part := list(islice(left, _SLICE)):
+                with self._lock:
+                    found = changes(part, at_the_end=at_the_end)
+                self.guarded(lambda run=run, found=found: run.history.save(found))  # type: ignore[misc]
+
+    def _save_processes(self, processes: Iterable[Process]) -> None:
+        for run in self._census.stored():
+            with self._lock:
+                found = []
+                for process in processes:
+                    starts = [each for each in process.incarnations.values() if each.unsaved]
+                    if process.run is run and (starts or process.unsaved):
+                        found.append((process, starts))
+                        process.unsaved = False
+                        for each in starts:
+                            each.unsaved = False
+            if found and run.history is not None:
+                self.guarded(lambda run=run, found=found: run.history.save_processes(found))  # type: ignore[misc]
+
+    def guarded(self, work: Callable[[], Any]) -> None:
+        """Do some work on a store; where it fails that is counted, and logged once."""
+        try:
+            work()
+        except StoreError as error:
+            self._registry.count_error("store")
+            if not self._failed:
+                self._failed = True
+                _log.warning("the hub could not write its store (further errors are counted): %s", error)
+
+
+def _by_run(found: Iterable[Series]) -> list[tuple[Run, list[Series]]]:
+    by_run: dict[str, tuple[Run, list[Series]]] = {}
+    for series in found:
+        run: Run = series.owner.run
+        by_run.setdefault(run.name, (run, []))[1].append(series)
+    return list(by_run.values())

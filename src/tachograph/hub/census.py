@@ -1,0 +1,287 @@
+"""Everybody that the hub knows: runs, their processes, instruments and series, as long as they live."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from tachograph.hub.by_rank import ByRank
+from tachograph.hub.lanes import Lane, canonical, plain_attributes
+from tachograph.hub.processes import INTERVALS, Incarnation, LaneKey, Lost, Process, instance_of
+from tachograph.hub.run import Run, opened
+from tachograph.hub.series import Instrument, Labels, Series, Shape
+from tachograph.hub.store import SUFFIX, Store, StoreError, warn_of_network
+from tachograph.identity.resource import series_labels
+from tachograph.identity.run_id import file_safe
+from tachograph.naming import Kind, prometheus_label
+from tachograph.points import Attributes, AttributeValue
+from tachograph.prometheus.text import label_value
+from tachograph.registry import OWN_GROUP
+
+_DROPPED = (OWN_GROUP, "tachograph.dropped")
+_RESOURCES = 4096  # spellings of resources that are kept
+_MOST_LOST = 1000
+_MOST_NAMES = 1000
+_SLICE = 500  # series that are looked at while the lock is held
+
+_log = logging.getLogger("tachograph")
+
+
+class Census:
+    """Who sends what. Hold the hub's lock while you call a method, unless it takes the lock itself.
+
+    Args:
+        folder: the store.
+        run: the run that is opened at once, and has what belongs to no other.
+        resource_labels: resource attributes that are labels on each series.
+        most_series: that are kept.
+        time_to_live: nanoseconds that a series is kept after its last point.
+
+    Attributes:
+        instruments: by scope, name, unit and kind, in the order in which they came.
+        series: all of them.
+        lost_before: starts that were lost of processes that are gone.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, resource_labels: Sequence[str], most_series: int, time_to_live: int
+    ) -> None:
+        warn_of_network(folder)
+        self._folder = folder
+        self._resource_labels = resource_labels
+        self._most_series = most_series
+        self._time_to_live = time_to_live
+        self.default = Run(run, Store(folder, run))
+        self._runs = {run: self.default}
+        self.names = {run: None}
+        self.instruments: dict[tuple[str, str, str, Kind], Instrument] = {}
+        self.series: dict[Series, None] = {}
+        self.by_rank = ByRank()
+        self.lost_before: list[Lost] = []
+        self._dropped_before = 0
+        self._senders: dict[bytes, tuple[Process, Incarnation]] = {}
+        self._labels: dict[Labels, str] = {}
+
+    def processes(self) -> list[Process]:
+        """Return all processes that are on the page."""
+        return [process for run in self._runs.values() for process in run.processes.values()]
+
+    def stored(self) -> list[Run]:
+        """Return the runs that have a file."""
+        return [run for run in list(self._runs.values()) if run.store is not None]
+
+    def run(self, name: str) -> Run:
+        """Return a run, opened where it was not."""
+        found = self._runs.get(name)
+        if found is None:
+            found = self._runs[name] = opened(self._folder, name)
+            if len(self.names) < _MOST_NAMES:
+                self.names[name] = None
+        return found
+
+    def sender(self, resource: Resource, now: int) -> tuple[Process, Incarnation]:
+        """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock."""
+        key = resource.SerializeToString()
+        found = self._senders.get(key)
+        if found is None:
+            attributes = dict(plain_attributes(resource.attributes))
+            process = self._process(attributes)
+            found = process, process.incarnation(attributes, now)
+            if len(self._senders) >= _RESOURCES:
+                self._senders.clear()
+            self._senders[key] = found
+        process, incarnation = found
+        incarnation.heard(now)
+        if incarnation.lost and incarnation is process.current:
+            process.found(incarnation)
+        return found
+
+    def _process(self, attributes: dict[str, AttributeValue]) -> Process:
+        run = self.run(str(attributes.get("dl.run.id") or self.default.name))
+        instance = instance_of(attributes)
+        process = run.processes.get(instance)
+        if process is None:
+            process = self._admit(run, instance, attributes)
+            if run.history is not None:
+                try:
+                    self._restore(run, process)
+                except StoreError as error:
+                    _log.warning("a process of run %s begins anew: %s", run.name, error)
+        return process
+
+    def _admit(self, run: Run, instance: str, attributes: dict[str, AttributeValue]) -> Process:
+        labels = tuple(sorted(series_labels(attributes, self._resource_labels).items()))
+        if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
+            labels = tuple(sorted((*labels, ("service_instance_id", instance))))
+            self._labels[labels] = instance
+        process = run.processes[instance] = Process(instance, attributes, labels, run)
+        return process
+
+    def lane(self, process: Process, scope: str, metric: Metric, shape: Shape) -> Lane:
+        """Return the lane of a metric that came for the first time."""
+        return self._lane(process, (scope, metric.name, metric.unit, shape), metric.description)
+
+    def _lane(self, process: Process, key: LaneKey, description: str) -> Lane:
+        scope, name, unit, shape = key
+        found = process.lanes.get(key)
+        if found is None:
+            kind: Kind = "gauge" if shape == "sum" else shape
+
+            def make(attributes: Attributes) -> Series | None:
+                if len(self.series) >= self._most_series:
+                    return None
+                of = self.instruments.get((scope, name, unit, kind))
+                if of is None:
+                    of = self.instruments[scope, name, unit, kind] = Instrument(scope, name, unit, kind, description)
+                return self._new_series(process, of, shape, attributes)
+
+            found = process.lanes[key] = Lane(shape, make)
+        return found
+
+    def _new_series(self, process: Process, of: Instrument, shape: Shape, attributes: Attributes) -> Series:
+        labels = _labels(process.labels, attributes)
+        series = Series(of, shape, labels, owner=process, attributes=canonical(attributes))
+        of.series[series] = self.series[series] = None
+        if process.rank is not None:
+            self.by_rank.add(series, process.rank)
+        return series
+
+    def restore(self, now: int) -> None:
+        """Put back on the page what it showed at the end, of the run that is open and of those written of late."""
+        since = now - self._time_to_live
+        for path in sorted(self._folder.joinpath("runs").glob("*" + SUFFIX)):
+            name = _name_of(path)
+            if name is not None and _written(path) >= since:
+                self.run(name)
+        for run in self.stored():
+            try:
+                self._restore_run(run, since)
+            except StoreError as error:  # noqa: PERF203 - each run's file is another one
+                if run is self.default:
+                    raise
+                _log.warning("the run %s is not shown again: %s", run.name, error)
+
+    def _restore_run(self, run: Run, since: int) -> None:
+        if run.history is None:
+            return
+        for instance in run.history.instances(since):
+            attributes = run.history.resource(instance)
+            if attributes is not None and instance not in run.processes:
+                self._restore(run, self._admit(run, instance, attributes))
+
+    def _restore(self, run: Run, process: Process) -> None:
+        if run.history is None:
+            return
+        run.history.restore(process)
+        if not process.row:
+            return
+        found = run.history.states(process, self._time_to_live)
+        try:
+            for scope, name, unit, shape, attributes, about, row, seen, data in found:
+                series = self._lane(process, (scope, name, unit, shape), about).add(_plain(json.loads(attributes)))
+                if series is not None:
+                    series.restore(data)
+                    series.row, series.seen = row, seen
+        except (ValueError, TypeError, LookupError) as error:
+            raise StoreError(errno.EIO, f"the state of a series is not legible: {error}", run.name) from error
+
+    def expire(self, now: int, lock: threading.Lock) -> None:
+        """Let go of series that nobody has sent for the time to live, and of processes and runs that have none left.
+
+        The lock is held for slices.
+        """
+        with lock:
+            everything = list(self.series)
+        for some in _slices(everything):
+            with lock:
+                self._remove([series for series in some if self._is_over(series.seen, series.owner, now)])
+        closing = []
+        with lock:
+            for process in self.processes():
+                if not process.lanes and self._is_over(process.last_export, process, now):
+                    self._dismiss(process)
+            for name, run in list(self._runs.items()):
+                if not run.processes and run is not self.default:
+                    closing.append(self._runs.pop(name))
+        for run in closing:
+            run.close()
+
+    def _is_over(self, seen: int, process: Process, now: int) -> bool:
+        return now - seen > max(self._time_to_live, INTERVALS * process.interval)
+
+    def _remove(self, gone: Iterable[Series]) -> None:
+        by_lane: dict[tuple[Process, LaneKey], set[Series]] = {}
+        for series in gone:
+            of = series.instrument
+            if (of.scope, of.name) == _DROPPED:
+                self._dropped_before += int(series.shown() or 0)
+            del self.series[series], of.series[series]
+            if not of.series:
+                del self.instruments[of.scope, of.name, of.unit, of.kind]
+            self.by_rank.remove(series)
+            by_lane.setdefault((series.owner, (of.scope, of.name, of.unit, series.shape)), set()).add(series)
+        for (process, key), some in by_lane.items():
+            lane = process.lanes[key]
+            lane.remove(some)
+            if not lane.by_attributes:
+                del process.lanes[key]
+
+    def _dismiss(self, process: Process) -> None:
+        self.lost_before = [*self.lost_before, *process.lost()][-_MOST_LOST:]
+        del process.run.processes[process.instance]
+        del self._labels[process.labels]
+        self._senders.clear()
+
+    def dropped(self) -> int:
+        """Return how much the processes say that they dropped, those that are gone included."""
+        found = self._dropped_before
+        for (scope, name, _, _), of in self.instruments.items():
+            if (scope, name) == _DROPPED:
+                found += sum(int(series.shown() or 0) for series in of.series)
+        return found
+
+    def close(self) -> None:
+        """Close every run's file."""
+        for run in self._runs.values():
+            run.close()
+
+
+def _labels(of_process: Labels, attributes: Attributes) -> Labels:
+    """Return a series' labels: its own, and those of its process that it has not itself in classic names."""
+    own = [(key, label_value(value)) for key, value in attributes]
+    taken = {prometheus_label(key) for key, _ in own}
+    return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
+
+
+def _plain(pairs: list[tuple[str, Any]]) -> Attributes:
+    """Return attributes as they were before they were JSON."""
+    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in pairs)
+
+
+def _slices(found: Sequence[Series]) -> Iterator[Sequence[Series]]:
+    return (found[start : start + _SLICE] for start in range(0, len(found), _SLICE))
+
+
+def _name_of(path: Path) -> str | None:
+    """Return the run of a file; None where its name was too long to be read back."""
+    name = unquote(path.stem)
+    return name if file_safe(name) == path.stem else None
+
+
+def _written(path: Path) -> int:
+    """Return when a run's file, or its log, was written last: nanoseconds since the epoch."""
+    found = 0
+    for each in (path, path.with_name(path.name + "-wal")):
+        with contextlib.suppress(OSError):
+            found = max(found, each.stat().st_mtime_ns)
+    return found

@@ -1,0 +1,98 @@
+"""Passes what the hub receives on to another OTLP/HTTP receiver, and never makes the sender wait for it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from tachograph.otlp.http import HttpSender
+from tachograph.otlp.settings import SIGNALS, Signal, read_otlp_settings
+from tachograph.outbox import LIMIT_BYTES, Outbox
+from tachograph.registry import Registry
+
+DESTINATION = "forward"
+SENDER = "tachograph-hub"  # header: which hub passed a request on, so that it does not take it for news
+
+
+class Forwarding:
+    """Posts requests to ``<url>/v1/<signal>``: gzip, in order, tried again for a minute, bounded while they wait.
+
+    Args:
+        url: base URL of the receiver. Headers, certificates and the time-out are those of OTEL_EXPORTER_OTLP_*.
+        registry: where losses and durations are counted.
+        environ: environment variables.
+        limit_bytes: what may wait; beyond it the oldest is dropped.
+
+    Attributes:
+        sender: what identifies this hub's own requests, in the header :data:`SENDER`.
+
+    Raises:
+        ValueError: the URL is none, or a variable is wrong.
+    """
+
+    def __init__(
+        self, url: str, registry: Registry, environ: Mapping[str, str] = os.environ, *, limit_bytes: int = LIMIT_BYTES
+    ) -> None:
+        self.sender = uuid.uuid4().hex
+        self._senders: dict[Signal, HttpSender] = {}
+        for signal in SIGNALS:
+            found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
+            self._senders[signal] = HttpSender(replace(found, headers=(*found.headers, (SENDER, self.sender))))
+        self._registry = registry
+        self._outbox = Outbox(DESTINATION, registry, limit_bytes=limit_bytes)
+
+    def __call__(self, signal: Signal, body: bytes, request: Any) -> None:
+        """Queue a request; never waits.
+
+        Args:
+            signal: what it holds.
+            body: it in protobuf.
+            request: the same as a message: its items are counted where they are lost.
+        """
+
+        def send(timeout: float) -> None:
+            rejected = _rejected(signal, self._senders[signal](body, timeout))
+            if rejected:
+                self._registry.count_dropped("rejected", DESTINATION, rejected)
+
+        self._outbox.put(send, len(body), items=items(signal, request))
+
+    def flush(self, timeout: float) -> bool:
+        """Send what is queued; True where all of it arrived within ``timeout`` seconds."""
+        return self._outbox.flush(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Send what is queued, and end, within ``timeout`` seconds."""
+        self._outbox.close(timeout)
+        for sender in self._senders.values():
+            sender.close()
+
+
+def items(signal: Signal, request: Any) -> int:
+    """Return how many data points, log records or spans a request holds."""
+    if signal == "logs":
+        return sum(len(scope.log_records) for one in request.resource_logs for scope in one.scope_logs)
+    if signal == "traces":
+        return sum(len(scope.spans) for one in request.resource_spans for scope in one.scope_spans)
+    metrics = (metric for one in request.resource_metrics for scope in one.scope_metrics for metric in scope.metrics)
+    return sum(len(getattr(metric, kind).data_points) for metric in metrics if (kind := metric.WhichOneof("data")))
+
+
+def _rejected(signal: Signal, answer: bytes) -> int:
+    """Return what the receiver took a request without (OTLP specification, "Partial Success")."""
+    try:
+        if signal == "metrics":
+            return ExportMetricsServiceResponse.FromString(answer).partial_success.rejected_data_points
+        if signal == "logs":
+            return ExportLogsServiceResponse.FromString(answer).partial_success.rejected_log_records
+        return ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans
+    except DecodeError:  # a server that answers 200 with something of its own
+        return 0

@@ -1,0 +1,143 @@
+"""Who may talk to the hub: no web page of another origin, and beyond loopback nobody without the token.
+
+A browser lets any page post to a port of this machine, and a name that an attacker points at 127.0.0.1 lets the page
+read the answer, too (DNS rebinding). Both show in headers that no script can set: Host, Origin and Sec-Fetch-Site
+(Fetch standard, "Forbidden request-header"; W3C, "Fetch Metadata Request Headers").
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+TOKEN = "TACHOGRAPH_HUB_TOKEN"  # noqa: S105 - the variable's name
+PUBLIC = frozenset({"/metrics", "/sd", "/healthz"})
+
+# RFC 9110, "Host and :authority": a name or an address, and perhaps a port.
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?", re.IGNORECASE)
+_ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+
+class _Objection(Exception):  # noqa: N818 - an answer, not a fault
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Guard:
+    """Lets a request through to ``app``, or answers 401 or 403 with one line that says why.
+
+    Args:
+        app: what it guards.
+        loopback: whether the hub listens on loopback; then every Host must name loopback, with whatever port.
+        token: what ``Authorization: Bearer`` must hold for all but :data:`PUBLIC` paths; None for no such rule.
+    """
+
+    def __init__(self, app: ASGIApp, *, loopback: bool, token: str | None) -> None:
+        self._app = app
+        self._loopback = loopback
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_ALWAYS]
+            await send(message)
+
+        try:
+            self._check(scope)
+        except _Objection as objection:
+            headers = {"WWW-Authenticate": "Bearer"} if objection.status == HTTPStatus.UNAUTHORIZED else None
+            answer = PlainTextResponse(f"{objection.status.value}: {objection}\n", objection.status, headers)
+            await answer(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+    def _check(self, scope: Scope) -> None:
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value)
+        host = _only(headers, b"host")
+        if self._loopback and not names_loopback(host):
+            raise _Objection(HTTPStatus.FORBIDDEN, "this hub is for this machine: ask it as localhost or 127.0.0.1")
+        self._check_origin(scope, headers, host)
+        if self._token is not None and scope["path"] not in PUBLIC:
+            self._check_token(_only(headers, b"authorization"), self._token)
+
+    def _check_origin(self, scope: Scope, headers: dict[bytes, list[bytes]], host: str) -> None:
+        if b"origin" in headers and _only(headers, b"origin").lower() not in {
+            f"{scheme}://{host.lower()}" for scheme in ("http", "https")
+        }:
+            raise _Objection(HTTPStatus.FORBIDDEN, "a page of another origin may not talk to this hub")
+        site = _only(headers, b"sec-fetch-site")
+        # A link on a page of another port of this machine may lead here; nothing else on that page may.
+        link = scope["method"] == "GET" and _only(headers, b"sec-fetch-mode") == "navigate"
+        if site == "cross-site" or (site == "same-site" and not link):
+            raise _Objection(HTTPStatus.FORBIDDEN, "a page of another site may not talk to this hub")
+
+    @staticmethod
+    def _check_token(given: str, token: bytes) -> None:
+        scheme, _, said = given.partition(" ")
+        right = hmac.compare_digest(said.strip().encode("latin-1"), token)
+        if scheme.lower() != "bearer" or not right:
+            raise _Objection(HTTPStatus.UNAUTHORIZED, "this needs 'Authorization: Bearer' and the hub's token")
+
+
+def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool) -> str | None:
+    """Return the token that clients must send; None where they need none.
+
+    Args:
+        file: holds it; then it is needed on loopback, too.
+        environ: has it in TACHOGRAPH_HUB_TOKEN, which counts beyond loopback only.
+        loopback: whether the hub listens on loopback.
+
+    Raises:
+        ValueError: the hub is reachable from other machines and there is no token, or it is none.
+    """
+    if file is None and loopback:
+        return None
+    where = TOKEN if file is None else f"--token-file {file}"
+    try:
+        found = environ.get(TOKEN, "").strip() if file is None else file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} cannot be read: {error}") from None
+    if not found and file is None:
+        raise ValueError(f"a hub that other machines reach needs a token: give --token-file, or set {TOKEN}")
+    if not found or not found.isascii() or not found.isprintable() or " " in found:
+        raise ValueError(f"{where} must hold a token: printable ASCII without blanks")
+    return found
+
+
+def names_loopback(host: str) -> bool:
+    """Tell whether a Host header names this machine's loopback: localhost, 127.x.x.x or [::1], with any port."""
+    found = _AUTHORITY.fullmatch(host)
+    if found is None:
+        return False
+    name = found[1].lower()
+    return name == "localhost" or is_loopback(name.strip("[]"))
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an IP address is one of loopback."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _only(headers: dict[bytes, list[bytes]], name: bytes) -> str:
+    """Return a header's value, empty where it is missing; given twice it is joined, and so matches nothing."""
+    return b", ".join(headers.get(name, [])).decode("latin-1").strip()

@@ -1,0 +1,284 @@
+"""The hub's state: what every process of a node has sent, in memory and in the store."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tachograph.hub.archive import Archive
+from tachograph.hub.census import Census
+from tachograph.hub.events import Events
+from tachograph.hub.lanes import shape_of
+from tachograph.hub.page import NodePage
+from tachograph.hub.processes import SECOND, Lost, life
+from tachograph.hub.run import Run, Sent, apply
+from tachograph.hub.store import StoreError
+from tachograph.identity.resource import SERIES_KEYS
+from tachograph.prometheus.format import negotiate
+from tachograph.registry import OWN_GROUP, Registry
+
+MOST_SERIES = 200_000
+TIME_TO_LIVE = 300.0
+_SAVE_EVERY = 5 * SECOND
+_SWEEP_EVERY = 10 * SECOND
+_THIN_EVERY = 60 * SECOND
+
+_log = logging.getLogger("tachograph")
+
+
+class Hub:
+    """Receives what the processes of a node send, shows it on one page, and keeps it.
+
+    Metrics are shown as soon as they are received; events are in the store when :meth:`receive_logs` returns. A hub
+    that begins on the same store shows what the one before it showed, and its counters go on.
+
+    Args:
+        store: the folder for the files of the runs; made where there is none, for this user only.
+        run: the run that everything without ``dl.run.id`` belongs to.
+        clock: nanoseconds since the epoch.
+        time_to_live: seconds after which a series that nobody sends any more leaves the page; at least five export
+            intervals of its process.
+        resource_labels: resource attributes that are labels on each series.
+        most_series: series that are kept in memory; points of further ones are rejected, and counted.
+
+    Raises:
+        StoreError: the store cannot be written, or the run's file is damaged or of a newer version; an ``OSError``.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        *,
+        run: str = "default",
+        clock: Callable[[], int] = time.time_ns,
+        time_to_live: float = TIME_TO_LIVE,
+        resource_labels: Sequence[str] = SERIES_KEYS,
+        most_series: int = MOST_SERIES,
+    ) -> None:
+        self.registry = Registry(enabled=True)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ticking = threading.Lock()
+        self._page = NodePage(self.registry, self._lock)
+        self._totals: Counter[str] = Counter()
+        self._said: set[str] = set()
+        self._due = {"save": 0, "sweep": clock() + _SWEEP_EVERY, "thin": 0}
+        self._closed = False
+        self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
+        self._archive = Archive(self._census, self._lock, self.registry)
+        try:
+            self._census.restore(clock())
+        except BaseException:
+            self._census.close()
+            raise
+
+    @property
+    def store(self) -> Path:
+        """The file of the run that was named."""
+        return self._census.default.store.path if self._census.default.store else Path()
+
+    def count(self, name: str, amount: int = 1, **attributes: str) -> None:
+        """Count something about the hub itself: a counter of scope ``tachograph`` on the page, without a rank."""
+        instrument = self.registry.group(OWN_GROUP).declare(
+            name, kind="counter", unit="", description=_ABOUT.get(name, ""), boundaries=None
+        )
+        instrument.record(amount, attributes)
+
+    def receive_metrics(self, request: ExportMetricsServiceRequest) -> int:
+        """Take metrics; return how many data points were rejected."""
+        now = self._clock()
+        rejected: Counter[str] = Counter()
+        points = 0
+        with self._lock:
+            for resource in request.resource_metrics:
+                process, incarnation = self._census.sender(resource.resource, now)
+                for scope in resource.scope_metrics:
+                    name = scope.scope.name
+                    for metric in scope.metrics:
+                        data = metric.WhichOneof("data")
+                        if data is None:
+                            continue
+                        lane = process.lanes.get((name, metric.name, metric.unit, shape_of(metric, data)))
+                        if lane is None:
+                            lane = self._census.lane(process, name, metric, shape_of(metric, data))
+                        points += len(getattr(metric, data).data_points)
+                        refused = lane.take(metric, data, incarnation.key, now)
+                        if refused:
+                            rejected.update(refused)
+        self._totals["points"] += points
+        self.count("tachograph.hub.points", points)
+        self._reject(rejected)
+        return sum(rejected.values())
+
+    def _reject(self, rejected: Counter[str]) -> None:
+        for reason, count in rejected.items():
+            self._totals["dropped"] += count
+            self.registry.count_dropped(reason, "hub", count)
+            if reason not in self._said:
+                self._said.add(reason)
+                _log.warning("the hub rejected data points (further ones are counted): %s", reason.replace("_", " "))
+
+    def receive_logs(self, request: ExportLogsServiceRequest) -> int:
+        """Take log records; return how many were rejected. They are in the store, each once, when this returns.
+
+        Raises:
+            StoreError: the store cannot be written: they may be sent again.
+        """
+        now = self._clock()
+        by_run: dict[str, tuple[Run, list[Sent]]] = {}
+        with self._lock:
+            for resource in request.resource_logs:
+                process, incarnation = self._census.sender(resource.resource, now)
+                run: Run = process.run
+                by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, resource))
+        for run, sent in by_run.values():
+            new, count = run.add_events(sent)
+            with self._lock:
+                changed = [
+                    (process, [incarnation])
+                    for process, incarnation, record in new
+                    if apply(process, incarnation, record)
+                ]
+            if changed and run.history is not None:  # the event is stored: it does not say this again
+                run.history.save_processes(changed)
+            self._totals["events"] += len(new)
+            self.count("tachograph.hub.events", len(new))
+            if count > len(new):
+                self.count("tachograph.hub.events.repeated", count - len(new))
+            newer = sum(record.newer for _, _, record in new)
+            if newer:
+                self.count("tachograph.hub.events.newer", newer)
+        return 0
+
+    def receive_traces(self, request: ExportTraceServiceRequest) -> int:
+        """Count spans, which are not kept; return how many were rejected: none."""
+        spans = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+        self._totals["spans"] += spans
+        self.count("tachograph.hub.spans", spans)
+        return 0
+
+    def page(self, accept: str = "", escaping: str | None = None) -> tuple[str, bytes]:
+        """Return the content type and the page ``/metrics`` of the node.
+
+        Several threads may ask at once, and while others receive: the lock is held for short slices.
+
+        Args:
+            accept: the scraper's ``Accept`` header.
+            escaping: what the URL's query asks for; see :func:`tachograph.prometheus.format.negotiate`.
+        """
+        form = negotiate(accept, escaping)
+        with self._lock:
+            instruments = list(self._census.instruments.values())
+            processes = self._census.processes()
+            others = life(processes)
+        others += self.registry.collect()
+        others += self._census.by_rank.metrics(self._lock)
+        return form.content_type, self._page.render(instruments, processes, others, form)
+
+    def tick(self) -> None:
+        """Do what is due: find lost processes, save states and samples, let go of what nobody sends any more.
+
+        Call it about once a second, from any thread but the one that receives. Errors of the store are logged and
+        counted.
+        """
+        with self._ticking:
+            if self._closed:
+                return
+            now = self._clock()
+            with self._lock:
+                for process in self._census.processes():
+                    process.check(now)
+            everything = self._is_due("save", now, _SAVE_EVERY)
+            self._archive.save(everything=everything)
+            if self._is_due("sweep", now, _SWEEP_EVERY):
+                self._sweep(now)
+            if self._is_due("thin", now, _THIN_EVERY):
+                for run in self._census.stored():
+                    self._archive.guarded(lambda run=run: run.history.thin())  # type: ignore[misc]
+
+    def _is_due(self, what: str, now: int, every: int) -> bool:
+        if now < self._due[what]:
+            return False
+        self._due[what] = now + every
+        return True
+
+    def _sweep(self, now: int) -> None:
+        self._census.by_rank.mark(self._lock)
+        self._census.expire(now, self._lock)
+        for run in self._census.stored():
+            missing = run.events.settle() if run.events else 0
+            if missing:
+                self.count("tachograph.hub.events.missing", missing)
+            if run.store is not None:
+                self._archive.guarded(run.store.checkpoint)
+
+    def summary(self, *, at_the_end: bool = False) -> dict[str, Any]:
+        """Return what was received since the hub began, as JSON can carry it.
+
+        Args:
+            at_the_end: all processes have ended, so that those that began and did not say that they end are lost.
+        """
+        with self._lock:
+            lost = [*self._census.lost_before]
+            lost += [each for process in self._census.processes() for each in process.lost(at_the_end=at_the_end)]
+            dropped = self._totals["dropped"] + self._census.dropped()
+        return {
+            "run": self._census.default.name,
+            "runs": list(self._census.names),
+            "points": self._totals["points"],
+            "events": self._totals["events"],
+            "spans": self._totals["spans"],
+            "dropped": dropped,
+            "lost": [_described(each) for each in lost],
+            "store": str(self.store),
+        }
+
+    def events(self, run: str) -> Events:
+        """Return the events of a run, to read them.
+
+        Raises:
+            StoreError: its file cannot be used.
+        """
+        with self._lock:
+            found = self._census.run(run)
+        if found.events is None:
+            raise StoreError(errno.EIO, "the file of this run cannot be used", run)
+        return found.events
+
+    def close(self) -> None:
+        """Save everything, and close the store."""
+        with self._ticking:
+            if self._closed:
+                return
+            self._closed = True
+            self._archive.save(everything=True, at_the_end=True)
+            for run in self._census.stored():
+                if run.store is not None:
+                    self._archive.guarded(run.store.checkpoint)
+            self._census.close()
+
+
+def _described(lost: Lost) -> dict[str, Any]:
+    at = datetime.fromtimestamp(lost.last_export / SECOND, timezone.utc).isoformat(timespec="milliseconds")
+    return {"rank": lost.rank, "role": lost.role, "pid": lost.pid, "last_export": at}
+
+
+_ABOUT = {
+    "tachograph.hub.points": "Data points that the hub received.",
+    "tachograph.hub.events": "Events that the hub stored.",
+    "tachograph.hub.events.repeated": "Events that came once more, and were not stored again.",
+    "tachograph.hub.events.newer": "Events of a newer schema: they are stored, and not looked into.",
+    "tachograph.hub.events.missing": "Events that never came, by gaps in their numbers.",
+    "tachograph.hub.spans": "Spans that the hub received; it keeps none.",
+}

@@ -1,0 +1,210 @@
+"""From OTLP points to series: everything that one process sends under one instrument's name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_DELTA,
+    DataPointFlags,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    SummaryDataPoint,
+)
+
+from tachograph.hub.buckets import Buckets
+from tachograph.hub.series import Series, Shape
+from tachograph.points import Attributes, AttributeValue
+from tachograph.spread import Exemplar
+
+NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+_ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
+MOST_BYTES = 16_384  # of one series' attributes
+
+# Makes the series for attributes, or returns None where there is no room for one more.
+MakeSeries = Callable[[Attributes], "Series | None"]
+
+
+def shape_of(metric: Metric, data: str) -> Shape:
+    """Return how the points of a metric add up; ``data`` is which of its fields is set."""
+    if data == "gauge":
+        return "gauge"
+    if data == "sum":
+        return "counter" if metric.sum.is_monotonic else "sum"
+    return "histogram"
+
+
+class Lane:
+    """The series of one process and instrument, found by their attributes as they are on the wire.
+
+    Args:
+        shape: how its points add up.
+        make: makes a series that is new.
+    """
+
+    __slots__ = ("_by_bytes", "_make", "by_attributes", "shape")
+
+    def __init__(self, shape: Shape, make: MakeSeries) -> None:
+        self.shape = shape
+        self._make = make
+        self._by_bytes: dict[tuple[bytes, ...], Series] = {}
+        self.by_attributes: dict[str, Series] = {}
+
+    def take(self, metric: Metric, data: str, writer: Hashable, now: int) -> dict[str, int]:
+        """Take the points of a metric, and return how many were rejected by reason.
+
+        Args:
+            metric: the message.
+            data: which of its data fields is set.
+            writer: the process, a restarted one being another.
+            now: the hub's clock in nanoseconds.
+        """
+        of_data = getattr(metric, data)
+        delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
+        read, by_bytes = _READ[data], self._by_bytes
+        cumulative = self.shape in ("counter", "histogram")
+        rejected: dict[str, int] = {}
+        for point in of_data.data_points:
+            attributes = point.attributes
+            key = tuple([each.SerializeToString() for each in attributes]) if attributes else ()
+            series = by_bytes.get(key)
+            if series is None:
+                series = self._series(key, attributes)
+                if series is None:
+                    rejected["cardinality"] = rejected.get("cardinality", 0) + 1
+                    continue
+            value = read(point, series)
+            if value.__class__ is str:
+                if value:
+                    rejected[value] = rejected.get(value, 0) + 1
+                continue
+            series.seen = now
+            if delta:
+                series.delta(writer, point.start_time_unix_nano, point.time_unix_nano or now, value)
+            elif cumulative:
+                series.cumulative(point.start_time_unix_nano, point.time_unix_nano or now, value)
+            else:
+                series.latest(point.time_unix_nano or now, value)
+        return rejected
+
+    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | None:
+        if sum(map(len, key)) > MOST_BYTES:
+            return None
+        series = self.add(plain_attributes(attributes))
+        if series is None:
+            return None
+        if len(self._by_bytes) > 4 * len(self.by_attributes) + _ALIASES:
+            self._by_bytes.clear()
+        self._by_bytes[key] = series
+        return series
+
+    def add(self, attributes: Attributes) -> Series | None:
+        """Return the series with these attributes, made where there was none; None where there is no room for it."""
+        name = canonical(attributes)
+        series = self.by_attributes.get(name)
+        if series is None:
+            series = self._make(attributes)
+            if series is not None:
+                self.by_attributes[name] = series
+        return series
+
+    def remove(self, gone: set[Series]) -> None:
+        """Forget series."""
+        self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
+        self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
+
+
+def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:
+    """Return a message's attributes sorted by key; of two with the same key the later one."""
+    found = {each.key: plain_value(each.value) for each in attributes}
+    return tuple((key, found[key]) for key in sorted(found))
+
+
+def plain_value(value: AnyValue) -> AttributeValue:
+    """Return an attribute's value; a map as JSON text, bytes in base64, and nothing as the empty string."""
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return tuple(plain_value(each) for each in value.array_value.values)  # type: ignore[return-value]
+    if kind == "kvlist_value":
+        return json.dumps(dict(plain_attributes(value.kvlist_value.values)), sort_keys=True)
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    if kind == "string_value":
+        return value.string_value
+    if kind in ("bool_value", "int_value", "double_value"):
+        found: bool | int | float = getattr(value, kind)
+        return found
+    return ""
+
+
+def canonical(attributes: Attributes) -> str:
+    """Return attributes as JSON: the same text for the same attributes, and another one for 1, 1.0 and true."""
+    return json.dumps(attributes, separators=(",", ":")) if attributes else "[]"
+
+
+def _number(point: NumberDataPoint, series: Series) -> Any:
+    kind = point.WhichOneof("value")
+    if kind is None or (point.flags and point.flags & NO_VALUE):
+        return "" if point.flags & NO_VALUE else "no_value"
+    value = point.as_double if kind == "as_double" else point.as_int
+    if series.shape != "gauge":
+        if value - value:  # neither NaN nor an infinity can be added to
+            return "not_finite"
+        if value < 0 and series.shape == "counter":
+            return "negative"
+    return value
+
+
+def _histogram(point: HistogramDataPoint, series: Series) -> Any:
+    if point.flags and point.flags & NO_VALUE:
+        return ""
+    counts = tuple(point.bucket_counts)
+    total = point.sum
+    if total - total:
+        return "not_finite"
+    if point.exemplars:
+        series.exemplars = tuple(map(_exemplar, point.exemplars))
+    if len(counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
+        return Buckets(point.count, total, (), ()) if not point.explicit_bounds else "malformed"
+    bounds = tuple(point.explicit_bounds)
+    known = series.value if series.value is not None else series.before
+    if known is not None and known.bounds == bounds:
+        bounds = known.bounds
+    elif not _ascending(bounds):
+        return "malformed"
+    if len(counts) != len(bounds) + 1:
+        return "malformed"
+    return Buckets(sum(counts), total, counts, bounds)
+
+
+def _ascending(bounds: tuple[float, ...]) -> bool:
+    return all(map(math.isfinite, bounds)) and all(map(float.__lt__, bounds, bounds[1:]))
+
+
+def _without_bounds(point: ExponentialHistogramDataPoint | SummaryDataPoint, series: Series) -> Any:  # noqa: ARG001
+    if point.flags & NO_VALUE:
+        return ""
+    total = point.sum
+    return "not_finite" if total - total else Buckets(point.count, total, (), ())
+
+
+def _exemplar(found: Any) -> Exemplar:
+    value = float(found.as_double if found.WhichOneof("value") == "as_double" else found.as_int)
+    trace, span = int.from_bytes(found.trace_id[:16], "big"), int.from_bytes(found.span_id[:8], "big")
+    return Exemplar(value, found.time_unix_nano, trace, span)
+
+
+_READ: dict[str, Callable[[Any, Series], Any]] = {
+    "gauge": _number,
+    "sum": _number,
+    "histogram": _histogram,
+    "exponential_histogram": _without_bounds,
+    "summary": _without_bounds,
+}

@@ -1,0 +1,133 @@
+"""How long the hub serves: to a signal or its parent's end, then for the last exports, and for a last scrape."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+
+from tachograph.hub.forwarding import Forwarding
+from tachograph.hub.hub import Hub
+from tachograph.hub.server import Server
+
+SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
+_PARENT_POLL = 0.5
+_TICK = 1.0
+_QUIET, _LONGEST_GRACE = 0.3, 2.0  # last exports: until none came for so long, at most for so long
+_LAST_FORWARDS = 3.0
+
+_log = logging.getLogger("tachograph")
+
+
+class Lifetime:
+    """Serves a hub until SIGTERM or SIGINT (a second one ends it at once), or until its parent is gone.
+
+    Args:
+        hub: kept up each second.
+        server: serves it.
+        forwarding: closed at the end; None where there is none.
+        parent: pid of the process with which it ends; None for none.
+        linger: seconds that the page stays after that; None for 30 where a Prometheus has scraped it, else none.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        server: Server,
+        forwarding: Forwarding | None = None,
+        *,
+        parent: int | None = None,
+        linger: float | None = None,
+    ) -> None:
+        self._hub = hub
+        self._server = server
+        self._forwarding = forwarding
+        self._parent = parent
+        self._linger = linger
+        self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._closing = threading.Event()
+        self._failed = False
+
+    async def live(self, started: asyncio.Event) -> None:
+        """Serve to the end; ``started`` is set when connections are taken."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._asked_to_end)
+        ticking = threading.Thread(target=self._tick, name="tachograph hub", daemon=True)
+        ticking.start()
+        serving = asyncio.create_task(self._server.serve(started))
+        watching = asyncio.create_task(self._watch())
+        ending = asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                await self._last_exports()
+                await self._last_scrapes()
+            self._server.stop()
+            await serving
+        finally:
+            for task in (watching, ending):
+                task.cancel()
+            self._closing.set()
+            await asyncio.to_thread(self._close, ticking)
+
+    def _close(self, ticking: threading.Thread) -> None:
+        ticking.join(_LONGEST_GRACE)
+        if self._forwarding is not None:
+            self._forwarding.close(_LAST_FORWARDS)
+
+    def _asked_to_end(self) -> None:
+        if self._ending.is_set():
+            self._hurry.set()
+        self._ending.set()
+
+    async def _watch(self) -> None:
+        if self._parent is None:
+            return
+        own = os.getppid() == self._parent  # then a pid that is used again cannot deceive
+        while os.getppid() == self._parent if own else _lives(self._parent):  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(_PARENT_POLL)
+        self._ending.set()
+
+    async def _last_exports(self) -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < _LONGEST_GRACE and not self._hurry.is_set():
+            if min(self._server.quiet_for, time.monotonic() - began) >= _QUIET:
+                return
+            await asyncio.sleep(0.02)
+
+    async def _last_scrapes(self) -> None:
+        seconds = self._linger
+        if seconds is None:
+            seconds = SCRAPED_LINGER if self._server.scraped else 0.0
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+
+    def _tick(self) -> None:
+        while not self._closing.wait(_TICK):
+            self._tick_once()
+
+    def _tick_once(self) -> None:
+        try:
+            self._hub.tick()
+        except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
+            self._hub.count("tachograph.hub.failed", 1, signal="tick")
+            if not self._failed:
+                self._failed = True
+                _log.warning("the hub's upkeep failed (further failures are counted)", exc_info=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,186 @@
+"""The page of a node: every process's series, with the names and labels that its own page would have."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from tachograph.hub.buckets import Buckets
+from tachograph.hub.processes import Process
+from tachograph.hub.rows import histogram_lines, number_line, row
+from tachograph.hub.series import Instrument, Series, Shape
+from tachograph.naming import KINDS
+from tachograph.pace import SLICE
+from tachograph.points import HistogramPoint, MetricPoints
+from tachograph.prometheus.family import TARGET_INFO, Family, families
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.page import DESTINATION
+from tachograph.prometheus.text import family_name, help_text, label_names, label_text, sample
+from tachograph.registry import Registry
+
+_READ = 200  # series that are read while the lock is held
+_LOOK = 16  # series between two looks at the clock
+_REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
+_CONFLICTS_KEPT = 10_000
+
+_log = logging.getLogger("tachograph")
+
+
+class NodePage:
+    """Renders the page of a node.
+
+    Args:
+        registry: where is counted what cannot be shown.
+        lock: held while series change.
+    """
+
+    def __init__(self, registry: Registry, lock: threading.Lock) -> None:
+        self._registry = registry
+        self._lock = lock
+        self._conflicts: set[object] = set()
+        self._said: set[str] = set()
+
+    def render(
+        self,
+        instruments: Iterable[Instrument],
+        processes: Iterable[Process],
+        others: Sequence[MetricPoints],
+        form: Format,
+    ) -> bytes:
+        """Return the page. Several threads may render at once.
+
+        Series that would be written twice, and metrics whose name another kind of metric has already, are left out
+        after the first: each is counted once (``tachograph.dropped``, reason ``name_conflict``).
+
+        Args:
+            instruments: what all processes sent.
+            processes: each has a line of ``target_info``.
+            others: further metrics, labels complete.
+            form: the text format.
+        """
+        metrics = [*self._read(instruments), *map(_as_series, others)]
+        shown = [metric for metric in metrics if metric.points]
+        rendering = _Rendering(self, form)
+        target, found = families(shown, (), form, self.conflict, rendering.breathe)
+        rendering.targets(target, processes)
+        for family in found:
+            rendering.family(family)
+        return rendering.done()
+
+    def _read(self, instruments: Iterable[Instrument]) -> list[MetricPoints]:
+        """Return the series and their values in the place of points; the lock is held for slices."""
+        with self._lock:
+            of_all = [(of, list(of.series)) for of in instruments]
+        values: dict[Series, Any] = {}
+        left = (series for _, listed in of_all for series in listed)
+        while some := list(islice(left, _READ)):
+            with self._lock:
+                values.update([(series, series.shown()) for series in some])
+        found = []
+        for of, listed in of_all:
+            points: list[Any] = [(series, values[series]) for series in listed if values[series] is not None]
+            found.append(MetricPoints(of.scope, of.name, of.unit, of.kind, of.description, points))
+        return found
+
+    def conflict(self, name: str, why: str, count: int = 1, which: object = None) -> None:
+        """Count series that are left out; ``which`` tells one from all others."""
+        key = which or (name, why)
+        if key in self._conflicts or len(self._conflicts) >= _CONFLICTS_KEPT:
+            return
+        self._conflicts.add(key)
+        self._registry.count_dropped("name_conflict", DESTINATION, count)
+        if name not in self._said:
+            self._said.add(name)
+            _log.warning("/metrics: %s %s; the later one is left out (further ones are counted)", name, why)
+
+
+def _as_series(metric: MetricPoints) -> MetricPoints:
+    """Return a metric whose points are series and their values, as those of the processes are."""
+    of = Instrument(metric.scope, metric.name, metric.unit, metric.kind, metric.description)
+    shape: Shape = KINDS[KINDS.index(metric.kind)]
+    points: list[Any] = []
+    for point in metric.points:
+        series = Series(of, shape, tuple((key, str(value)) for key, value in point.attributes))
+        if isinstance(point, HistogramPoint):
+            at_most = (*point.spread.at_most, point.spread.count)
+            counts = (at_most[0], *map(int.__sub__, at_most[1:], at_most))
+            total = float(point.spread.total.value())
+            points.append((series, Buckets(point.spread.count, total, counts, point.boundaries)))
+        else:
+            points.append((series, point.value))
+    return metric._replace(points=points)
+
+
+class _Rendering:
+    """One page on its way."""
+
+    def __init__(self, page: NodePage, form: Format) -> None:
+        self._page = page
+        self._form = form
+        self._key = form[::2]
+        self._lines: list[str] = []
+        self._chunks: list[bytes] = []
+        self._began = time.perf_counter()
+
+    def done(self) -> bytes:
+        if self._form.openmetrics:
+            self._lines.append("# EOF\n")
+        self._encode()
+        return b"".join(self._chunks)
+
+    def _encode(self) -> None:
+        self._chunks.append("".join(self._lines).encode())
+        self._lines.clear()
+
+    def breathe(self) -> None:
+        """Let other threads run, where the slice is over: the one that receives waits for this one's interpreter."""
+        if time.perf_counter() - self._began > SLICE:
+            self._encode()
+            time.sleep(_REST)
+            self._began = time.perf_counter()
+
+    def targets(self, family: Family, processes: Iterable[Process]) -> None:
+        """Write ``target_info``, a line for each process."""
+        utf8, written = self._form.utf8, False
+        for process in processes:
+            if not written:
+                written = True
+                self._header(family)
+            own = label_names(sorted(process.resource.items()), utf8=utf8)
+            self._lines.append(f"{sample(TARGET_INFO, label_text({**dict(process.labels), **own}))}1\n")
+
+    def _header(self, family: Family) -> None:
+        name = family_name(family.header)
+        text = help_text(family.description, openmetrics=self._form.openmetrics)
+        self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {family.written_kind}\n")
+        if self._form.openmetrics and family.unit and family.header.endswith("_" + family.unit):
+            self._lines.append(f"# UNIT {name} {family.unit}\n")
+
+    def family(self, family: Family) -> None:
+        """Write a family: its header and its series."""
+        self._header(family)
+        seen: set[str] = set()
+        is_histogram = family.kind == "histogram"
+        for metric in family.metrics:
+            self.breathe()
+            points: Sequence[Any] = metric.points
+            for index, (series, value) in enumerate(points):
+                if index % _LOOK == _LOOK - 1:
+                    self.breathe()
+                found = series.rows.get(self._key)
+                if found is None:
+                    found = row(family.name, metric.scope, series.labels, self._form, is_histogram=is_histogram)
+                    series.rows[self._key] = found
+                if found.labels in seen:
+                    why = f"has two series with the labels {{{found.labels}}}"
+                    self._page.conflict(family.name, why, which=(metric[:4], series.labels))
+                    continue
+                seen.add(found.labels)
+                if is_histogram:
+                    self._lines.append(histogram_lines(found, value, series.exemplars, self._form))
+                else:
+                    self._lines.append(number_line(found, value))

@@ -1,0 +1,230 @@
+"""Who sends: processes by their ``service.instance.id``, their starts one after the other, and who is lost."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tachograph.hub.lanes import Lane
+from tachograph.hub.series import Labels, Shape
+from tachograph.points import AttributeValue, MetricPoints, NumberPoint
+from tachograph.registry import OWN_GROUP
+
+SECOND = 1_000_000_000
+LEAST_SILENCE = 5 * SECOND
+INTERVALS = 5  # of silence after which a process is lost
+UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
+_ONE_EXPORT = SECOND // 20  # requests that are closer belong to one export
+_FORGET = 0.9  # how much of a longer interval is left after each shorter one
+_STARTS = 64  # of one process that are remembered
+
+Attributes = Mapping[str, AttributeValue]
+LaneKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
+
+
+class Start(NamedTuple):
+    """Which start of a process something belongs to, and what it is called in the store."""
+
+    pid: int
+    restart: int
+
+
+class Lost(NamedTuple):
+    """A process that stopped to export and did not say that it would.
+
+    Attributes:
+        rank: its rank, or None.
+        role: its role, or the empty string.
+        last_export: nanoseconds since the epoch.
+    """
+
+    instance: str
+    pid: int
+    rank: int | None
+    role: str
+    last_export: int
+
+
+class Incarnation:
+    """One start of a process.
+
+    Attributes:
+        announced: it said that it began, so that it will say that it ends.
+        ended: how it ended, or the empty string.
+        lost: it was silent for too long, or another one took its place before it had ended.
+        first_export: nanoseconds of the hub's clock.
+        last_export: nanoseconds of the hub's clock.
+    """
+
+    __slots__ = ("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "unsaved")
+
+    def __init__(self, key: Start, now: int) -> None:
+        self.key = key
+        self.announced = False
+        self.ended = ""
+        self.lost = False
+        self.first_export = now
+        self.last_export = now
+        self.interval = 0
+        self.unsaved = True
+
+    def heard(self, now: int) -> None:
+        """Note that something came."""
+        gap = now - self.last_export
+        if gap > _ONE_EXPORT:
+            self.interval = max(gap, int(self.interval * _FORGET))
+        self.last_export = max(now, self.last_export)
+        self.unsaved = True
+
+    def silent_for_too_long(self, now: int) -> bool:
+        """Tell whether more than five of its intervals have passed without an export, and more than five seconds."""
+        return now - self.last_export > max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
+
+
+class Process:
+    """All starts of one process: of a rank, say, that torchrun starts again and again.
+
+    Args:
+        instance: its ``service.instance.id``.
+        attributes: those of its resource.
+        labels: what is on each of its series.
+        run: the run it belongs to, to which this class does nothing.
+
+    Attributes:
+        resource: the resource of its newest start.
+        lanes: its series, by scope, name, unit and shape.
+        times_lost: how many of its starts were lost.
+        row: its number in the store; 0 where it has none yet.
+    """
+
+    def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any) -> None:
+        self.instance = instance
+        self.resource = attributes
+        self.labels = labels
+        self.run = run
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.incarnations: dict[Start, Incarnation] = {}
+        self.current: Incarnation | None = None
+        self.times_lost = 0
+        self.row = 0
+        self.unsaved = True
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank, where it has one."""
+        rank = self.resource.get("dl.rank")
+        if isinstance(rank, str) and rank.isdecimal():
+            return int(rank)
+        return rank if isinstance(rank, int) else None
+
+    @property
+    def last_export(self) -> int:
+        """When something came last, in nanoseconds of the hub's clock."""
+        return max((each.last_export for each in self.incarnations.values()), default=0)
+
+    @property
+    def interval(self) -> int:
+        """The newest start's export interval in nanoseconds; 0 while it is not known."""
+        return 0 if self.current is None else self.current.interval
+
+    def incarnation(self, attributes: Attributes, now: int) -> Incarnation:
+        """Return the start that a resource belongs to; a new one takes the place of the one before.
+
+        What was announced and had not ended by then is lost. Late data of an earlier start changes nothing of that.
+        """
+        key = start_of(attributes)
+        found = self.incarnations.get(key)
+        if found is not None:
+            return found
+        found = self.incarnations[key] = Incarnation(key, now)
+        before = self.current
+        if before is None or key.restart >= before.key.restart:
+            self.current = found
+            self.resource = attributes
+            self.unsaved = True
+            if before is not None:
+                self.lose(before)
+        if len(self.incarnations) > _STARTS:
+            del self.incarnations[next(iter(self.incarnations))]
+        return found
+
+    def began(self, incarnation: Incarnation) -> None:
+        """Note that a start has announced itself."""
+        incarnation.announced = incarnation.unsaved = True
+        if incarnation is not self.current:
+            self.lose(incarnation)
+
+    def over(self, incarnation: Incarnation, reason: str) -> None:
+        """Note that a start has ended in an orderly way, if it comes to be known late, too."""
+        incarnation.ended = reason or "exit"
+        incarnation.unsaved = True
+        self.found(incarnation)
+
+    def lose(self, incarnation: Incarnation) -> None:
+        """Count a start as lost, where it was to say that it ends and has not."""
+        if incarnation.announced and not incarnation.ended and not incarnation.lost:
+            incarnation.lost = incarnation.unsaved = True
+            self.times_lost += 1
+            self.unsaved = True
+
+    def found(self, incarnation: Incarnation) -> None:
+        """Take back that a start is lost. What was counted stays: a counter does not go back."""
+        incarnation.lost = False
+
+    def check(self, now: int) -> None:
+        """Count the newest start as lost where it was silent for too long."""
+        if self.current is not None and self.current.silent_for_too_long(now):
+            self.lose(self.current)
+
+    def lost(self, *, at_the_end: bool = False) -> list[Lost]:
+        """Return the starts that are lost.
+
+        Args:
+            at_the_end: nothing more will come, so that whatever has not ended is lost.
+        """
+        rank, role = self.rank, str(self.resource.get("dl.role", ""))
+        return [
+            Lost(self.instance, each.key.pid, rank, role, each.last_export)
+            for each in self.incarnations.values()
+            if each.lost or (at_the_end and each.announced and not each.ended)
+        ]
+
+
+def life(processes: Iterable[Process]) -> list[MetricPoints]:
+    """Return what the page says of processes: when each was heard last, and how often it was lost.
+
+    ``tachograph.process.lost`` is there from 0 on for whoever announced itself, so that its first increase shows.
+    """
+    heard: list[NumberPoint] = []
+    lost: list[NumberPoint] = []
+    for process in processes:
+        heard.append(NumberPoint(process.labels, process.last_export / SECOND, 0))
+        if process.times_lost or any(each.announced for each in process.incarnations.values()):
+            lost.append(NumberPoint(process.labels, process.times_lost, 0))
+    about = "When the process was heard last, in Unix time."
+    gauge = MetricPoints(OWN_GROUP, "tachograph.process.last_export", "s", "gauge", about, heard)
+    about = "Starts of the process that fell silent without a word."
+    counter = MetricPoints(OWN_GROUP, "tachograph.process.lost", "{process}", "counter", about, lost)
+    return [each for each in (gauge, counter) if each.points]
+
+
+def start_of(attributes: Attributes) -> Start:
+    """Return which start of its process a resource is of."""
+    return Start(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
+
+
+def instance_of(attributes: Attributes) -> str:
+    """Return the ``service.instance.id``, or else an id of what tells the process from others on its host."""
+    given = attributes.get("service.instance.id")
+    if given:
+        return str(given)
+    telling = ("service.namespace", "service.name", "host.name", "process.pid")
+    found = [(key, str(attributes[key])) for key in telling if key in attributes]
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, repr(found or sorted((key, str(attributes[key])) for key in attributes))))
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, str) and value.isdecimal():
+        return int(value[:18])
+    return value if isinstance(value, int) else 0

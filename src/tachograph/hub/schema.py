@@ -1,0 +1,119 @@
+"""The tables of a run's file, and how files of earlier versions become those of today."""
+
+from __future__ import annotations
+
+import sqlite3
+
+# One script a version, in order; PRAGMA user_version is how many of them a file has had. Never change one that was
+# released: add another.
+MIGRATIONS = (
+    """
+    CREATE TABLE process (
+        id INTEGER PRIMARY KEY,
+        instance TEXT NOT NULL UNIQUE,   -- service.instance.id
+        resource BLOB NOT NULL,          -- attributes of its newest start, as JSON
+        times_lost INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE TABLE incarnation (           -- one start of a process
+        process INTEGER NOT NULL REFERENCES process (id),
+        pid INTEGER NOT NULL,
+        restart INTEGER NOT NULL,
+        announced INTEGER NOT NULL,
+        first_export INTEGER NOT NULL,   -- all times: nanoseconds since the epoch
+        last_export INTEGER NOT NULL,
+        interval INTEGER NOT NULL,
+        ended TEXT NOT NULL,             -- the reason, or empty
+        lost INTEGER NOT NULL,
+        PRIMARY KEY (process, pid, restart)
+    ) WITHOUT ROWID;
+    CREATE TABLE series (
+        id INTEGER PRIMARY KEY,
+        process INTEGER NOT NULL REFERENCES process (id),
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        unit TEXT NOT NULL,
+        shape TEXT NOT NULL,             -- gauge, sum, counter or histogram
+        attributes TEXT NOT NULL,        -- JSON: pairs, sorted by key
+        description TEXT NOT NULL,
+        UNIQUE (process, scope, name, unit, shape, attributes)
+    );
+    CREATE TABLE state (                 -- the last state of a series, from which a hub goes on
+        series INTEGER PRIMARY KEY REFERENCES series (id),
+        seen INTEGER NOT NULL,
+        data TEXT NOT NULL
+    );
+    CREATE TABLE sample (                -- thinned history; of histograms the difference to the sample before
+        series INTEGER NOT NULL REFERENCES series (id),
+        time INTEGER NOT NULL,
+        value REAL,                      -- of histograms the count; NaN is NULL
+        total REAL,                      -- of histograms the sum
+        PRIMARY KEY (series, time)
+    ) WITHOUT ROWID;
+    CREATE TABLE stream (                -- what one start of a process logged
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,       -- tachograph.stream; for records without one, content: and the process
+        process INTEGER NOT NULL REFERENCES process (id)
+    );
+    CREATE TABLE event (
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        seq INTEGER NOT NULL,            -- tachograph.seq; for records without one, a digest of the content
+        time INTEGER NOT NULL,
+        observed INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        record BLOB NOT NULL,            -- the OTLP LogRecord as it came: attributes exact, NaN included
+        PRIMARY KEY (stream, seq)
+    );
+    CREATE INDEX event_time ON event (time);
+    CREATE TABLE block (                 -- the points of a curve, packed float64
+        series INTEGER NOT NULL,
+        branch TEXT NOT NULL,
+        seq0 INTEGER NOT NULL,
+        n INTEGER NOT NULL,
+        t0 REAL NOT NULL,
+        t1 REAL NOT NULL,
+        x0 REAL NOT NULL,
+        x1 REAL NOT NULL,
+        min REAL,
+        max REAL,
+        nonfinite INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (series, branch, seq0)
+    );
+    """,
+)
+
+
+class NewerSchema(Exception):  # noqa: N818 - a finding; the store makes an error of it
+    """A file has a schema version that this one does not know."""
+
+
+def migrate(connection: sqlite3.Connection) -> int:
+    """Bring a file to today's schema, each step whole or not at all; return its version.
+
+    Raises:
+        NewerSchema: a newer version of Tachograph wrote it.
+        sqlite3.Error: it is damaged, or cannot be written.
+    """
+    while True:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(MIGRATIONS):
+            raise NewerSchema(version)
+        if version == len(MIGRATIONS):
+            return version
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if connection.execute("PRAGMA user_version").fetchone()[0] == version:  # nobody else was faster
+                for statement in _statements(MIGRATIONS[version]):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script: ``executescript`` would commit the transaction that is open."""
+    without_comments = "\n".join(line.partition("--")[0] for line in script.splitlines())
+    return [statement for part in without_comments.split(";") if (statement := part.strip())]

@@ -1,0 +1,221 @@
+"""The hub's HTTP server: one port for what comes in and what is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from tachograph.hub import discovery
+from tachograph.hub.body import Intake
+from tachograph.hub.forwarding import Forwarding
+from tachograph.hub.guard import Guard, is_loopback
+from tachograph.hub.hub import Hub
+from tachograph.hub.receiver import Receiver
+from tachograph.prometheus.format import accepts_gzip
+from tachograph.version import __version__
+
+PORT = 4318
+NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one is taken
+MOST_SCRAPES = 8  # waiting at once; further ones are asked to come back
+KEEP_ALIVE = 75  # seconds: longer than the usual export interval of 60
+_BACKLOG = 2048
+_GZIP_LEVEL = 1
+_POLL = 0.02
+
+_log = logging.getLogger("tachograph")
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a socket that is bound, and shared with no other process.
+
+    Args:
+        host: address or name of this machine.
+        port: 0 for any free one; None for 4318, or the next free one where that is taken.
+
+    Raises:
+        OSError: the host is none of this machine's, or the port is taken; the message says so.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise OSError(f"--host {host!r:.100} is no address of this machine: {error}") from None
+    for candidate in _candidates(port):
+        found = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what still waits in TIME_WAIT holds no port
+            found.bind((address[0], candidate, *address[2:]))
+            found.listen(_BACKLOG)
+        except OSError as error:
+            found.close()
+            if error.errno != errno.EADDRINUSE or port is not None:
+                raise OSError(error.errno, f"cannot listen on {host} port {candidate}: {error.strerror}") from None
+        else:
+            return found
+    raise AssertionError  # the last candidate is any free port
+
+
+def _candidates(port: int | None) -> Iterator[int]:
+    if port is not None:
+        yield port
+        return
+    yield from range(PORT, PORT + NEXT_PORTS + 1)
+    yield 0
+
+
+def address_of(listener: socket.socket) -> tuple[str, str]:
+    """Return the address and the base URL of a socket, as a program on this machine reaches it."""
+    host, port = listener.getsockname()[:2]
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened on
+    return host, f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+class Server:
+    """Serves a hub on a socket until :meth:`stop`.
+
+    Args:
+        hub: what it serves; its ``receive_*`` are called on the event loop's thread, its page on another one.
+        listener: a socket of :func:`listen`.
+        token: what ``Authorization: Bearer`` must hold; None for no such rule.
+        forwarding: where all that is received goes, too.
+        intake: bounds of bodies.
+
+    Attributes:
+        url: base URL, as a program on this machine reaches it.
+        scraped: whether a Prometheus server has scraped the page.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        listener: socket.socket,
+        *,
+        token: str | None = None,
+        forwarding: Forwarding | None = None,
+        intake: Intake | None = None,
+    ) -> None:
+        host, self.url = address_of(listener)
+        self.scraped = False
+        self._hub = hub
+        self._listener = listener
+        self._receiver = Receiver(hub, forwarding, intake=intake)
+        self._pages = ThreadPoolExecutor(1, "tachograph page")
+        self._scrapes = 0
+        self._failed = False
+        app = Starlette(
+            routes=[
+                *self._receiver.routes(),
+                Route("/metrics", self._metrics),
+                Route("/sd", self._targets),
+                Route("/healthz", self._health),
+                Route("/", self._index),
+            ],
+            middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],
+            exception_handlers={HTTPException: _plain},
+        )
+        app.router.redirect_slashes = False
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",  # what strangers send is no news
+            access_log=False,
+            lifespan="off",
+            http="h11",  # which reads on past a refusal, so that the client sees the answer and no broken connection
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=1,
+        )
+        self._uvicorn = _Uvicorn(config)
+
+    @property
+    def quiet_for(self) -> float:
+        """Seconds since a request to receive something came last."""
+        return time.monotonic() - self._receiver.last
+
+    async def serve(self, started: asyncio.Event) -> None:
+        """Serve; ``started`` is set when connections are taken."""
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
+        try:
+            while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(_POLL)
+            started.set()
+            await serving
+        finally:
+            self._pages.shutdown(wait=False, cancel_futures=True)
+            self._listener.close()
+
+    def stop(self) -> None:
+        """Take no more connections; answer what is under way, and let :meth:`serve` return."""
+        self._uvicorn.should_exit = True
+
+    async def _metrics(self, request: Request) -> Response:
+        if request.headers.get("user-agent", "").startswith("Prometheus/"):
+            self.scraped = True
+        accept, escaping = ",".join(request.headers.getlist("accept")), request.query_params.get("escaping")
+        gzipped = accepts_gzip(",".join(request.headers.getlist("accept-encoding")))
+        if self._scrapes >= MOST_SCRAPES:
+            return PlainTextResponse("503: too many scrapes at once\n", 503, {"Retry-After": "1"})
+        self._scrapes += 1
+        try:
+            loop = asyncio.get_running_loop()
+            content_type, body = await loop.run_in_executor(self._pages, self._page, accept, escaping, gzipped)
+        except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
+            self._hub.count("tachograph.hub.failed", 1, signal="page")
+            if not self._failed:
+                self._failed = True
+                _log.warning("a scrape of the hub failed (further failures are counted)", exc_info=True)
+            return PlainTextResponse("500: the page could not be made; the hub's log says why\n", 500)
+        finally:
+            self._scrapes -= 1
+        headers = {"Vary": "Accept, Accept-Encoding", **({"Content-Encoding": "gzip"} if gzipped else {})}
+        answer = Response(body, headers=headers)
+        answer.headers["Content-Type"] = content_type  # as it is: Starlette would add a charset of its own
+        return answer
+
+    def _page(self, accept: str, escaping: str | None, gzipped: bool) -> tuple[str, bytes]:
+        content_type, body = self._hub.page(accept, escaping)
+        if gzipped:
+            compressor = zlib.compressobj(_GZIP_LEVEL, wbits=31)  # unlike 3.10's gzip.compress, it lets others run
+            body = compressor.compress(body) + compressor.flush()
+        return content_type, body
+
+    async def _targets(self, request: Request) -> Response:
+        authority = request.headers.get("host") or self.url.partition("://")[2]
+        return Response(discovery.targets(authority, self._hub.summary()), media_type="application/json")
+
+    async def _health(self, _request: Request) -> Response:
+        return Response(discovery.health(self._hub.summary()), media_type="application/json")
+
+    async def _index(self, _request: Request) -> Response:
+        return Response(discovery.index(__version__), media_type="text/plain")
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to the command."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _plain(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    phrase = HTTPStatus(error.status_code).phrase
+    return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)

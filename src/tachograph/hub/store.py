@@ -1,0 +1,179 @@
+"""One run's file: SQLite in WAL mode, which other processes may read while the hub writes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tachograph.hub.schema import NewerSchema, migrate
+from tachograph.identity.run_id import file_safe
+
+SUFFIX = ".db"
+MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
+_BUSY = 5.0  # seconds to wait for another process that writes
+_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
+_NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
+
+_log = logging.getLogger("tachograph")
+
+
+class StoreError(OSError):
+    """A run's file cannot be used; the message names the file and says why."""
+
+
+class Store:
+    """A run's file, opened, and made where there was none: readable by its owner only.
+
+    What several threads write goes in one after the other. Nothing that was written is lost when the process is
+    killed, at whatever point (SQLite, "Write-Ahead Logging", "synchronous=NORMAL").
+
+    Args:
+        folder: the hub's store.
+        run: the run's id.
+
+    Raises:
+        StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.path = path_of(folder, run)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            # SQLite gives its -wal and -shm files the permissions of this one.
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            why = f"the store cannot be written: {error.strerror}"
+            raise StoreError(error.errno, why, str(self.path)) from error
+        self._lock = threading.Lock()
+        with self._named_errors():
+            self._connection = self._open()
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
+                migrate(self._connection)
+                self._check()
+                self._checkpoints = self._open()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    def _check(self) -> None:
+        """Read the schema and the ends of the tables: damage there would show when it is too late for a message."""
+        self._connection.execute("SELECT max(id) FROM process").fetchone()
+        self._connection.execute("SELECT max(rowid) FROM event").fetchone()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except NewerSchema as error:
+            why = f"the file has schema version {error}: a newer Tachograph wrote it, use that one or another store"
+            raise StoreError(errno.EPROTO, why, str(self.path)) from None
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                why = f"the file cannot be used: {error}"
+            else:
+                why = f"the file is damaged, move it away to go on: {error}"
+            raise StoreError(errno.EIO, why, str(self.path)) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection for one transaction; what is in it is durable once the block is left, or not there.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with self._lock, self._named_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement for each row, in one transaction.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with self.transaction() as connection:
+            connection.executemany(statement, rows)
+
+    def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return what a query finds.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        with self._lock, self._named_errors():
+            return self._connection.execute(statement, values).fetchall()
+
+    def size(self) -> int:
+        """Return the bytes that the file's content takes, without what is free in it."""
+        ((pages, free, each),) = self.read(
+            "SELECT page_count, freelist_count, page_size"
+            " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        )
+        return int((pages - free) * each)
+
+    def checkpoint(self) -> None:
+        """Take the log over into the file, while others write.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with self._named_errors():
+            self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._checkpoints.close()
+            self._connection.close()
+
+
+def path_of(folder: Path, run: str) -> Path:
+    """Return the file of a run."""
+    return folder / "runs" / (file_safe(run) + SUFFIX)
+
+
+def warn_of_network(folder: Path) -> None:
+    """Log a warning where the store is on a network file system, on which WAL is not safe (SQLite, "WAL")."""
+    found = file_system(folder.absolute())
+    if found in _NETWORK:
+        _log.warning(
+            "the store %s is on %s: SQLite is not safe there, set TACHOGRAPH_STORE to a local disk", folder, found
+        )
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Return the type of the file system that holds a path, as Linux calls it; empty where that is not known."""
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, found = -1, ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:  # noqa: PLR2004 - device, folder, type: fstab(5)
+            continue
+        folder = fields[1].replace("\\040", " ")
+        if (path == Path(folder) or Path(folder) in path.parents) and len(folder) >= best:
+            best, found = len(folder), fields[2]
+    return found

@@ -1,0 +1,148 @@
+"""The hub of a job: a process of its own, started before the job and again where it dies, ended after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+STARTS_WITHIN = 10.0  # seconds
+ENDS_WITHIN = 10.0  # seconds, beside the time that it was asked to linger, and what Prometheus makes of that
+LINGERS_BY_ITSELF = 30.0
+RESTARTS = 5
+_BACK_OFF = 0.2
+
+
+class HubProcess:
+    """A running ``tachograph hub``; it ends by itself where this process dies.
+
+    Args:
+        arguments: of ``tachograph hub``, without ``--announce`` and ``--parent``.
+        environ: its environment.
+        command: what ``tachograph hub`` is.
+
+    Raises:
+        RuntimeError: it could not start; the message says why.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "tachograph", "hub"),
+    ) -> None:
+        self._command = [*command, *arguments, "--parent", str(os.getpid())]
+        self._environ = dict(environ)
+        self._restarts = 0
+        self._due: float | None = None
+        self._buffered = b""
+        self._start()
+        said = self._read(STARTS_WITHIN)
+        if "url" not in said:
+            self._kill()
+            raise RuntimeError(said.get("error") or f"it did not start within {STARTS_WITHIN:g} s")
+        self.url: str = said["url"]
+        self.store: str = said.get("store", "")
+        self.run: str = said.get("run", "")
+        port = self.url.rpartition(":")[2].rstrip("/")
+        self._command += ["--port", port]  # the last one counts: where it starts again, the job knows only this port
+
+    def _start(self) -> None:
+        read, write = os.pipe()
+        null = os.open(os.devnull, os.O_RDWR)
+        try:
+            # The copy in the child is a fresh descriptor, as only that is inherited; signals as a new process has them.
+            target = max(read, write, null, 9) + 1
+            self._pid: int | None = os.posix_spawn(
+                self._command[0],
+                [*self._command, "--announce", str(target)],
+                self._environ,
+                file_actions=[
+                    *((os.POSIX_SPAWN_DUP2, null, standard) for standard in range(3)),
+                    (os.POSIX_SPAWN_DUP2, write, target),
+                ],
+                setpgroup=0,
+                setsigmask=[],
+                setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE],
+            )
+        finally:
+            os.close(write)
+            os.close(null)
+        self._pipe, self._buffered = read, b""
+
+    def look_after(self) -> None:
+        """Start it again where it has died, on the same port and store; a few times, and later each time."""
+        if self._pid is not None and not self._reaped():
+            return
+        now = time.monotonic()
+        if self._pid is not None:
+            self._pid = None
+            os.close(self._pipe)
+            if self._restarts < RESTARTS:
+                self._due = now + _BACK_OFF * 2**self._restarts
+                self._restarts += 1
+        if self._due is not None and now >= self._due:
+            self._due = None
+            self._start()
+
+    def _reaped(self) -> bool:
+        try:
+            return self._pid is None or os.waitpid(self._pid, os.WNOHANG)[0] == self._pid
+        except ChildProcessError:
+            return True
+
+    def end(self, linger: float | None) -> dict[str, Any]:
+        """Ask it to end and wait for that; return what it has recorded, nothing where it does not say.
+
+        Args:
+            linger: the seconds that it was asked to stay; None: as it likes.
+        """
+        if self._pid is None:
+            return {}
+        os.kill(self._pid, signal.SIGTERM)
+        deadline = time.monotonic() + ENDS_WITHIN + (LINGERS_BY_ITSELF if linger is None else linger)
+        said: dict[str, Any] = {}
+        try:
+            while "points" not in said and time.monotonic() < deadline:
+                said = self._read(deadline - time.monotonic())
+                if not said:
+                    break
+        finally:
+            self._kill()
+        return said if "points" in said else {}
+
+    def _kill(self) -> None:
+        """End it; where it has said its last words it gets a moment to end by itself."""
+        if self._pid is None:
+            return
+        deadline = time.monotonic() + 1.0
+        while not self._reaped():
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                break
+            time.sleep(0.005)
+        self._pid = None
+        os.close(self._pipe)
+
+    def _read(self, timeout: float) -> dict[str, Any]:
+        """Return the next thing that it says, within ``timeout`` seconds; nothing where it has closed its end."""
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._buffered:
+            ready, _, _ = select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))
+            some = os.read(self._pipe, 65536) if ready else b""
+            if not some:
+                return {}
+            self._buffered += some
+        line, _, self._buffered = self._buffered.partition(b"\n")
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return {}
+        return said if isinstance(said, dict) else {}

@@ -1,0 +1,135 @@
+"""``tachograph run [options] -- command …``: a job with telemetry in each of its Python processes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tachograph.environment import setting, text
+from tachograph.identity.resource import store
+from tachograph.identity.run_id import run_id_of_command
+from tachograph.launching.hub_process import HubProcess
+from tachograph.launching.job import NOT_EXECUTABLE, NOT_FOUND, run_job
+from tachograph.launching.options import INTERVAL, read_options
+from tachograph.launching.surroundings import surroundings
+from tachograph.otlp.settings import ENDPOINT
+
+_INTERRUPTED = 130
+
+
+def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
+
+    Telemetry that cannot be had is said on stderr, and the job runs without it.
+
+    Args:
+        arguments: the command line behind ``tachograph run``.
+        environ: the environment of the job without us.
+
+    Raises:
+        SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
+    """
+    options = read_options(arguments)
+    run = run_id_of_command(environ, options.command, explicit=options.run_id)
+    endpoint = options.endpoint or text(environ, ENDPOINT)
+    try:
+        hub = None if endpoint else _start_hub(options, environ, run)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    say = _nothing if options.quiet else _say
+    if hub is not None:
+        say(f"the metrics of this node are at {hub.url}/metrics")
+        say(f"run {run}, stored in {hub.store}")
+    elif endpoint:
+        say(f"telemetry goes to {endpoint}")
+        say(f"run {run}")
+    where = hub.url if hub is not None else endpoint
+    interval = _interval(options, environ, own=hub is not None)
+    surrounding = dict(environ)
+    if where:
+        surrounding = surroundings(
+            environ,
+            endpoint=where,
+            hub=hub is not None,
+            run_id=run,
+            interval=interval,
+            prof=options.prof,
+            instrument=options.instrument,
+            wait_counters=options.wait_counters,
+        )
+    code = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing)
+    if code in (NOT_FOUND, NOT_EXECUTABLE):
+        _explain(options.command[0], code)
+    if hub is not None:
+        said: dict[str, Any] = {}
+        with contextlib.suppress(KeyboardInterrupt):
+            said = hub.end(options.linger)
+        say(_recorded(said, run, options))
+    elif endpoint:
+        say(f"the job has ended; what it recorded went to {endpoint}")
+    return code
+
+
+def _start_hub(options: argparse.Namespace, environ: Mapping[str, str], run: str) -> HubProcess | None:
+    folder = options.store or store(environ)
+    arguments = ["--run-id", run, "--store", str(folder), "--quiet"]
+    for name in ("port", "linger", "forward"):
+        value = getattr(options, name)
+        if value is not None:
+            arguments += [f"--{name}", str(value)]
+    try:
+        return HubProcess(arguments, environ)
+    except (RuntimeError, OSError) as error:
+        _say(f"no hub, the job runs without telemetry: {error}")
+        return None
+
+
+def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: bool) -> float:
+    """Return the seconds between two exports; OTEL_METRIC_EXPORT_INTERVAL is for an endpoint of the user's own."""
+    if options.interval is not None:
+        return float(options.interval)
+    given = None if own else setting(environ, "", None, "OTEL_METRIC_EXPORT_INTERVAL")
+    try:
+        return given.seconds() if given else INTERVAL
+    except ValueError as error:
+        _say(f"{error}; {INTERVAL:g} s is taken")
+        return INTERVAL
+
+
+def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) -> str:
+    again = ["tachograph", "hub", "--run-id", run]
+    if options.store is not None:
+        again += ["--store", str(options.store)]
+    shown = f"{shlex.join(again)} shows it again"
+    if not said:
+        return f"the hub did not say what was recorded; {shown}"
+    lost = [_lost(process) for process in said.get("lost", [])]
+    numbers = (
+        f"{said['points']} points and {said.get('events', 0)} events were recorded, {said.get('dropped', 0)} dropped"
+    )
+    return "; ".join([numbers, *lost, shown])
+
+
+def _lost(process: Mapping[str, Any]) -> str:
+    rank, role = process.get("rank"), process.get("role")
+    who = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
+    return f"{who} was lost, its last export at {process.get('last_export')}"
+
+
+def _explain(program: str, code: int) -> None:
+    why = "there is no such program" if code == NOT_FOUND else "it cannot be run"
+    _say(f"{program}: {why}")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"tachograph: {line}\n")
+    sys.stderr.flush()
+
+
+def _nothing(*_: object) -> None:
+    """Say nothing."""

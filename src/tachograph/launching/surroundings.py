@@ -1,0 +1,58 @@
+"""The environment of a job: what ``tachograph run`` adds to its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+
+
+def surroundings(
+    environ: Mapping[str, str],
+    *,
+    endpoint: str,
+    hub: bool,
+    run_id: str,
+    interval: float,
+    prof: Sequence[str] = (),
+    instrument: str = "own",
+    wait_counters: bool = False,
+) -> dict[str, str]:
+    """Return the variables for a job whose processes send to ``endpoint``.
+
+    Args:
+        environ: the variables that it would have without us; ``OTEL_*`` stay as they are.
+        endpoint: the base URL that OTLP goes to.
+        hub: whether that is our hub, which the user's ``OTEL_EXPORTER_*`` do not concern.
+        run_id: the run's id.
+        interval: seconds between two exports.
+        prof: patterns of functions to profile.
+        instrument: ``own`` or ``all``.
+        wait_counters: measure torch's WaitCounters.
+    """
+    made = {
+        **environ,
+        "TACHOGRAPH_ENDPOINT": endpoint,
+        "TACHOGRAPH_INTERVAL": f"{interval * 1000:g}",
+        "TACHOGRAPH_RUN": run_id,
+        "TACHOGRAPH_START_NS": environ.get("TACHOGRAPH_START_NS") or str(time.time_ns()),
+        "TACHOGRAPH_PROF": "\n".join(prof),
+        "TACHOGRAPH_INSTRUMENT": instrument,
+        "PYTHONPATH": _in_front(str(BOOTSTRAP), environ.get("PYTHONPATH", "")),
+    }
+    for variable, wanted in (("TACHOGRAPH_HUB", hub), ("TACHOGRAPH_WAIT_COUNTERS", wait_counters)):
+        if wanted:
+            made[variable] = "1"
+    # A run inside of a run is a job of its own; the mark of a rank around it would silence all of it.
+    made.pop("TACHOGRAPH_OWNER", None)
+    return made
+
+
+def _in_front(folder: str, path: str) -> str:
+    # An empty PYTHONPATH counts as unset; a trailing separator would stand for the working directory.
+    return (
+        os.pathsep.join([folder, *(entry for entry in path.split(os.pathsep) if entry != folder)]) if path else folder
+    )

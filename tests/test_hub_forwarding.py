@@ -1,0 +1,159 @@
+"""Forwarding: another receiver gets all that the hub gets, and never slows or stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import time
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from hubs import JSON, PROTOBUF, ask, points, request, serving
+from receivers import dropped, receiving, silent
+from servers import free_port, wait_until
+from tachograph.hub.forwarding import SENDER, Forwarding
+from tachograph.otlp.json import JsonText
+from tachograph.registry import Registry
+
+
+def spans(count: int) -> ExportTraceServiceRequest:
+    """Return a request with some spans."""
+    made = ExportTraceServiceRequest()
+    scope = made.resource_spans.add().scope_spans.add()
+    for _ in range(count):
+        scope.spans.add(name="s", trace_id=b"t" * 16, span_id=b"s" * 8)
+    return made
+
+
+def logs(count: int) -> ExportLogsServiceRequest:
+    """Return a request with some log records."""
+    made = ExportLogsServiceRequest()
+    scope = made.resource_logs.add().scope_logs.add()
+    for i in range(count):
+        scope.log_records.add(time_unix_nano=i + 1).body.int_value = i
+    return made
+
+
+def test_everything_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    """All signals arrive at the other receiver, in order, as protobuf with gzip, whatever form they came in."""
+    sent = request(1.0, 2.0)
+    with receiving() as there:
+        forwarding = Forwarding(there.url.removesuffix("/v1/metrics"), Registry(), {})
+        with serving(tmp_path, forwarding=forwarding) as hub:
+            assert ask(hub.url, "/v1/metrics", sent.SerializeToString(), content_type=PROTOBUF).status == 200
+            line = JsonText(lambda: None).line(sent)
+            assert ask(hub.url, "/v1/metrics", line, content_type=JSON).status == 200
+            assert ask(hub.url, "/v1/logs", logs(1).SerializeToString(), content_type=PROTOBUF).status == 200
+            assert ask(hub.url, "/v1/traces", spans(1).SerializeToString(), content_type=PROTOBUF).status == 200
+            assert ask(hub.url, "/v1/traces", b"\xff", content_type=PROTOBUF).status == 400
+            assert forwarding.flush(10)
+        forwarding.close(1)
+    assert [path for path, _, _ in there.requests] == ["/v1/metrics", "/v1/metrics", "/v1/logs", "/v1/traces"]
+    assert {headers["Content-Type"] for _, headers, _ in there.requests} == {PROTOBUF}
+    bodies = [gzip.decompress(body) for _, _, body in there.requests]
+    assert [ExportMetricsServiceRequest.FromString(body) for body in bodies[:2]] == [sent, sent]
+    assert ExportLogsServiceRequest.FromString(bodies[2]) == logs(1)
+    assert ExportTraceServiceRequest.FromString(bodies[3]) == spans(1)
+
+
+def test_a_dead_receiver_slows_nothing(tmp_path: Path) -> None:
+    """With nobody there, or somebody who never answers, the hub answers as fast as ever; the loss is counted."""
+    with silent() as port:
+        for where in (f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{port}"):
+            registry = Registry()
+            forwarding = Forwarding(where, registry, {})
+            with serving(tmp_path, forwarding=forwarding) as hub:
+                began = time.monotonic()
+                for _ in range(20):
+                    body = request(1.0, 2.0, 3.0).SerializeToString()
+                    assert ask(hub.url, "/v1/metrics", body, content_type=PROTOBUF).status == 200
+                assert time.monotonic() - began < 5
+                assert points(hub.url) == 60
+            began = time.monotonic()
+            forwarding.close(0.3)
+            assert time.monotonic() - began < 2
+            assert dropped(registry) == {"shutdown": 60}
+
+
+def test_what_waits_is_bounded() -> None:
+    """Beyond its limit the oldest is dropped, and counted in points, records and spans."""
+    registry = Registry()
+    body = request(1.0, 2.0).SerializeToString()
+    forwarding = Forwarding(f"http://127.0.0.1:{free_port()}", registry, {}, limit_bytes=3 * len(body))
+    for _ in range(10):
+        forwarding("metrics", body, request(1.0, 2.0))
+    forwarding("logs", logs(5).SerializeToString(), logs(5))
+    forwarding("traces", spans(7).SerializeToString(), spans(7))
+    forwarding.close(0.1)
+    found = dropped(registry)
+    assert sum(found.values()) == 10 * 2 + 5 + 7
+    assert found["queue_full"] >= 12
+
+
+def test_what_the_other_rejects_is_counted() -> None:
+    """A partial success of any signal, and a refusal, are counted as rejected."""
+    metrics, log_answer, trace = (
+        ExportMetricsServiceResponse(),
+        ExportLogsServiceResponse(),
+        ExportTraceServiceResponse(),
+    )
+    metrics.partial_success.rejected_data_points = 1
+    log_answer.partial_success.rejected_log_records = 2
+    trace.partial_success.rejected_spans = 3
+    answers: list[tuple[int, dict[str, str], bytes]] = [
+        (200, {}, answer.SerializeToString()) for answer in (metrics, log_answer, trace)
+    ]
+    registry = Registry()
+    with receiving(*answers, (400, {}, b""), (200, {}, b"\xff<html>")) as there:
+        forwarding = Forwarding(there.url.removesuffix("/v1/metrics"), registry, {})
+        forwarding("metrics", b"", request(1.0, 2.0))
+        forwarding("logs", b"", logs(3))
+        forwarding("traces", b"", spans(4))
+        forwarding("traces", b"", spans(4))
+        forwarding("traces", b"", spans(4))
+        forwarding.flush(10)
+        forwarding.close(1)
+    assert dropped(registry) == {"rejected": 1 + 2 + 3 + 4}
+
+
+def test_the_users_headers_go_along() -> None:
+    """Headers for the other receiver come from OpenTelemetry's variable; its protocol does not count."""
+    environ = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    with receiving() as there:
+        forwarding = Forwarding(there.url.removesuffix("/v1/metrics"), Registry(), environ)
+        forwarding("metrics", b"", request(1.0))
+        assert forwarding.flush(10)
+        forwarding.close(1)
+    headers = {name.lower(): value for name, value in there.requests[0][1].items()}
+    assert headers["authorization"] == "Bearer x"
+    assert headers[SENDER] == forwarding.sender
+
+
+def test_a_hub_that_forwards_to_itself_does_not_go_round_in_circles(tmp_path: Path) -> None:
+    """A request that comes back is received, and not passed on again."""
+    with contextlib.ExitStack() as stack:
+        port = free_port()
+        forwarding = Forwarding(f"http://127.0.0.1:{port}", Registry(), {})
+        hub = stack.enter_context(serving(tmp_path, forwarding=forwarding, port=port))
+        assert ask(hub.url, "/v1/metrics", request(1.0).SerializeToString(), content_type=PROTOBUF).status == 200
+        wait_until(lambda: points(hub.url) >= 2, 10)
+        time.sleep(0.3)
+        assert points(hub.url) == 2
+        forwarding.close(1)
+
+
+@pytest.mark.parametrize("url", ["", "localhost", "ftp://localhost", "http://", "http://localhost:x"])
+def test_a_wrong_url_is_an_error(url: str) -> None:
+    """What is no URL is refused before anything starts."""
+    with pytest.raises(ValueError, match=r"URL|empty"):
+        Forwarding(url, Registry(), {})
