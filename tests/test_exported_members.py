@@ -14,20 +14,27 @@ PUBLIC = {
     "tachograph": [
         "ConsoleMetricHandler",
         "Instrument",
+        "Metric",
         "MetricData",
+        "MetricGroup",
         "MetricHandler",
+        "MetricScale",
         "NullMetricHandler",
         "Pipeline",
         "__version__",
         "configure",
         "declare",
         "elastic",
+        "metric",
         "monitor",
         "prof",
+        "progress",
         "put_metric",
         "shutdown",
         "start",
+        "task",
         "testing",
+        "workflow",
     ],
     "tachograph.elastic": [
         "ConsoleMetricHandler",
@@ -47,6 +54,7 @@ PUBLIC = {
         "publish_metric",
         "put_metric",
     ],
+    "tachograph.metric": ["Metric", "MetricGroup", "MetricScale", "progress", "task", "workflow"],
     "tachograph.monitor": [
         "Aggregation",
         "COUNT",
@@ -111,6 +119,7 @@ def test_no_such_name() -> None:
         "import tachograph",
         "from tachograph import prof, put_metric, configure, declare; put_metric('a', 1)",
         "from tachograph.monitor import *; Stat('a', [MEAN, P99], 60.0).add(1)",
+        "from tachograph.metric import *; Metric('a').record(1); list(progress([1])); task(print)()",
     ],
 )
 def test_import_loads_nothing_heavy(statement: str) -> None:
@@ -118,4 +127,4 @@ def test_import_loads_nothing_heavy(statement: str) -> None:
     program = f"{statement}; import sys; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert "tachograph" in loaded
-    assert not {"opentelemetry", "numpy", "torch", "prometheus_client", "grpc"} & set(loaded)
+    assert not {"opentelemetry", "numpy", "torch", "prometheus_client", "grpc", "tqdm"} & set(loaded)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
-    from tachograph import elastic, monitor, testing
+    from tachograph import elastic, metric, monitor, testing
     from tachograph.declaration import declare
     from tachograph.elastic import (
         ConsoleMetricHandler,
@@ -24,46 +24,60 @@ if TYPE_CHECKING:
         put_metric,
     )
     from tachograph.instrument import Instrument
+    from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline import Pipeline
     from tachograph.starting import shutdown, start
 
 __all__ = [
     "ConsoleMetricHandler",
     "Instrument",
+    "Metric",
     "MetricData",
+    "MetricGroup",
     "MetricHandler",
+    "MetricScale",
     "NullMetricHandler",
     "Pipeline",
     "__version__",
     "configure",
     "declare",
     "elastic",
+    "metric",
     "monitor",
     "prof",
+    "progress",
     "put_metric",
     "shutdown",
     "start",
+    "task",
     "testing",
+    "workflow",
 ]
 
 _HOME = {
     "ConsoleMetricHandler": "elastic",
     "Instrument": "instrument",
+    "Metric": "metric",
     "MetricData": "elastic",
+    "MetricGroup": "metric",
     "MetricHandler": "elastic",
+    "MetricScale": "metric",
     "NullMetricHandler": "elastic",
     "Pipeline": "pipeline",
     "configure": "elastic",
     "declare": "declaration",
     "prof": "elastic",
+    "progress": "metric",
     "put_metric": "elastic",
     "shutdown": "starting",
     "start": "starting",
+    "task": "metric",
+    "workflow": "metric",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"elastic", "monitor", "testing"}:
+    if name in {"elastic", "metric", "monitor", "testing"}:
         return import_module(f"tachograph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tachograph' has no attribute {name!r}")

@@ -25,7 +25,7 @@ class Feed(Protocol):
     """Where a pipeline's events come from; see :class:`EventFeed`."""
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return how many wait at least; more than none where somebody may still feed some."""
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
@@ -59,7 +59,7 @@ class EventFeed:
         self._failed: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._journal)
+        return len(self._journal) or int(bool(self._journal.feeders))
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None

@@ -1,0 +1,241 @@
+"""A curve: the points of one metric in one execution, on their way into the journal.
+
+Recording appends to a list; a fold takes the list's content out. Like the accumulators' it never waits for its lock
+where its own thread may hold it, and who finds the lock taken leaves what it has to the one that folds.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Any
+
+from tachograph import throttle
+from tachograph.accumulators import LastValue
+from tachograph.journal import Journal
+from tachograph.points import AttributeValue
+from tachograph.registry import Registry
+from tachograph.throttle import STRIDE, Point
+from tachograph.values import Number, Pending
+
+POINT = "tachograph.metric"
+CHUNK = 512 * STRIDE
+LIMIT = 65_536 * STRIDE
+_NANO = 1e9
+# From CPython 3.11 on, other threads and signal handlers run only after a call or a jump back: a stretch without any is
+# one step (Python/ceval.c, CHECK_EVAL_BREAKER). Without that, every value goes through the buffer.
+ATOMIC = (
+    sys.implementation.name == "cpython"
+    and sys.version_info >= (3, 11)
+    and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
+
+
+class Curve:
+    """Everything that recording one metric needs.
+
+    Attributes:
+        buffer: what was recorded and is not folded: value, x or None, and time in turn, added in one step.
+        due: when the next fold is due, on the execution's clock.
+        until: to when a value is held back without the buffer, if it is a float and its x does not go back.
+        x: of the value that was held back last, or of the last one before it.
+        last, moment, low, low_x, high, high_x, count: what values come to that were held back without the buffer: the
+            last one, its time, the extremes with their x, and how many there are. All of it is older than the buffer.
+        start: when the execution began, on its clock.
+        gauge: its accumulator; the value that was recorded last is put there with each value.
+        labels: what each point says of the metric.
+        late: values were recorded that are still on their way from a device.
+
+    Args:
+        labels: see above.
+        gauge: see above.
+        journal: where the points go.
+        registry: where losses are counted.
+        clock: seconds; of the times in the buffer.
+        start: when the execution began, on that clock.
+        run_start: when the run began, in nanoseconds since 1970.
+        branch: the number of the first branch.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_interval",
+        "_journal",
+        "_lock",
+        "_registry",
+        "_run_start",
+        "_state",
+        "buffer",
+        "count",
+        "due",
+        "gauge",
+        "high",
+        "high_x",
+        "labels",
+        "last",
+        "late",
+        "low",
+        "low_x",
+        "moment",
+        "start",
+        "until",
+        "x",
+    )
+
+    def __init__(
+        self,
+        labels: Mapping[str, AttributeValue],
+        gauge: LastValue,
+        *,
+        journal: Journal,
+        registry: Registry,
+        clock: Callable[[], float],
+        start: float,
+        run_start: int,
+        branch: int = 0,
+    ) -> None:
+        self.labels = labels
+        self.gauge = gauge
+        self.late = False
+        self.buffer: Any = []
+        self.due = -inf
+        self._interval = inf
+        self._journal, self._registry = journal, registry
+        self._clock, self.start, self._run_start = clock, start, run_start
+        self._lock = threading.Lock()
+        self._state = throttle.begin(branch)
+        self.last = self.moment = 0.0
+        self.low_x: Number = 0
+        self.high_x: Number = 0
+        self.x: Number = inf
+        self.until = -inf
+        self.count = 0
+        self.low, self.high = inf, -inf
+
+    def _take(self) -> None:
+        """Fold what was held back without the buffer; nothing more is, until the end of the fold."""
+        # Without a call up to the second line, so that ATOMIC holds here, too.
+        found = self.last, self.x, self.moment, self.low, self.low_x, self.high, self.high_x, self.count
+        self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
+        last, x, moment, low, low_x, high, high_x, count = found
+        if count:
+            place = self._state.branch, low, float(low_x), high, float(high_x), count, 0
+            self._state = throttle.hold(self._state, Point(last, float(x), moment, *place), timed=x.__class__ is float)
+
+    def allow(self, a_second: float | None) -> None:
+        """Let so many points a second through, if that is more than so far; None for all."""
+        interval, before = 0.0 if a_second is None else 1 / a_second, self._interval
+        if interval >= before:
+            return
+        with self._lock:
+            self._interval = interval
+            if before < inf:
+                self.due = self._state.due - (before - interval) if interval else -inf
+                self._state = self._state._replace(due=self.due)
+
+    def fold(self, now: float) -> None:
+        """Fold what was recorded until now, and let go what is due by then."""
+        while not self._lock.locked():
+            with self._lock:
+                arrived = self._fold()
+                self._send(now)
+            if not self.buffer or not arrived:
+                break
+        if len(self.buffer) >= LIMIT:
+            self._drop_half()
+
+    def _drop_half(self) -> None:
+        """Make room where nothing can be folded: the values of a device do not arrive."""
+        if self._lock.locked():
+            return
+        with self._lock:
+            lost = len(self.buffer) // 2 // STRIDE
+            del self.buffer[: lost * STRIDE]
+        self._registry.count_dropped("overflow", "journal", lost)
+
+    def pass_on(self, *, everything: bool = False) -> bool:
+        """Fold, and let go what is due now.
+
+        Args:
+            everything: what is held back, too: somebody wants all that was recorded so far.
+
+        Returns:
+            False where a fold is under way, or values are still on their way from a device.
+        """
+        if self._lock.locked():
+            return False
+        if not self.buffer and not self.count and not self._state.held:
+            return True
+        with self._lock:
+            arrived = self._fold()
+            state, interval = self._state, self._interval
+            now = self._clock()
+            self._state = throttle.let_go(state, now, interval)
+            if everything:
+                self._state = throttle.let_all_go(self._state, interval)
+            self._send(now)
+        return arrived
+
+    def give_up(self) -> None:
+        """Count what has not arrived from a device: the process ends."""
+        lost = len(self.buffer) // STRIDE
+        if lost:
+            self.buffer.clear()
+            self._registry.count_dropped("shutdown", "journal", lost)
+
+    def _fold(self) -> bool:
+        """Fold the buffer, up to the first value that has not arrived; False where there is one."""
+        buffer = self.buffer
+        self._take()
+        while buffer:
+            chunk = buffer[:CHUNK]
+            if self.late:
+                chunk = self._arrived(chunk)
+                if not chunk:
+                    return False
+            before = self._state
+            del buffer[: len(chunk)]
+            try:
+                self._state = throttle.fold(before, chunk, self.start, self._interval)
+            except BaseException:  # an interrupt: the chunk is either folded or back in the buffer
+                if self._state is before:
+                    buffer[:0] = chunk
+                raise
+        self.late = False
+        return True
+
+    def _arrived(self, chunk: list[Any]) -> list[Any]:
+        """Return the chunk as far as its values have arrived, as numbers."""
+        for place in range(0, len(chunk), STRIDE):
+            found = chunk[place]
+            if isinstance(found, Pending):
+                if not found.ready():
+                    return chunk[:place]
+                chunk[place] = found.value()
+                if place + STRIDE == len(self.buffer):
+                    self.gauge._value = chunk[place]  # noqa: SLF001 - as recording does
+        return chunk
+
+    def _send(self, now: float) -> None:
+        """Log the points that are ready."""
+        state = self._state
+        if self._interval:
+            self.due = state.due
+        if state.nonfinite:
+            self.gauge.losses.nonfinite += state.nonfinite
+        if state.ready:
+            wall, append = time.time_ns(), self._journal.append
+            for point in state.ready:
+                at = wall if point.moment == now else wall - int((now - point.moment) * _NANO)
+                append(POINT, at, (_attributes, self.labels, point, at - self._run_start))
+        self._state = throttle.taken(state)
+        if ATOMIC and not self.buffer:
+            self.x, self.until = state.x, self.due
+
+
+def _attributes(labels: Mapping[str, AttributeValue], point: Point, nanoseconds: int) -> Mapping[str, AttributeValue]:
+    """Return a point as it leaves."""
+    return {**labels, **throttle.attributes(point), "elapsed": nanoseconds / _NANO}
