@@ -428,3 +428,43 @@ def test_the_run_has_one_id(tmp_path: Path) -> None:
     assert run_id_of_command({}, ["torchrun", "--nproc-per-node", "2", "train.py"]).startswith("train-20")
     assert value({"intValue": "1"}) == 1
     assert tmp_path.exists()
+
+
+def test_wait_counters_are_measured_where_asked_for(tmp_path: Path) -> None:
+    """With ``--wait-counters`` a WaitCounter that the script opens is a histogram; without, there is none."""
+    pytest.importorskip("torch")
+    program = """
+        import torch.monitor
+        with torch.monitor._WaitCounter("pytorch.wait_counter.test").guard():
+            pass
+    """
+    found = {}
+    for options in ((), ("--wait-counters",)):
+        with receiving() as receiver:
+            assert run_program(tmp_path, program, options=to(receiver, *options)).returncode == 0
+            found[options] = b"torch.wait.duration" in b"".join(body for _, _, body in receiver.requests)
+    assert found == {(): False, ("--wait-counters",): True}
+
+
+def test_other_instrumentors_load_only_where_asked_for(tmp_path: Path) -> None:
+    """``--instrument all`` loads the instrumentors of other packages, once; without it none of them is touched."""
+    package = tmp_path / "packages"
+    (package / "other-1.0.dist-info").mkdir(parents=True)
+    (package / "other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (package / "other-1.0.dist-info" / "entry_points.txt").write_text(
+        "[opentelemetry_instrumentor]\nother = other_instrumentor:Other\n"
+    )
+    (package / "other_instrumentor.py").write_text(
+        "from opentelemetry.instrumentation.instrumentor import BaseInstrumentor\n"
+        "class Other(BaseInstrumentor):\n"
+        "    def instrumentation_dependencies(self): return ()\n"
+        "    def _instrument(self, **kwargs): print('instrumented')\n"
+        "    def _uninstrument(self, **kwargs): pass\n"
+    )
+    printed = {}
+    for choice in ("own", "all"):
+        with receiving() as receiver:
+            options = to(receiver, "--instrument", choice)
+            done = run_program(tmp_path, "print('job')", options=options, PYTHONPATH=str(package))
+            printed[choice] = done.stdout
+    assert printed == {"own": "job\n", "all": "instrumented\njob\n"}
