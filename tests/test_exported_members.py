@@ -30,6 +30,7 @@ PUBLIC = {
         "prof",
         "progress",
         "put_metric",
+        "runs",
         "shutdown",
         "start",
         "task",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
-    from tachograph import elastic, metric, monitor, testing
+    from tachograph import elastic, metric, monitor, runs, testing
     from tachograph.declaration import declare
     from tachograph.elastic import (
         ConsoleMetricHandler,
@@ -47,6 +47,7 @@ __all__ = [
     "prof",
     "progress",
     "put_metric",
+    "runs",
     "shutdown",
     "start",
     "task",
@@ -77,7 +78,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"elastic", "metric", "monitor", "testing"}:
+    if name in {"elastic", "metric", "monitor", "runs", "testing"}:
         return import_module(f"tachograph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tachograph' has no attribute {name!r}")

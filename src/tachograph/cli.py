@@ -1,4 +1,4 @@
-"""The command ``tachograph``: ``run`` and ``hub``."""
+"""The command ``tachograph``: ``run``, ``hub``, ``export`` and ``runs``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tachograph.version import __version__
 _COMMANDS = {
     "run": ("tachograph.launching.run", "run a job, and record all of its processes"),
     "hub": ("tachograph.hub.command", "receive OTLP, keep it, and serve /metrics for a whole node"),
+    "export": ("tachograph.runs.export_command", "write a run's points and events as CSV or JSON lines"),
+    "runs": ("tachograph.runs.command", "list, show and prune the runs that were recorded"),
 }
 _WRONG_USAGE = 2
 
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    commands = "\n".join(f"  {name:6}{line}" for name, (_, line) in _COMMANDS.items())
+    commands = "\n".join(f"  {name:8}{line}" for name, (_, line) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="tachograph",
         usage="tachograph COMMAND [options]",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
+from tachograph.hub.arrived import Arrived, arrived
 from tachograph.hub.lanes import plain_attributes
+from tachograph.hub.points import Points, Told, told
 from tachograph.hub.store import Store
 from tachograph.journal import SCHEMA
 from tachograph.points import AttributeValue
@@ -30,10 +33,11 @@ class Record(NamedTuple):
         seq: its number in the stream.
         time: nanoseconds since the epoch.
         observed: the same, of when it was logged.
-        data: the record itself, as protobuf.
+        data: the record itself, as protobuf; empty where it is told.
         newer: its schema is one that this version does not know: it is kept, and not looked into.
         reason: where it is the last of its process: why that ended.
         numbered: the sender gave it its number, so that a gap shows.
+        told: what it says of a curve; None for all other events.
     """
 
     stream: str
@@ -46,6 +50,7 @@ class Record(NamedTuple):
     newer: bool
     reason: str
     numbered: bool
+    told: Told | None
 
 
 class Event(NamedTuple):
@@ -72,19 +77,20 @@ def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
     for scope_logs in logs.scope_logs:
         scope = scope_logs.scope.name
         for record in scope_logs.log_records:
-            data = record.SerializeToString(deterministic=True)
             seq, stream, schema = _ours(record)
-            numbered = isinstance(seq, int) and isinstance(stream, str) and 0 < seq <= _LARGEST and bool(stream)
-            if not numbered:
-                digest = hashlib.blake2b(scope.encode() + b"\0" + data, digest_size=8).digest()
-                seq, stream = int.from_bytes(digest, "big") >> (64 - _SEQ_BITS), f"content:{instance}"
             observed = min(record.observed_time_unix_nano, _LARGEST)
             time = min(record.time_unix_nano or observed, _LARGEST)
             name, newer = record.event_name, isinstance(schema, int) and schema > SCHEMA
+            numbered = isinstance(seq, int) and isinstance(stream, str) and 0 < seq <= _LARGEST and bool(stream)
+            curve = told(record, int(seq), time) if numbered and not newer else None
+            data = b"" if curve else record.SerializeToString(deterministic=True)
+            if not numbered:
+                digest = hashlib.blake2b(scope.encode() + b"\0" + data, digest_size=8).digest()
+                seq, stream = int.from_bytes(digest, "big") >> (64 - _SEQ_BITS), f"content:{instance}"
             reason = ""
             if name == END and not newer:
                 reason = str(dict(plain_attributes(record.attributes)).get("reason", ""))
-            yield Record(str(stream), int(seq or 0), time, observed, name, scope, data, newer, reason, numbered)
+            yield Record(str(stream), int(seq or 0), time, observed, name, scope, data, newer, reason, numbered, curve)
 
 
 def _ours(record: LogRecord) -> list[Any]:
@@ -101,17 +107,16 @@ def _ours(record: LogRecord) -> list[Any]:
 class _Stream:
     """What came of one stream: a gap is what its highest number exceeds the number of its records by."""
 
-    __slots__ = ("gap", "highest", "lost", "received", "row")
+    __slots__ = ("arrived", "gap", "lost", "row")
 
-    def __init__(self, row: int, highest: int = 0, received: int = 0) -> None:
+    def __init__(self, row: int, numbers: Arrived) -> None:
         self.row = row
-        self.highest = highest
-        self.received = received
-        self.gap = self.lost = highest - received
+        self.arrived = numbers
+        self.gap = self.lost = numbers.highest - numbers.count
 
     def settle(self) -> int:
         """Return how many more are lost: a gap counts once it is as old as two calls."""
-        gap = self.highest - self.received
+        gap = self.arrived.highest - self.arrived.count
         lost = min(gap, self.gap)
         self.gap = gap
         more = max(0, lost - self.lost)
@@ -138,29 +143,31 @@ class Events:
             process: the number of the process in the store.
             found: its records.
         """
-        new = []
-        for record in found:
-            stream = self._streams.get(record.stream) or self._stream(connection, record.stream, process)
-            values = (stream.row, *record[1:7])
-            if connection.execute("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", values).rowcount == 1:
-                new.append(record)
+        new: list[Record] = []
+        for name, of_stream in groupby(found, key=lambda record: record.stream):
+            stream = self._streams.get(name) or self._stream(connection, name, process)
+            fresh = [record for record in of_stream if self._insert(connection, stream, record)]
+            curves = [(record.seq, record.time, record.told) for record in fresh if record.told]
+            if curves:
+                Points(connection, stream.row).add(curves)
+            stream.arrived.save(connection, stream.row)
+            new += fresh
         return new
 
-    def note(self, new: Iterable[Record]) -> None:
-        """Note what is new in the streams, once it is committed."""
-        for record in new:
-            stream = self._streams.get(record.stream)
-            if record.numbered and stream is not None:
-                stream.received += 1
-                stream.highest = max(stream.highest, record.seq)
+    def _insert(self, connection: sqlite3.Connection, stream: _Stream, record: Record) -> bool:
+        """Insert an event, unless it is a curve's; tell whether it was not there yet."""
+        if record.numbered and not stream.arrived.add(record.seq):
+            return False
+        if record.told is not None:
+            return True
+        values = (stream.row, *record[1:7])
+        inserted = connection.execute("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        return inserted.rowcount == 1
 
     def _stream(self, connection: sqlite3.Connection, name: str, process: int) -> _Stream:
         connection.execute("INSERT OR IGNORE INTO stream (name, process) VALUES (?, ?)", (name, process))
         ((row,),) = connection.execute("SELECT id FROM stream WHERE name = ?", (name,))
-        ((highest, received),) = connection.execute(
-            "SELECT coalesce(max(seq), 0), count(*) FROM event WHERE stream = ?", (row,)
-        )
-        found = _Stream(row) if name.startswith("content:") else _Stream(row, highest, received)
+        found = _Stream(row, arrived(connection, row))
         if len(self._streams) >= _STREAMS:  # what is forgotten is read from the file again
             del self._streams[next(iter(self._streams))]
         self._streams[name] = found
@@ -191,10 +198,11 @@ class Events:
             " WHERE event.rowid > ? AND (? IS NULL OR event.name = ?) ORDER BY event.rowid LIMIT ?",
             *(after, name, name, limit),
         )
-        return [_event(row) for row in found]
+        return [event_of(row) for row in found]
 
 
-def _event(row: tuple[Any, ...]) -> Event:
+def event_of(row: Sequence[Any]) -> Event:
+    """Return an event from a row: number, name, both times, scope, stream, number in it, record."""
     number, name, time, observed, scope, stream, seq, data = row
     record = LogRecord.FromString(data)
     plain = dict(plain_attributes(record.attributes))

@@ -58,7 +58,6 @@ class Run:
             for process, _, _ in found:
                 process.row = 0
             raise
-        self.events.note(record for _, _, record in new)
         return new, count
 
     def close(self) -> None:

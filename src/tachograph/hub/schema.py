@@ -65,21 +65,51 @@ MIGRATIONS = (
         PRIMARY KEY (stream, seq)
     );
     CREATE INDEX event_time ON event (time);
-    CREATE TABLE block (                 -- the points of a curve, packed float64
-        series INTEGER NOT NULL,
-        branch TEXT NOT NULL,
+    CREATE TABLE arrived (               -- the numbers of a stream that have arrived: ranges
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        first INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        PRIMARY KEY (stream, first)
+    ) WITHOUT ROWID;
+    CREATE TABLE definition (            -- the latest word on each metric
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        execution INTEGER NOT NULL,      -- number of the task; 0 for the process
+        metric TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        time INTEGER NOT NULL,
+        about TEXT NOT NULL,             -- its attributes as JSON
+        PRIMARY KEY (stream, execution, metric)
+    ) WITHOUT ROWID;
+    CREATE TABLE curve (
+        id INTEGER PRIMARY KEY,
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        execution INTEGER NOT NULL,
+        metric TEXT NOT NULL,
+        chart TEXT NOT NULL,             -- the metric's group, or empty
+        UNIQUE (stream, execution, metric)
+    );
+    CREATE TABLE block (                 -- points of a branch of a curve, packed: see blocks.py
+        id INTEGER PRIMARY KEY,
+        curve INTEGER NOT NULL REFERENCES curve (id),
+        branch INTEGER NOT NULL,
+        level INTEGER NOT NULL,          -- blocks of a level are joined when there are many; 2 is for good
         seq0 INTEGER NOT NULL,
+        seq1 INTEGER NOT NULL,
         n INTEGER NOT NULL,
-        t0 REAL NOT NULL,
-        t1 REAL NOT NULL,
+        t0 INTEGER NOT NULL,
+        t1 INTEGER NOT NULL,
         x0 REAL NOT NULL,
         x1 REAL NOT NULL,
-        min REAL,
+        min REAL,                        -- of finite values
         max REAL,
         nonfinite INTEGER NOT NULL,
-        data BLOB NOT NULL,
-        PRIMARY KEY (series, branch, seq0)
+        crc INTEGER NOT NULL,            -- CRC-32 of the three below: SQLite has no checksums
+        form TEXT NOT NULL,
+        pairs BLOB NOT NULL,
+        rest BLOB NOT NULL
     );
+    CREATE INDEX block_level ON block (curve, branch, level);
+    CREATE INDEX block_order ON block (curve, seq0);
     """,
 )
 

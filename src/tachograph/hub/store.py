@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tachograph.hub.claim import Claim
 from tachograph.hub.schema import NewerSchema, migrate
 from tachograph.identity.run_id import file_safe
 
@@ -48,32 +49,39 @@ class Store:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             # SQLite gives its -wal and -shm files the permissions of this one.
+            self._claim = Claim(self.path)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             why = f"the store cannot be written: {error.strerror}"
             raise StoreError(error.errno, why, str(self.path)) from error
         self._lock = threading.Lock()
-        with self._named_errors():
-            self._connection = self._open()
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
-                migrate(self._connection)
-                self._check()
-                self._checkpoints = self._open()
-            except BaseException:
-                self._connection.close()
-                raise
+        try:
+            with self._named_errors():
+                self._connection, self._checkpoints = self._begin()
+        except BaseException:
+            self._claim.release()
+            raise
+
+    def _begin(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Return the connection for everything, and the one for checkpoints."""
+        connection = self._open()
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
+            migrate(connection)
+            # Read the schema and the ends of the tables: damage there would show when it is too late for a message.
+            connection.execute("SELECT max(id) FROM process").fetchone()
+            connection.execute("SELECT max(rowid) FROM event").fetchone()
+            connection.execute("SELECT max(id) FROM block").fetchone()
+            return connection, self._open()
+        except BaseException:
+            connection.close()
+            raise
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
-
-    def _check(self) -> None:
-        """Read the schema and the ends of the tables: damage there would show when it is too late for a message."""
-        self._connection.execute("SELECT max(id) FROM process").fetchone()
-        self._connection.execute("SELECT max(rowid) FROM event").fetchone()
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -146,6 +154,7 @@ class Store:
         with self._lock, contextlib.suppress(sqlite3.Error):
             self._checkpoints.close()
             self._connection.close()
+        self._claim.release()
 
 
 def path_of(folder: Path, run: str) -> Path:

@@ -1,0 +1,160 @@
+"""The runs of a store: which there are, and which may go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from tachograph.hub.claim import SUFFIX as LOCK
+from tachograph.hub.claim import Claim
+from tachograph.hub.store import SUFFIX, StoreError, path_of
+from tachograph.identity.resource import store as default_store
+from tachograph.runs.file import RunFile
+from tachograph.runs.run import Run
+
+_NANO = 1_000_000_000
+
+
+class Summary(NamedTuple):
+    """What there is to know of a run without reading it.
+
+    Attributes:
+        size: bytes on disk.
+        start: of its first process, nanoseconds since the epoch.
+        last: when something was last received, the same.
+        events: how many there are besides the points.
+        in_use: a hub writes it.
+        problem: why it cannot be read; empty where it can.
+    """
+
+    id: str
+    path: Path
+    size: int
+    start: int
+    last: int
+    processes: int
+    points: int
+    events: int
+    in_use: bool
+    problem: str
+
+
+def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
+    """Return the runs of a store, the oldest first.
+
+    Args:
+        store: the folder; by default TACHOGRAPH_STORE's.
+    """
+    found = [_summary(path) for path in _paths(_folder(store))]
+    return sorted(found, key=lambda each: (each.start, each.id))
+
+
+def opened(name: str, store: str | os.PathLike[str] | None = None) -> Run:
+    """Return a run, to read it.
+
+    Args:
+        name: its id.
+        store: the folder; by default TACHOGRAPH_STORE's.
+
+    Raises:
+        LookupError: there is no such run; the message names the nearest one.
+        StoreError: its file is damaged or of a newer version; an ``OSError``.
+    """
+    folder = _folder(store)
+    path = path_of(folder, name)
+    if not path.is_file():
+        ids = [_id(each) for each in _paths(folder)]
+        near = get_close_matches(name, ids, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {len(ids)}" if ids else "there are none"
+        raise LookupError(f"there is no run {name!r:.200} in {folder}: {hint}")
+    return Run(name, path)
+
+
+def superfluous(
+    runs: Sequence[Summary], now: int, *, older: float | None = None, keep: int | None = None, size: int | None = None
+) -> list[Summary]:
+    """Return the runs that shall go, the oldest first; never one that is in use.
+
+    Args:
+        runs: all there are.
+        now: nanoseconds since the epoch.
+        older: seconds: those into which nothing came for longer.
+        keep: those besides so many newest ones.
+        size: bytes: the oldest ones, until the others take no more.
+    """
+    gone = set()
+    total = 0
+    for place, each in enumerate(sorted(runs, key=lambda each: each.last, reverse=True)):
+        total += each.size
+        old = older is not None and each.last < now - older * _NANO
+        if old or (keep is not None and place >= keep) or (size is not None and total > size):
+            gone.add(each.path)
+    return [each for each in runs if each.path in gone and not each.in_use]
+
+
+def delete(run: Summary) -> bool:
+    """Delete a run; False where a hub has begun to write it.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    try:
+        claim = Claim(run.path, alone=True)
+    except BlockingIOError:
+        return False
+    try:
+        for path in (*_files(run.path), claim.path):
+            path.unlink(missing_ok=True)
+    finally:
+        claim.release()
+    return True
+
+
+def _folder(store: str | os.PathLike[str] | None) -> Path:
+    return default_store(os.environ) if store is None else Path(store)
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.joinpath("runs").glob("*" + SUFFIX))
+
+
+def _id(path: Path) -> str:
+    return unquote(path.name.removesuffix(SUFFIX))
+
+
+def _files(path: Path) -> list[Path]:
+    return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
+
+
+def _summary(path: Path) -> Summary:
+    size = sum(each.stat().st_size for each in _files(path) if each.exists())
+    changed = max((each.stat().st_mtime_ns for each in _files(path)[::2] if each.exists()), default=0)
+    start, last, processes, points, events = changed, changed, 0, 0, 0
+    problem = ""
+    try:
+        file = RunFile(path)
+        for first, newest, count in file.rows(
+            "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
+        ):
+            start, last, processes = first or start, newest or changed, count
+        points = sum(row[0] or 0 for row in file.rows("SELECT sum(n) FROM block"))
+        events = sum(row[0] for row in file.rows("SELECT count(*) FROM event"))
+        problem = "; ".join(file.damage)
+    except StoreError as error:
+        problem = str(error.strerror)
+    return Summary(_id(path), path, size, start, last, processes, points, events, in_use(path), problem)
+
+
+def in_use(path: Path) -> bool:
+    """Tell whether a hub writes a run's file."""
+    if not path.with_name(path.name + LOCK).exists():
+        return False
+    try:
+        Claim(path, alone=True).release()
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,82 @@
+"""The file of a run, opened to be read: beside a hub that writes it, and as far as damage allows."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tachograph.hub.schema import MIGRATIONS
+from tachograph.hub.store import StoreError
+
+_BUSY = 5.0  # seconds to wait for a hub that restores the file
+
+
+class RunFile:
+    """A run's file.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        damage: what could not be read so far, one line each.
+
+    Raises:
+        StoreError: it is no file of a run, or of a newer version; an ``OSError``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: list[str] = []
+        try:
+            with self.snapshot() as connection:
+                version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            what = "cannot be read" if isinstance(error, sqlite3.OperationalError) else "is damaged"
+            raise StoreError(errno.EIO, f"the file {what}: {error}", str(path)) from error
+        if version > len(MIGRATIONS):
+            why = f"the file has schema version {version}: a newer Tachograph wrote it, read it with that one"
+            raise StoreError(errno.EPROTO, why, str(path))
+        if version < len(MIGRATIONS):
+            why = (
+                "the file is empty"
+                if not version
+                else f"the file has schema version {version}: no hub has opened it yet"
+            )
+            raise StoreError(errno.EPROTO, why, str(path))
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection that sees the file as it is now, whatever is written meanwhile.
+
+        Raises:
+            sqlite3.DatabaseError: it is damaged.
+        """
+        # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
+        how = "mode=rw" if os.access(self.path.parent, os.W_OK) else "mode=ro&immutable=1"
+        name = f"file:{quote(str(self.path.absolute()))}?{how}"
+        connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            connection.close()
+
+    def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield what a query finds; where the file is damaged, what it has found until then."""
+        try:
+            with self.snapshot() as connection:
+                yield from connection.execute(statement, values)
+        except sqlite3.DatabaseError as error:
+            self.note(str(error))
+
+    def note(self, what: str) -> None:
+        """Note damage, once."""
+        if what not in self.damage:
+            self.damage.append(what)

@@ -1,0 +1,285 @@
+"""One run, read back: its processes, metrics, points and events."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph.hub.blocks import Block, Sample, unpack
+from tachograph.points import AttributeValue
+from tachograph.runs.file import RunFile
+from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
+from tachograph.runs.thinning import Bucket, Raw, thin
+
+if TYPE_CHECKING:
+    from tachograph.hub.events import Event
+
+PAIRS = 2000
+Place = tuple[int, int, int]  # of a block: its id, and its first and last number
+
+
+class Run:
+    """A run that a hub has recorded, or is recording: what was received until then can be read.
+
+    Args:
+        name: its id.
+        path: of its file.
+
+    Attributes:
+        id: see above.
+        path: see above.
+
+    Raises:
+        StoreError: the file is no run's, or of a newer version; an ``OSError``.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.id = name
+        self.path = path
+        self._file = RunFile(path)
+
+    def __repr__(self) -> str:
+        return f"<tachograph run {self.id!r}>"
+
+    @property
+    def damage(self) -> Sequence[str]:
+        """What could not be read so far, because the file is damaged; empty if all is well."""
+        return self._file.damage
+
+    def processes(self) -> list[Process]:
+        """Return the processes, by rank and start."""
+        found: dict[str, Process] = {}
+        for instance, resource, pid, first, last, ended in self._file.rows(
+            "SELECT instance, resource, pid, first_export, last_export, ended FROM process"
+            " JOIN incarnation ON process = id ORDER BY first_export"
+        ):
+            about = _mapping(resource)
+            before = found.get(instance)
+            starts, began = (before.starts + 1, before.first_export) if before else (1, first)
+            rank, role = _rank(about), str(about.get("dl.role", ""))
+            found[instance] = Process(instance, rank, role, pid, starts, began, last, ended, about)
+        return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
+
+    def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
+        """Return the curves, of one metric or all, by metric, rank and start; where there are definitions only, none.
+
+        Raises:
+            LookupError: there is no such metric, or no curve of it in this rank.
+        """
+        found = []
+        for number, metric, chart, execution, stream, resource, about in self._file.rows(
+            "SELECT curve.id, curve.metric, chart, curve.execution, stream.name, resource, about FROM curve"
+            " JOIN stream ON stream.id = curve.stream JOIN process ON process.id = process"
+            " LEFT JOIN definition ON definition.stream = curve.stream"
+            " AND definition.execution = curve.execution AND definition.metric = curve.metric ORDER BY curve.id"
+        ):
+            definition = _mapping(about) if about else {}
+            group = chart or str(definition.get("group", ""))
+            found.append(Curve(metric, group, _rank(_mapping(resource)), execution, stream, definition, number))
+        wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
+        if not wanted and (name is not None or rank is not None):
+            raise LookupError(_missing(self.id, name, rank, found))
+        return sorted(wanted, key=lambda each: (each.metric, each.rank is None, each.rank or 0))
+
+    def metrics(self) -> list[RecordedMetric]:
+        """Return what the run has points of, by name."""
+        curves: dict[str, list[Curve]] = {}
+        for curve in self.curves():
+            curves.setdefault(curve.metric, []).append(curve)
+        about = {
+            row[0]: row[1:]
+            for row in self._file.rows(
+                "SELECT curve, count(DISTINCT branch), sum(n), min(x0), max(x1), min(min), max(max), sum(nonfinite)"
+                " FROM block GROUP BY curve"
+            )
+        }
+        return [
+            metric_of(name, each, [about[one.number] for one in each if one.number in about])
+            for name, each in curves.items()
+        ]
+
+    def definitions(self) -> list[Mapping[str, AttributeValue]]:
+        """Return the latest definition of each metric in each task and start of a process, with its rank."""
+        return [
+            {**_mapping(about), "rank": _rank(_mapping(resource)), "stream": stream, "time_unix_nano": time}  # type: ignore[dict-item]
+            for about, resource, stream, time in self._file.rows(
+                "SELECT about, resource, stream.name, time FROM definition JOIN stream ON stream.id = stream"
+                " JOIN process ON process.id = process ORDER BY definition.metric, stream, execution"
+            )
+        ]
+
+    def points(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Point]:
+        """Return an iterator over the points of one metric or of all: curve by curve, each in recording order.
+
+        It holds a block of them at a time, and sees the curve as it is when its turn comes.
+
+        Args:
+            name: of the metric.
+            rank: of one rank only.
+
+        Raises:
+            LookupError: there is no such metric, or no curve of it in this rank.
+        """
+        return self._points(self.curves(name, rank=rank))
+
+    def _points(self, curves: Iterable[Curve]) -> Iterator[Point]:
+        for curve in curves:
+            named = curve.metric, curve.group, curve.units, curve.rank, curve.execution
+            for branch, sample in self._samples(curve):
+                seq, time, x, value, more = sample
+                yield Point(*named, branch, x, time, value, more, curve.stream, seq)
+
+    def _samples(self, curve: Curve) -> Iterator[tuple[int, Sample]]:
+        try:
+            with self._file.snapshot() as connection:
+                for together in _together(self._places(connection, curve)):
+                    found = [each for place in together for each in self._block(connection, place)]
+                    if len(together) > 1:  # requests came out of order
+                        found.sort(key=lambda each: each[1].seq)
+                    yield from found
+        except sqlite3.DatabaseError as error:
+            self._file.note(str(error))
+
+    def _places(self, connection: sqlite3.Connection, curve: Curve) -> list[Place]:
+        find = "SELECT id, seq0, seq1 FROM block{} WHERE curve = ? ORDER BY seq0"
+        try:
+            return connection.execute(find.format(""), (curve.number,)).fetchall()
+        except sqlite3.DatabaseError as error:
+            self._file.note(str(error))
+        found = []
+        try:  # without the index; and in no order, as far as it goes
+            for row in connection.execute(
+                "SELECT id, seq0, seq1 FROM block NOT INDEXED WHERE curve = ?", (curve.number,)
+            ):
+                found.append(row)  # noqa: PERF402 - what comes before the damage counts
+        except sqlite3.DatabaseError as error:
+            self._file.note(str(error))
+        return sorted(found, key=lambda row: row[1])
+
+    def _block(self, connection: sqlite3.Connection, place: Place) -> list[tuple[int, Sample]]:
+        find = "SELECT branch, crc, form, pairs, rest FROM block WHERE id = ?"
+        try:
+            ((branch, crc, *parts),) = connection.execute(find, place[:1])
+            block = Block(*parts)
+            if block.crc() != crc:
+                raise ValueError("not what was written")  # noqa: TRY301 - as the others
+            return [(branch, sample) for sample in unpack(block)]
+        except (sqlite3.DatabaseError, ValueError) as error:
+            self._file.note(f"points {place[1]} to {place[2]} of a stream: {error}")
+            return []
+
+    def thinned(
+        self, name: str, *, pairs: int = PAIRS, rank: int | None = None
+    ) -> list[tuple[Curve, int, list[Bucket]]]:
+        """Return each branch of a metric's curves, thinned for a chart: curve, branch, and at most ``pairs`` buckets.
+
+        Buckets are equally wide in x; each has the smallest and the largest finite value of its points and intervals.
+
+        Raises:
+            LookupError: there is no such metric, or no curve of it in this rank.
+            ValueError: ``pairs`` is not above 0.
+        """
+        if pairs < 1:
+            raise ValueError(f"pairs must be above 0: {pairs}")
+        return [
+            (curve, branch, thin(raw, pairs))
+            for curve in self.curves(name, rank=rank)
+            for branch, raw in sorted(self._raw(curve).items())
+        ]
+
+    def _raw(self, curve: Curve) -> dict[int, Raw]:
+        found: dict[int, Raw] = {}
+        plain = "SELECT branch, form, pairs, CASE WHEN form LIKE '%\"dmin\"%' THEN rest END FROM block WHERE curve = ?"
+        for branch, form, xy, rest in self._file.rows(plain + " ORDER BY seq0", curve.number):
+            raw = found.setdefault(branch, Raw([], [], []))
+            raw.pairs.append(xy)
+            if rest is not None:
+                raw.add(unpack(Block(form, xy, rest)))
+        return found
+
+    def events(self, name: str | None = None) -> Iterator[Event]:
+        """Return an iterator over the events, of one name or all, as they came; points of metrics are none."""
+        rows = self._file.rows(
+            "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
+            " JOIN stream ON stream.id = event.stream WHERE ? IS NULL OR event.name = ? ORDER BY event.rowid",
+            *(name, name),
+        )
+        return filter(None, map(self._event, rows))
+
+    def _event(self, row: Sequence[Any]) -> Event | None:
+        from google.protobuf.message import DecodeError
+
+        from tachograph.hub.events import event_of
+
+        try:
+            return event_of(row)
+        except DecodeError as error:
+            self._file.note(f"event {row[0]}: {error}")
+            return None
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int | None]:
+        """The rank of each stream: of each start of a process."""
+        rows = self._file.rows("SELECT name, resource FROM stream JOIN process ON process.id = process")
+        return {stream: _rank(_mapping(resource)) for stream, resource in rows}
+
+    def to_pandas(self, name: str | None = None, *, rank: int | None = None) -> Any:
+        """Return the points of one metric or of all as a ``pandas.DataFrame``: a row each, as :meth:`points` has them.
+
+        Raises:
+            ImportError: pandas is not installed.
+            LookupError: there is no such metric, or no curve of it in this rank.
+        """
+        from tachograph.runs.table import HEADER, row
+
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise ImportError("to_pandas() needs pandas: pip install pandas") from None
+        frame = pandas.DataFrame([row(point) for point in self.points(name, rank=rank)], columns=HEADER)
+        return frame.assign(time=pandas.to_datetime(frame["time_unix_nano"], unit="ns", utc=True))
+
+
+def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
+    """Yield blocks in order, those together whose numbers overlap."""
+    together: list[Place] = []
+    end = 0
+    for place in places:
+        if together and place[1] > end:
+            yield together
+            together = []
+        together.append(place)
+        end = max(end, place[2])
+    if together:
+        yield together
+
+
+def _mapping(text: str) -> dict[str, AttributeValue]:
+    try:
+        found = json.loads(text)
+    except ValueError:  # damage that SQLite cannot see
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rank(resource: Mapping[str, AttributeValue]) -> int | None:
+    try:
+        return int(str(resource["dl.rank"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve]) -> str:
+    names = sorted({each.metric for each in found})
+    if name in names or name is None:
+        ranks = sorted({str(each.rank) for each in found if name in (None, each.metric)})
+        return f"the run {run!r} has no points of rank {rank}: there are {', '.join(ranks) or 'none'}"
+    near = get_close_matches(name, names, n=1) or names[:5]
+    hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
+    return f"the run {run!r} has no metric {name!r}: {hint}"
