@@ -1,9 +1,9 @@
 """What Tachograph costs a real DDP loop with 100 recorded values a step, and what it changes.
 
-``python bench/overhead.py``: two ranks train on gloo and send to a hub on this machine, each half a second. A step's
-time, on against off, in alternating blocks of a second; the upper bound of the 95 % interval (Student's t, over the
-pairs' log ratios) is what is judged. Then the same 200 steps under ``tachograph run`` and without: weights and random
-states must be the same, bit for bit.
+``python bench/overhead.py``: ranks train on gloo and send to a hub on this machine, once in each block. A step's time,
+on against off, in alternating blocks of a second; judged is the upper bound of the 95 % interval (Student's t, over the
+log ratios of the pairs). A machine that is busy by itself needs more ``--pairs``. Then two ranks train the same 200
+steps under ``tachograph run`` and without: weights and random states must be the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import tempfile
 from pathlib import Path
 
 JOB = Path(__file__).parent / "overhead_job.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(JOB)]
+# Half of the cores: what runs beside the training (the hub, our threads) finds one, as on a machine with a GPU.
+RANKS = max(1, min(4, (os.cpu_count() or 1) // 2))
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 GOAL = 0.01
 PAIRS = 40
 STEPS = 200
@@ -44,11 +46,11 @@ def cost(pairs: int) -> bool:
         with subprocess.Popen([*hub, "--announce", str(told)], pass_fds=[told]) as process:  # noqa: S603 - ours
             os.close(told)
             with os.fdopen(announce) as lines:
-                url = json.loads(lines.readline())["url"]
-                run(
-                    [*TORCHRUN, "--pairs", str(pairs), "--result", str(result)], folder, OTEL_EXPORTER_OTLP_ENDPOINT=url
-                )
-                process.terminate()
+                job = [*TORCHRUN, str(RANKS), str(JOB), "--pairs", str(pairs), "--result", str(result)]
+                try:
+                    run(job, folder, OTEL_EXPORTER_OTLP_ENDPOINT=json.loads(lines.readline())["url"])
+                finally:
+                    process.terminate()
         found = json.loads(result.read_text())
     ratios = [math.log(on / off) for on, off in found]
     mean, error = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
@@ -66,7 +68,7 @@ def harmless() -> bool:
         for what, before in (("off", []), ("on", [sys.executable, "-m", "tachograph", "run", "--port", "0", "--"])):
             result = folder / f"{what}.json"
             disabled = {"OTEL_SDK_DISABLED": "true"} if what == "off" else {}
-            run([*before, *TORCHRUN, "--steps", str(STEPS), "--result", str(result)], folder, **disabled)
+            run([*before, *TORCHRUN, "2", str(JOB), "--steps", str(STEPS), "--result", str(result)], folder, **disabled)
             found[what] = json.loads(result.read_text())
     for state, digest in found["off"].items():
         print(f"{state:<8} {digest[:16]}… {'the same' if found['on'][state] == digest else 'CHANGED'}")
