@@ -81,6 +81,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of blocks of a second; 0: only look for harm")
     options = parser.parse_args()
+    if options.check and 0 < options.pairs < PAIRS:
+        parser.error(f"--check judges {PAIRS} pairs or more, not {options.pairs}")
     kept = [not options.pairs or cost(options.pairs), harmless()]
     sys.exit(1 if options.check and not all(kept) else 0)
 

@@ -197,9 +197,9 @@ def test_a_deadline_leaves_events_where_they_are() -> None:
     for number in range(10):
         journal.append("e", number, {})
     assert not feed.deliver([Route(Broken(), events=True)], {}, time.monotonic() - 1)
-    assert len(feed) == 10
+    assert len(journal) == 10
     feed.close(exiting=False)
-    assert len(feed) == 10
+    assert len(journal) == 10
     feed.close(exiting=True)
     assert dropped(registry) == {("shutdown", "journal"): 10}
 

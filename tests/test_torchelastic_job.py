@@ -121,9 +121,10 @@ def test_the_last_words_of_a_job_that_failed(tmp_path: Path) -> None:
     assert points(agent, "torchrun.flakiness") == {"default": 100}
     assert points(agent, "torchrun.restarts") == {"default": 0}
     told = [one["attributes"] for one in events(agent) if one["eventName"] == "torchelastic.worker.status"]
-    # The other one may have failed, too, as its peer went; the first is who began.
-    failed = next(one for one in told if one["state"] == "FAILED" and one["global_rank"] == 1)
-    assert (failed["exit_code"], failed["source"]) == (3, "WORKER")
+    failed = {one["global_rank"]: (one["exit_code"], one["source"]) for one in told if one["state"] == "FAILED"}
+    assert failed.pop(1) == (3, "WORKER")
+    # The other rank had ended, or was still running: then torchrun has terminated it, and that is told as a failure.
+    assert failed in ({}, {0: (-15, "WORKER")})
 
 
 def test_an_agent_that_is_terminated_tells_it(tmp_path: Path) -> None:

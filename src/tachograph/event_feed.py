@@ -24,8 +24,8 @@ _log = logging.getLogger("tachograph")
 class Feed(Protocol):
     """Where a pipeline's events come from; see :class:`EventFeed`."""
 
-    def __len__(self) -> int:
-        """Return how many wait at least; more than none where somebody may still feed some."""
+    def waiting(self) -> bool:
+        """Tell whether there are events to deliver, or somebody who may feed some."""
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
@@ -58,8 +58,9 @@ class EventFeed:
         self._registry = registry
         self._failed: set[str] = set()
 
-    def __len__(self) -> int:
-        return len(self._journal) or int(bool(self._journal.feeders))
+    def waiting(self) -> bool:
+        """Tell whether there are events to deliver, or somebody who may feed some."""
+        return bool(len(self._journal) or self._journal.feeders)
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None

@@ -38,9 +38,9 @@ class GuestFeed:
         self._shared = shared
         self._attached: list[Route] = []
 
-    def __len__(self) -> int:
-        """Return 0: the host looks after them."""
-        return 0
+    def waiting(self) -> bool:
+        """Return False: the host looks after them."""
+        return False
 
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""

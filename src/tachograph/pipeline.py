@@ -142,7 +142,7 @@ class Pipeline:
     def _tick(self, metrics: bool) -> None:
         if self._joined is not None and not metrics:
             self._joined.refresh()
-        if metrics or (self._spans is not None and len(self._spans)) or len(self._events):
+        if metrics or (self._spans is not None and len(self._spans)) or self._events.waiting():
             self._export(metrics=metrics)
 
     def _export(self, *, metrics: bool, wait: float = -1) -> bool:

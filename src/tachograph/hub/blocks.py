@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import NamedTuple
 from zlib import crc32
 
@@ -105,7 +106,7 @@ def unpack(block: Block) -> Iterator[Sample]:
         columns: list[str] = json.loads(block.form)
         row = Struct(_HEAD + "".join(name[0] for name in columns))
         keys = [name[1:] for name in columns]
-    except Exception as error:
+    except (ValueError, TypeError, LookupError, RecursionError, StructError) as error:
         raise ValueError(f"a block's columns are not legible: {block.form!r:.100}") from error
     n, left = divmod(len(block.pairs), PAIR.size)
     if left or len(block.rest) != n * row.size:
