@@ -35,6 +35,16 @@ def hub(tmp_path: Path, clock: Clock) -> Hub:
     return Hub(tmp_path, run="run", clock=clock)
 
 
+def test_many_new_series_are_seen_to_before_anybody_asks(hub: Hub) -> None:
+    """Where a thousand and more series are new, the names and labels of their lines are ready for the first scrape."""
+    hub.receive_metrics(metrics(rank(0), *[number(f"m{place}", place) for place in range(1500)]))
+    hub.tick()
+    series = [series for of in hub._census.instruments.values() for series in of.series]
+    assert all(each.rows for each in series)
+    _, page = hub.page(UTF8)
+    assert page.count(b"\nm") == 1500
+
+
 @pytest.mark.parametrize("accept", ["", OPENMETRICS, UTF8])
 def test_the_same_lines_as_the_process_has_itself(hub: Hub, accept: str) -> None:
     """What a process sends to the hub is there with the lines that are on its own page."""

@@ -15,6 +15,7 @@ import tachograph
 from curves import Bench
 from programs import events, exported, number, run
 from tachograph import journal as journals
+from tachograph.execution import Execution
 from tachograph.metric import Metric, MetricGroup, MetricScale
 
 START = """
@@ -174,6 +175,41 @@ def test_two_handles_are_one_metric() -> None:
     fast.record(3, at=3)
     fast.record(4, at=4)
     assert [x for x, _ in bench.pairs()] == [1, 2, 3, 4]
+
+
+def test_the_gauge_shows_what_was_recorded_last() -> None:
+    """However a value goes, held back or not, by Metric or set on the gauge itself: the page has the last one."""
+    bench = Bench()
+    metric = Metric("m", throttle=0.1, execution=bench)
+    shown = []
+    for value in (1.0, 2.0, 5.0, 0.5, 3, 4.0, 4.0, math.inf, 6.0, math.nan):
+        bench.now += 0.001
+        metric.record(value)
+        shown.append(bench.gauges()["tachograph.metric", "m"][1])
+    assert shown[:-1] == [1.0, 2.0, 5.0, 0.5, 3, 4.0, 4.0, math.inf, 6.0]
+    assert math.isnan(shown[-1])
+    metric.record(7.0)
+    metric.record(8.0)
+    bench.registry.group("tachograph.metric").instrument("m").record(9.0)
+    metric.record(10.0)
+    metric.record(11)
+    assert bench.gauges()["tachograph.metric", "m"][1] == 11
+
+
+def test_the_gauge_of_two_executions_shows_the_later_value() -> None:
+    """Tasks that record the same metric share a gauge; one that is over leaves its last value there."""
+    bench = Bench()
+    executions = [Execution(journal=bench.journal, registry=bench.registry, clock=bench.clock) for _ in range(2)]
+    metrics = [Metric("m", throttle=0.1, execution=execution) for execution in executions]
+    for turn in range(4):
+        for place, metric in enumerate(metrics):
+            bench.now += 0.001
+            metric.record(turn + place / 10)
+    assert bench.gauges()["tachograph.metric", "m"][1] == 3.1
+    metrics[0].record(4.0)
+    executions[0].end()
+    metrics[1].record(0.5)
+    assert bench.gauges()["tachograph.metric", "m"][1] == 0.5
 
 
 A, B = MetricGroup("g", units="a"), MetricGroup("g", units="b")

@@ -51,6 +51,46 @@ except RuntimeError as error:
     assert "shutdown()" in printed
 
 
+def test_a_collection_that_meets_the_end_loses_nothing(tmp_path: Path, file: Path) -> None:
+    """A collection on time that waits for the last one does nothing after it: nothing comes too late, and is counted.
+
+    The exporter is slow to take the last collection but one, so that the next falls due while the pipeline ends.
+    """
+    printed = succeed(
+        tmp_path,
+        file,
+        """
+import threading, time
+from tachograph import registry
+
+taken = []
+
+class Slow:
+    def __init__(self, inner):
+        self.inner = inner
+        self.flush, self.close, self.reset_in_child = inner.flush, inner.close, inner.reset_in_child
+
+    def __call__(self, batch):
+        time.sleep(0.3)
+        taken.append(batch)
+        self.inner(batch)
+
+for _ in range(3):
+    pipeline = start(interval=0.01)
+    (route,) = pipeline._routes
+    pipeline._routes = [route._replace(destination=Slow(route.destination))]
+    tachograph.put_metric("loss", 1.0)
+    while not taken:
+        time.sleep(0.01)
+    taken.clear()
+    pipeline.shutdown()
+lost = registry.default.group("tachograph").instruments["tachograph.dropped"].all_series()
+print([(dict(attributes), series.value()) for attributes, series in lost if not series.fold() or series.value()])
+""",
+    )
+    assert printed.strip() == "[]"
+
+
 def test_after_shutdown_recording_goes_on_and_start_delivers_it(tmp_path: Path, file: Path) -> None:
     """What is recorded before a start(), between two, and after, leaves with the next one; counts go on."""
     succeed(

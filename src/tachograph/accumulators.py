@@ -16,7 +16,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, Protocol
 
 from tachograph.losses import Losses
 from tachograph.spread import Exemplar, Spread, Total, no_values
@@ -38,16 +39,31 @@ class _Switch:
 switch = _Switch()
 
 
+class Followed(Protocol):
+    """Who records elsewhere what a gauge is to show: that costs it nothing.
+
+    Attributes:
+        last: what it recorded last.
+        moment: when that was, in seconds on a clock.
+        shown: the value of ``last`` that the gauge has taken over, or that is older than one that it was given.
+    """
+
+    last: float
+    moment: float
+    shown: float
+
+
 class LastValue:
     """A gauge: the last value that was set."""
 
-    __slots__ = ("_value", "_waiting", "losses", "start_unix_nano")
+    __slots__ = ("_followed", "_value", "_waiting", "losses", "start_unix_nano")
 
     def __init__(self, losses: Losses) -> None:
         self.losses = losses
         self.start_unix_nano = time.time_ns()
         self._value: Number | None = None
         self._waiting: deque[Pending] | None = None
+        self._followed: tuple[Followed, ...] = ()
 
     def record(self, value: Any) -> None:
         """Set the gauge. NaN and infinities are shown as they are, and counted."""
@@ -73,12 +89,28 @@ class LastValue:
         if not is_finite(number):
             self.losses.nonfinite += 1
 
+    def follow(self, whose: Followed) -> None:
+        """Show from now on what somebody else records, too."""
+        self._followed = (*self._followed, whose)
+
+    def leave(self, whose: Followed) -> None:
+        """Show what somebody has recorded so far, and nothing later."""
+        self._take_over()
+        self._followed = tuple(other for other in self._followed if other is not whose)
+
+    def _take_over(self) -> None:
+        fresh = [other for other in self._followed if other.last is not other.shown]
+        for other in sorted(fresh, key=attrgetter("moment")):
+            self._value = other.shown = other.last
+
     def fold(self) -> bool:
-        """Take over device values that have arrived; True where nothing is outstanding."""
+        """Take over what was recorded elsewhere, and device values that have arrived; True where none is on its way."""
         waiting = self._waiting
         if not switch.on:
             self._waiting = None
             return True
+        if self._followed:
+            self._take_over()
         while waiting and waiting[0].ready():
             try:
                 arrived = waiting.popleft()
@@ -96,6 +128,7 @@ class LastValue:
         """Forget everything, as a forked child does."""
         self._value = None
         self._waiting = None
+        self._followed = ()
         self.start_unix_nano = time.time_ns()
 
 

@@ -137,13 +137,13 @@ class Ambient(Pipeline):
                 self._serve()
         return True
 
-    def _export(self, *, metrics: bool, wait: float = -1) -> bool:
+    def _export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool:
         if not self._settle():
             return True
         with self._settling:
             self._announced = True
             self._look_for_provider()
-        return super()._export(metrics=metrics, wait=wait)
+        return super()._export(metrics=metrics, wait=wait, ticked=ticked)
 
     def _look_for_provider(self) -> None:
         """Read a provider that our own ``start()`` has made meanwhile, or join one of the program's."""

@@ -45,7 +45,8 @@ class Curve:
         last, moment, low, low_x, high, high_x, count: what values come to that were held back without the buffer: the
             last one, its time, the extremes with their x, and how many there are. All of it is older than the buffer.
         start: when the execution began, on its clock.
-        gauge: its accumulator; the value that was recorded last is put there with each value.
+        gauge: its accumulator, which takes over ``last``; what goes through the buffer is put there.
+        shown: see :class:`tachograph.accumulators.Followed`.
         labels: what each point says of the metric.
         late: values were recorded that are still on their way from a device.
 
@@ -80,6 +81,7 @@ class Curve:
         "low",
         "low_x",
         "moment",
+        "shown",
         "start",
         "until",
         "x",
@@ -99,6 +101,7 @@ class Curve:
     ) -> None:
         self.labels = labels
         self.gauge = gauge
+        gauge.follow(self)
         self.late = False
         self.buffer: Any = []
         self.due = -inf
@@ -107,7 +110,7 @@ class Curve:
         self._clock, self.start, self._run_start = clock, start, run_start
         self._lock = threading.Lock()
         self._state = throttle.begin(branch)
-        self.last = self.moment = 0.0
+        self.last = self.shown = self.moment = 0.0
         self.low_x: Number = 0
         self.high_x: Number = 0
         self.x: Number = inf
@@ -178,6 +181,16 @@ class Curve:
                 self._state = throttle.let_all_go(self._state, interval)
             self._send(now)
         return arrived
+
+    def name(self, labels: Mapping[str, AttributeValue], gauge: LastValue) -> None:
+        """Say something else of the metric from now on, and show it elsewhere."""
+        self.gauge.leave(self)
+        self.labels, self.gauge = labels, gauge
+        gauge.follow(self)
+
+    def end(self) -> None:
+        """Leave the gauge as it is: nothing is recorded here any more."""
+        self.gauge.leave(self)
 
     def give_up(self) -> None:
         """Count what has not arrived from a device: the process ends."""

@@ -133,7 +133,7 @@ class Execution:
                     branch=self.branch,
                 )
             elif found.labels != labels:
-                found.labels, found.gauge = labels, self.gauge(known)
+                found.name(labels, self.gauge(known))
             found.allow(a_second)
         for other in changed:
             self.define(other)
@@ -209,6 +209,8 @@ class Execution:
         self.pass_on(everything=True)
         self.define_again()
         tasks.pop(self.number, None)
+        for curve in list(self._curves.values()):
+            curve.end()
         for follower in list(self.followers):
             follower.forget(self)
 
@@ -223,6 +225,7 @@ class _Nowhere(Curve):
         self.due = inf
         self.gauge = LastValue(Losses(""))
         self.late = False
+        self.last = self.shown = 0.0
         self.start, self.until = 0.0, -inf
 
 

@@ -166,6 +166,7 @@ def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., Non
     elsewhere, where = (tasks, current.get) if execution is None else ({}, always)
     clock = always().clock
     plain, whole, chunk, never = float, int, CHUNK, nan
+    lowest, highest = -inf, inf
     what = handle.at
 
     def record(value: Any, *, at: Any = None) -> None:  # noqa: C901, PLR0912 - each call would cost as much as all of it
@@ -179,19 +180,22 @@ def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., Non
         if now < curve.until and value.__class__ is plain:  # held back: no call in this block, see curve.ATOMIC
             x = at if at.__class__ is whole else now - curve.start if at is None else never
             if x >= curve.x:
-                if curve.low <= value <= curve.high:
-                    curve.x, curve.last, curve.moment = x, value, now
-                    curve.count += 1
-                    curve.gauge._value = value  # noqa: SLF001 - a call takes as long as all of this
-                    return
-                if value - value == 0:
+                if value <= curve.high:
+                    if value >= curve.low:
+                        curve.x, curve.last, curve.moment = x, value, now
+                        curve.count += 1
+                        return
+                    if value > lowest:
+                        curve.low, curve.low_x = value, x
+                        curve.x, curve.last, curve.moment = x, value, now
+                        curve.count += 1
+                        return
+                elif value < highest:
+                    curve.high, curve.high_x = value, x
                     if value < curve.low:
                         curve.low, curve.low_x = value, x
-                    if value > curve.high:
-                        curve.high, curve.high_x = value, x
                     curve.x, curve.last, curve.moment = x, value, now
                     curve.count += 1
-                    curve.gauge._value = value  # noqa: SLF001
                     return
         if value.__class__ is not plain and value.__class__ is not whole:
             value = border(value)
@@ -205,7 +209,8 @@ def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., Non
         if value.__class__ is Pending:
             curve.late = True
         else:
-            curve.gauge._value = value  # noqa: SLF001
+            curve.shown = curve.last
+            curve.gauge._value = value  # noqa: SLF001 - a call takes as long as all of this
         if now >= curve.due or len(buffer) >= chunk:
             curve.fold(now)
 

@@ -143,14 +143,16 @@ class Pipeline:
         if self._joined is not None and not metrics:
             self._joined.refresh()
         if metrics or (self._spans is not None and len(self._spans)) or self._events.waiting():
-            self._export(metrics=metrics)
+            self._export(metrics=metrics, ticked=True)
 
-    def _export(self, *, metrics: bool, wait: float = -1) -> bool:
+    def _export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool:
         """Collect, and hand batches to every destination; False where ``wait`` seconds were too short for that."""
         deadline = time.monotonic() + wait if wait >= 0 else None
         if not self._collecting.acquire(timeout=wait):
             return False
         try:
+            if ticked and self._ticker.stopped:  # it waited for the last collection, and would come after the end
+                return False
             if self._joined is not None:
                 self._joined.refresh()
             now = time.time_ns()
@@ -234,9 +236,9 @@ class Pipeline:
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
         self._take_leave()
+        self._ticker.stop()
         self.flush(max(0.0, _left(deadline) - _CLOSING))
         self._closed = True
-        self._ticker.stop()
         for route in self._routes:
             route.destination.close(max(_left(deadline), _CLOSING))
         if self._spans is not None:

@@ -37,8 +37,13 @@ class Ticker:
             self._thread.start()
 
     def stop(self) -> None:
-        """Call no more; does not wait."""
+        """Call no more; does not wait for a call that has begun."""
         self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether it was stopped."""
+        return self._stop.is_set()
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval

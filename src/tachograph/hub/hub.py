@@ -25,11 +25,12 @@ from tachograph.hub.processes import SECOND, Lost, life
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.prometheus.format import negotiate
+from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import OWN_GROUP, Registry
 
 MOST_SERIES = 200_000
 TIME_TO_LIVE = 300.0
+_MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
@@ -75,6 +76,8 @@ class Hub:
         self._said: set[str] = set()
         self._due = {"save": 0, "sweep": clock() + _SWEEP_EVERY, "thin": 0}
         self._closed = False
+        self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
+        self._known = 0
         self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
         self._archive = Archive(self._census, self._lock, self.registry)
         try:
@@ -177,14 +180,19 @@ class Hub:
             accept: the scraper's ``Accept`` header.
             escaping: what the URL's query asks for; see :func:`tachograph.prometheus.format.negotiate`.
         """
-        form = negotiate(accept, escaping)
+        form = self._asked = negotiate(accept, escaping)
+        return form.content_type, self._rendered(form)
+
+    def _rendered(self, form: Format) -> bytes:
+        """Return the page in a format; what is constant in its lines is kept for the next one."""
         with self._lock:
             instruments = list(self._census.instruments.values())
+            self._known = len(self._census.series)
             processes = self._census.processes()
             others = life(processes)
         others += self.registry.collect()
         others += self._census.by_rank.metrics(self._lock)
-        return form.content_type, self._page.render(instruments, processes, others, form)
+        return self._page.render(instruments, processes, others, form)
 
     def tick(self) -> None:
         """Do what is due: find lost processes, save states and samples, let go of what nobody sends any more.
@@ -201,6 +209,8 @@ class Hub:
                     process.check(now)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
+            if len(self._census.series) > self._known + _MANY:  # so that no scraper waits for their names and labels
+                self._rendered(self._asked)
             if self._is_due("sweep", now, _SWEEP_EVERY):
                 self._sweep(now)
             if self._is_due("thin", now, _THIN_EVERY):
