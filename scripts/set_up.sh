@@ -56,7 +56,7 @@ if ! "$venv/bin/python" -c 'import torch, sys; sys.exit(torch.version.cuda is no
 fi
 
 step "4/4 Tachograph and what it needs"
-extras="hub,influxdb,hardware"
+extras="hub,influxdb,hardware,top"
 for name in "$@"; do
   shift
   if [ "$name" = demo ]; then extras="$extras,demo"; else set -- "$@" --group "$name"; fi
