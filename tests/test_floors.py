@@ -91,6 +91,7 @@ FLOORS = {
     "prometheus.format": 3,
     "prometheus.page": 3,
     "prometheus.sdk": 3,
+    "prometheus.sheet": 3,
     "prometheus.target": 3,
     "prometheus.text": 3,
     "providers": 3,

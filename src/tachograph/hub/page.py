@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,12 +15,12 @@ from tachograph.hub.processes import Process
 from tachograph.hub.rows import histogram_lines, number_line, row
 from tachograph.hub.series import Instrument, Series, Shape
 from tachograph.naming import KINDS
-from tachograph.pace import SLICE
 from tachograph.points import HistogramPoint, MetricPoints
 from tachograph.prometheus.family import TARGET_INFO, Family, families
 from tachograph.prometheus.format import Format
 from tachograph.prometheus.page import DESTINATION
-from tachograph.prometheus.text import family_name, help_text, label_names, label_text, sample
+from tachograph.prometheus.sheet import Sheet
+from tachograph.prometheus.text import label_names, label_text, sample
 from tachograph.registry import Registry
 
 _READ = 200  # series that are read while the lock is held
@@ -115,54 +116,27 @@ def _as_series(metric: MetricPoints) -> MetricPoints:
     return metric._replace(points=points)
 
 
-class _Rendering:
-    """One page on its way."""
+class _Rendering(Sheet):
+    """One page on its way. It rests often: the thread that receives waits for the interpreter."""
 
     def __init__(self, page: NodePage, form: Format) -> None:
+        super().__init__(form, partial(time.sleep, _REST))
         self._page = page
-        self._form = form
         self._key = form[::2]
-        self._lines: list[str] = []
-        self._chunks: list[bytes] = []
-        self._began = time.perf_counter()
-
-    def done(self) -> bytes:
-        if self._form.openmetrics:
-            self._lines.append("# EOF\n")
-        self._encode()
-        return b"".join(self._chunks)
-
-    def _encode(self) -> None:
-        self._chunks.append("".join(self._lines).encode())
-        self._lines.clear()
-
-    def breathe(self) -> None:
-        """Let other threads run, where the slice is over: the one that receives waits for this one's interpreter."""
-        if time.perf_counter() - self._began > SLICE:
-            self._encode()
-            time.sleep(_REST)
-            self._began = time.perf_counter()
 
     def targets(self, family: Family, processes: Iterable[Process]) -> None:
         """Write ``target_info``, a line for each process."""
-        utf8, written = self._form.utf8, False
+        utf8, written = self.form.utf8, False
         for process in processes:
             if not written:
                 written = True
-                self._header(family)
+                self.header(family)
             own = label_names(sorted(process.resource.items()), utf8=utf8)
-            self._lines.append(f"{sample(TARGET_INFO, label_text({**dict(process.labels), **own}))}1\n")
-
-    def _header(self, family: Family) -> None:
-        name = family_name(family.header)
-        text = help_text(family.description, openmetrics=self._form.openmetrics)
-        self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {family.written_kind}\n")
-        if self._form.openmetrics and family.unit and family.header.endswith("_" + family.unit):
-            self._lines.append(f"# UNIT {name} {family.unit}\n")
+            self.lines.append(f"{sample(TARGET_INFO, label_text({**dict(process.labels), **own}))}1\n")
 
     def family(self, family: Family) -> None:
         """Write a family: its header and its series."""
-        self._header(family)
+        self.header(family)
         seen: set[str] = set()
         is_histogram = family.kind == "histogram"
         for metric in family.metrics:
@@ -173,7 +147,7 @@ class _Rendering:
                     self.breathe()
                 found = series.rows.get(self._key)
                 if found is None:
-                    found = row(family.name, metric.scope, series.labels, self._form, is_histogram=is_histogram)
+                    found = row(family.name, metric.scope, series.labels, self.form, is_histogram=is_histogram)
                     series.rows[self._key] = found
                 if found.labels in seen:
                     why = f"has two series with the labels {{{found.labels}}}"
@@ -181,6 +155,6 @@ class _Rendering:
                     continue
                 seen.add(found.labels)
                 if is_histogram:
-                    self._lines.append(histogram_lines(found, value, series.exemplars, self._form))
+                    self.lines.append(histogram_lines(found, value, series.exemplars, self.form))
                 else:
-                    self._lines.append(number_line(found, value))
+                    self.lines.append(number_line(found, value))

@@ -6,22 +6,19 @@ A line's name and labels are made once a series and format; a scrape only format
 from __future__ import annotations
 
 import logging
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tachograph.pace import SLICE
 from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.prometheus.family import Family, families
 from tachograph.prometheus.format import Format
 from tachograph.prometheus.sdk import SdkSample, sdk_families
+from tachograph.prometheus.sheet import Sheet
 from tachograph.prometheus.text import (
     LARGEST_PLAIN,
     SCOPE_LABEL,
     boundary,
-    family_name,
-    help_text,
     label_names,
     label_text,
     number,
@@ -121,7 +118,7 @@ class Page:
             _log.warning("/metrics: the SDK instrument %s is left out: %s", name, reason.replace("_", " "))
 
 
-class _Rendering:
+class _Rendering(Sheet):
     """One page on its way."""
 
     def __init__(
@@ -131,42 +128,20 @@ class _Rendering:
         before: _Rows,
         pace: Callable[[], None] | None,
     ) -> None:
+        super().__init__(form, pace)
         self.after: _Rows = {}
         self._page = page
-        self._form = form
         self._before = before
-        self._pace = pace
-        self._lines: list[str] = []
-        self._chunks: list[bytes] = []
-        self._began = time.perf_counter()
-
-    def done(self) -> bytes:
-        """Return everything written."""
-        if self._form.openmetrics:
-            self._lines.append("# EOF\n")
-        self._encode()
-        return b"".join(self._chunks)
-
-    def _encode(self) -> None:
-        self._chunks.append("".join(self._lines).encode())
-        self._lines.clear()
-
-    def breathe(self) -> None:
-        """Let other threads run, where the slice is over."""
-        if self._pace is not None and time.perf_counter() - self._began > SLICE:
-            self._encode()
-            self._pace()
-            self._began = time.perf_counter()
 
     def target(self, family: Family, resource: Sequence[tuple[str, object]]) -> None:
         """Write ``target_info``."""
-        self._header(family)
-        labels = self._page.labels(self._form, label_names(resource, utf8=self._form.utf8))
-        self._lines.append(f"{sample(family.name, labels)}1\n")
+        self.header(family)
+        labels = self._page.labels(self.form, label_names(resource, utf8=self.form.utf8))
+        self.lines.append(f"{sample(family.name, labels)}1\n")
 
     def family(self, family: Family) -> None:
         """Write a family: its header and its series."""
-        self._header(family)
+        self.header(family)
         seen: set[str] = set()
         for metric in family.metrics:
             self.breathe()
@@ -175,15 +150,8 @@ class _Rendering:
             self.breathe()
             self._sdk(family, other.samples, seen)
 
-    def _header(self, family: Family) -> None:
-        name = family_name(family.header)
-        text = help_text(family.description, openmetrics=self._form.openmetrics)
-        self._lines.append(f"# HELP {name} {text}\n# TYPE {name} {family.written_kind}\n")
-        if self._form.openmetrics and family.unit and family.header.endswith("_" + family.unit):
-            self._lines.append(f"# UNIT {name} {family.unit}\n")
-
     def _metric(self, family: Family, metric: MetricPoints, seen: set[str]) -> None:
-        append = self._lines.append
+        append = self.lines.append
         for index, point in enumerate(metric.points):
             if index % _ROWS_A_LOOK == _ROWS_A_LOOK - 1:
                 self.breathe()
@@ -217,8 +185,8 @@ class _Rendering:
     def _new_row(self, family: Family, scope: str, attributes: Attributes, boundaries: tuple[float, ...]) -> _Row:
         own = label_names(((SCOPE_LABEL, scope),), utf8=True)
         reserved = "le" if family.kind == "histogram" else ""
-        own.update(label_names(attributes, utf8=self._form.utf8, reserved=reserved))
-        labels = self._page.labels(self._form, own)
+        own.update(label_names(attributes, utf8=self.form.utf8, reserved=reserved))
+        labels = self._page.labels(self.form, own)
         if family.kind == "histogram":
             text = self._template(family.name, labels, boundaries)
         else:
@@ -226,7 +194,7 @@ class _Rendering:
         return _Row(labels, text, boundaries)
 
     def _template(self, name: str, labels: str, boundaries: tuple[float, ...]) -> str:
-        bounds = [boundary(bound, openmetrics=self._form.openmetrics) for bound in boundaries]
+        bounds = [boundary(bound, openmetrics=self.form.openmetrics) for bound in boundaries]
         comma = "," if labels else ""
         starts = [sample(name + "_bucket", f'{labels}{comma}le="{bound}"') for bound in (*bounds, "+Inf")]
         starts += [sample(name + "_sum", labels), sample(name + "_count", labels)]
@@ -235,7 +203,7 @@ class _Rendering:
     def _histogram(self, row: _Row, point: HistogramPoint) -> str:
         spread = point.spread
         values: list[object] = [*spread.at_most, spread.count, number(spread.total.value()), spread.count]
-        if point.exemplars and self._form.openmetrics:
+        if point.exemplars and self.form.openmetrics:
             newest = sorted(point.exemplars, key=lambda exemplar: exemplar.time_unix_nano)
             for place, exemplar in {bisect_left(row.boundaries, each.value): each for each in newest}.items():
                 ids = f'trace_id="{exemplar.trace_id:032x}",span_id="{exemplar.span_id:016x}"'
@@ -248,14 +216,14 @@ class _Rendering:
         for found in samples:
             own = {name: value for name, value in found.labels.items() if value}
             bound = own.pop("le", "") if found.suffix == "_bucket" else ""
-            series = labels = self._page.labels(self._form, own)
+            series = labels = self._page.labels(self.form, own)
             if bound:
-                bound = boundary(float(bound), openmetrics=self._form.openmetrics)
+                bound = boundary(float(bound), openmetrics=self.form.openmetrics)
                 labels += f'{"," if labels else ""}le="{bound}"'
             line = sample(family.name + found.suffix, labels)
             if series in seen or line in written:
                 self._page.duplicate(family.name, series, ("sdk", family.name, series))
                 continue
             written[line] = series
-            self._lines.append(f"{line}{number(found.value)}\n")
+            self.lines.append(f"{line}{number(found.value)}\n")
         seen.update(written.values())
