@@ -182,3 +182,95 @@ def api(base: str, path: str, **parameters: str) -> Any:
 def instant(base: str, expression: str) -> list[tuple[dict[str, str], float]]:
     """Return the labels and the value of every series that a PromQL expression gives now."""
     return [(found["metric"], float(found["value"][1])) for found in api(base, "query", query=expression)["result"]]
+
+
+@contextmanager
+def victoria_metrics(data: Path, port: int | None = None) -> Iterator[str]:
+    """Run VictoriaMetrics and yield its base URL; it takes InfluxDB's lines, and answers PromQL.
+
+    Args:
+        data: a folder of its own; what it holds is there again after a restart.
+        port: of 127.0.0.1; by default a free one.
+    """
+    where = f"127.0.0.1:{port or free_port()}"
+    command = [
+        find("victoria-metrics"),
+        f"-storageDataPath={data}",
+        f"-httpListenAddr={where}",
+        "-retentionPeriod=100y",
+        "-memory.allowedBytes=128MB",
+        "-search.latencyOffset=0s",
+        "-influx.maxLineSize=1048576",
+    ]
+    data.mkdir(parents=True, exist_ok=True)
+    with _running(command, data, {}, lambda _: _answers(f"http://{where}/health")):
+        yield f"http://{where}"
+
+
+def exported_series(base: str, match: str = '{__name__!=""}') -> list[dict[str, Any]]:
+    """Return every series that VictoriaMetrics holds: ``metric``, ``values`` and ``timestamps`` in milliseconds."""
+    flush = urllib.request.Request(f"{base}/internal/force_flush")
+    with urllib.request.urlopen(flush, timeout=30):
+        pass
+    query = urllib.parse.urlencode({"match[]": match, "reduce_mem_usage": "1"})
+    with urllib.request.urlopen(f"{base}/api/v1/export?{query}", timeout=60) as response:
+        return [json.loads(line) for line in response.read().splitlines()]
+
+
+_INFLUXDB1 = """
+reporting-enabled = false
+bind-address = "127.0.0.1:{rpc}"
+[meta]
+  dir = "{data}/meta"
+[data]
+  dir = "{data}/data"
+  wal-dir = "{data}/wal"
+  max-series-per-database = 0
+  max-values-per-tag = 0
+  query-log-enabled = false
+[monitor]
+  store-enabled = false
+[http]
+  bind-address = "127.0.0.1:{http}"
+  log-enabled = false
+  auth-enabled = {auth}
+"""
+
+
+@contextmanager
+def influxdb1(
+    data: Path, port: int | None = None, *, database: str | None = "tplr", auth: bool = False
+) -> Iterator[str]:
+    """Run InfluxDB 1 and yield its base URL.
+
+    Args:
+        data: a folder of its own; what it holds is there again after a restart.
+        port: of 127.0.0.1; by default a free one.
+        database: made where it is not there; None for none.
+        auth: ask for a user and a password, of which there are none.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    http, config = port or free_port(), data / "influxdb.conf"
+    config.write_text(_INFLUXDB1.format(rpc=free_port(), http=http, data=data, auth=str(auth).lower()))
+    base = f"http://127.0.0.1:{http}"
+    with _running([find("influxd"), "-config", str(config)], data, {}, lambda _: _pings(base)):
+        if database is not None:
+            influxql(base, f'CREATE DATABASE "{database}"', database)
+        yield base
+
+
+def _pings(base: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{base}/ping", timeout=5) as response:
+            return bool(response.status == 204)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def influxql(base: str, query: str, database: str = "tplr") -> list[dict[str, Any]]:
+    """Return the series that an InfluxQL query gives, times in nanoseconds: ``columns``, ``values``, ``tags``."""
+    body = urllib.parse.urlencode({"q": query, "db": database, "epoch": "ns"}).encode()
+    with urllib.request.urlopen(f"{base}/query", body, timeout=60) as response:
+        (result,) = json.load(response)["results"]
+    assert "error" not in result, result
+    return list(result.get("series", []))

@@ -275,7 +275,7 @@ def test_a_wrong_name_says_what_is_allowed(tmp_path: Path) -> None:
     """An exporter that logs have not is a ValueError that names those that they have."""
     done = run(tmp_path, "import tachograph\ntachograph.start()", OTEL_LOGS_EXPORTER="prometheus")
     assert "OTEL_LOGS_EXPORTER" in done.stderr
-    assert "otlp, console, jsonl, tensorboard, none" in done.stderr
+    assert "otlp, console, jsonl, influxdb, tensorboard, none" in done.stderr
 
 
 def test_bursts_are_bounded_and_counted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
-    from tachograph import elastic, metric, monitor, runs, testing
+    from tachograph import elastic, logger, metric, monitor, runs, testing
     from tachograph.declaration import declare
     from tachograph.elastic import (
         ConsoleMetricHandler,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         put_metric,
     )
     from tachograph.instrument import Instrument
+    from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline import Pipeline
     from tachograph.starting import shutdown, start
@@ -36,12 +37,14 @@ __all__ = [
     "MetricGroup",
     "MetricHandler",
     "MetricScale",
+    "MetricsLogger",
     "NullMetricHandler",
     "Pipeline",
     "__version__",
     "configure",
     "declare",
     "elastic",
+    "logger",
     "metric",
     "monitor",
     "prof",
@@ -63,6 +66,7 @@ _HOME = {
     "MetricGroup": "metric",
     "MetricHandler": "elastic",
     "MetricScale": "metric",
+    "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
     "Pipeline": "pipeline",
     "configure": "elastic",
@@ -78,7 +82,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"elastic", "metric", "monitor", "runs", "testing"}:
+    if name in {"elastic", "logger", "metric", "monitor", "runs", "testing"}:
         return import_module(f"tachograph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tachograph' has no attribute {name!r}")

@@ -133,6 +133,7 @@ class Ambient(Pipeline):
             os.environ[OWNER] = mark
         if first:
             self._on_settled()
+            self._observe()
             if "prometheus" in self.settings.metrics:
                 self._serve()
         return True

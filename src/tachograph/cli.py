@@ -1,4 +1,4 @@
-"""The command ``tachograph``: ``run``, ``hub``, ``export`` and ``runs``."""
+"""The command ``tachograph``: ``run``, ``hub``, ``check``, ``replay``, ``export`` and ``runs``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tachograph.version import __version__
 _COMMANDS = {
     "run": ("tachograph.launching.run", "run a job, and record all of its processes"),
     "hub": ("tachograph.hub.command", "receive OTLP, keep it, and serve /metrics for a whole node"),
+    "check": ("tachograph.checking.command", "send one test point to every destination that is configured"),
+    "replay": ("tachograph.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.runs.export_command", "write a run's points and events as CSV or JSON lines"),
     "runs": ("tachograph.runs.command", "list, show and prune the runs that were recorded"),
 }

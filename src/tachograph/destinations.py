@@ -166,6 +166,10 @@ def _named(name: str, settings: Settings, registry: Registry) -> Destination:
         from tachograph.console import Console
 
         return Console(registry, pace=Pace())
+    if name == "influxdb" and settings.influx is not None:
+        from tachograph.influxdb import InfluxDB
+
+        return InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
     if name == "tensorboard":
         from tachograph.tensorboard import TensorBoard
 

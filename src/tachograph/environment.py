@@ -110,6 +110,14 @@ class Setting(NamedTuple):
                 return word
         raise self.wrong(f"allowed are {', '.join(map(repr, allowed))}")
 
+    def boolean(self) -> bool:
+        """Return a bool: a variable gives ``true`` or ``false``."""
+        if self.is_variable:
+            return self.choice(("true", "false")) == "true"
+        if not isinstance(self.value, bool):
+            raise self.wrong_type("True or False")
+        return self.value
+
     def seconds(self) -> float:
         """Return seconds above zero: a variable gives milliseconds, a keyword argument seconds."""
         unit, factor = ("milliseconds", 1e-3) if self.is_variable else ("seconds", 1.0)

@@ -109,7 +109,8 @@ class EventFeed:
         lost = len(self._journal.drain()) if exiting else 0
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
-            _log.warning("journal: %d events were lost, the process ended before they were delivered", lost)
+            what = "1 event was" if lost == 1 else f"{lost} events were"
+            _log.warning("journal: %s lost, the process ended before delivery", what)
 
     def _drained(self, limit: int) -> list[LogEvent]:
         pace, events = Pace(), list[LogEvent]()

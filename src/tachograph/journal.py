@@ -94,7 +94,7 @@ class Journal:
 
     def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
         self._registry = registry
-        self._kept = registry.enabled
+        self._wanted, self._pinned = True, False
         self.last_words: list[Callable[[float], object]] = []
         self.feeders: list[Callable[[float], object]] = []
         self._limit = limit
@@ -135,10 +135,25 @@ class Journal:
 
     def keep(self, wanted: bool) -> None:
         """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
-        self._kept = wanted and self._registry.enabled
-        self.append = self._appender() if self._kept else _nothing
-        if not wanted:
+        self._wanted = wanted
+        self._open()
+        if not (wanted or self._pinned):
             self._events.clear()
+
+    def pin(self, pinned: bool) -> None:
+        """Keep what is logged whatever :meth:`keep` says: somebody has a destination of their own for it."""
+        self._pinned = pinned
+        self._open()
+
+    def widen(self, limit: int) -> None:
+        """Hold ``limit`` events at least."""
+        if limit > self._limit:
+            self._limit = limit
+            self._open()
+
+    def _open(self) -> None:
+        keeps = (self._wanted or self._pinned) and self._registry.enabled
+        self.append = self._appender() if keeps else _nothing
 
     def drain(self, limit: int | None = None) -> list[LogEvent]:
         """Take out what was logged, the oldest first, ``limit`` events at most; each leaves once."""
@@ -161,7 +176,7 @@ class Journal:
         self._events: deque[_Raw] = deque()
         self._numbers = itertools.count(1)
         self.stream = os.urandom(_STREAM_BYTES).hex()
-        self.append = self._appender() if self._kept else _nothing
+        self._open()
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -16,6 +16,8 @@ from tachograph import journal as journals
 from tachograph.batch import Batch
 from tachograph.destinations import Route, SdkInstruments, build_routes
 from tachograph.event_feed import EventFeed, Feed
+from tachograph.hardware import Closer, observe
+from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import resource_attributes, series_labels
 from tachograph.joined import Joined, foreign_provider
 from tachograph.otlp.settings import Signal
@@ -86,6 +88,7 @@ class Pipeline:
         self._joined: Joined | None = None
         self._forking = False
         self._sigterm: SigtermFlush | None = None
+        self._hardware: Closer | None = None
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
         self._closed = idle
@@ -128,6 +131,12 @@ class Pipeline:
             self._serve()
         if self._routes or self._joined:
             self._ticker.start()
+        self._observe()
+
+    def _observe(self) -> None:
+        if self.settings.system_metrics:
+            node = speaks_for_node(self._resource, os.environ, os.getpid())
+            self._hardware = observe(self._registry, node=node, process=True)
 
     def _serve(self) -> None:
         settings = self.settings
@@ -247,6 +256,8 @@ class Pipeline:
             self._joined.close()
         if self._endpoint is not None:
             self._endpoint.close(max(_left(deadline), _CLOSING))
+        if self._hardware is not None:
+            self._hardware.close(max(_left(deadline), _CLOSING))
         self._sdk.close()
         self._events.close(exiting=exiting)
         if self._sigterm is not None:

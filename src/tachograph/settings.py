@@ -7,12 +7,15 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from tachograph.environment import Setting, setting
 from tachograph.identity import resource as who
+from tachograph.influx_target import InfluxTarget
 from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.points import Attributes, AttributeValue, attributes_key
+from tachograph.spool_limit import spool_limit_of
 
 GROUP = "tachograph.exporters"
 PROMETHEUS_HOST = "127.0.0.1"
@@ -22,7 +25,7 @@ INTERVAL = 60.0
 _BUILT_IN: dict[Signal, tuple[str, ...]] = {
     "metrics": ("otlp", "prometheus", "console", "jsonl", "none"),
     "traces": ("otlp", "console", "jsonl", "none"),
-    "logs": ("otlp", "console", "jsonl", "tensorboard", "none"),
+    "logs": ("otlp", "console", "jsonl", "influxdb", "tensorboard", "none"),
 }
 
 
@@ -45,6 +48,9 @@ class Settings:
         prometheus_port: its port, where it is free; 0 for any.
         store: the folder for what outlives the process.
         jsonl: the JSON-lines file that was asked for; see :meth:`jsonl_path`.
+        influx: the InfluxDB that ``influxdb`` stands for, where it was named.
+        spool_limit: bytes that may wait on the disk for each InfluxDB.
+        system_metrics: what the hardware does is exported, too: :func:`tachograph.hardware.observe`.
     """
 
     disabled: bool
@@ -61,6 +67,9 @@ class Settings:
     prometheus_port: int
     store: Path
     jsonl: Path | None
+    influx: InfluxTarget | None
+    spool_limit: int
+    system_metrics: bool = False
 
     def otlp_for(self, signal: Signal) -> OtlpSettings | None:
         """Return how a signal leaves as OTLP; ``None`` where it does not."""
@@ -96,6 +105,7 @@ def read_settings(
     prometheus_port: int | None = None,
     store: str | os.PathLike[str] | None = None,
     jsonl: str | os.PathLike[str] | None = None,
+    system_metrics: bool | None = None,
 ) -> Settings:
     """Return the settings that the arguments of ``start()`` and the environment make together.
 
@@ -120,6 +130,8 @@ def read_settings(
         prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank.
         store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
         jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
+        system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
+            and ``hw.*``; TACHOGRAPH_SYSTEM_METRICS is ``true`` or ``false``; off. Needs the extra ``hardware``.
 
     Raises:
         ValueError: a wrong value; the message names where it was given, and what is allowed.
@@ -156,6 +168,7 @@ def read_settings(
         if "otlp" in exporters[signal]
     )
     every = find("interval", interval, "OTEL_METRIC_EXPORT_INTERVAL")
+    hardware = find("system_metrics", system_metrics, "TACHOGRAPH_SYSTEM_METRICS")
     host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     attributes = who.resource_attributes(
@@ -179,7 +192,20 @@ def read_settings(
         prometheus_port=port.port() if port else _default_port(attributes.get("dl.local_rank")),
         store=_path("store", store) or who.store(environ),
         jsonl=_path("jsonl", jsonl),
+        influx=_influx(environ) if "influxdb" in exporters["logs"] else None,
+        spool_limit=spool_limit_of(environ),
+        system_metrics=hardware.boolean() if hardware else False,
     )
+
+
+def _influx(environ: Mapping[str, str]) -> InfluxTarget:
+    """Return where ``influxdb`` writes: the ``INFLUXDB_*`` variables say it."""
+    target = InfluxTarget.read(environ)
+    if target is None:
+        raise ValueError("INFLUXDB_HOST is not set: the exporter 'influxdb' writes to the host or URL that it names")
+    if find_spec("influxdb_client") is None:
+        raise ValueError("the exporter 'influxdb' needs its client: pip install 'tachograph[influxdb]'")
+    return target
 
 
 def _exporters(signal: Signal, environ: Mapping[str, str], chosen: object, endpoint: str | None) -> tuple[object, ...]:

@@ -19,11 +19,14 @@ from tachograph.destinations import Route, given
 from tachograph.elastic.handlers import Exports
 from tachograph.guest import GuestFeed
 from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.logger import delivery
 from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
+from tachograph.point_routes import PointRoutes
 from tachograph.settings import read_settings
 
 if TYPE_CHECKING:
+    from tachograph.influx_target import InfluxTarget
     from tachograph.settings import Settings
 
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
@@ -43,6 +46,7 @@ class _Process:
     def __init__(self) -> None:
         self.arguments: dict[str, Any] = {}
         self.configured: dict[str | None, Route] = {}
+        self.points = PointRoutes(registry.default)
 
 
 _process = _Process()
@@ -130,6 +134,7 @@ def begin(settings: Settings, *, waits: bool = False, directly: bool = True, aga
         _process.pipeline = _process.ambient = Ambient(
             settings, registry.default, waits=waits, directly=directly, on_settled=_end_with_the_process
         )
+        _process.points.attach_to(_process.ambient)
         _end_with_the_process()
 
 
@@ -204,10 +209,11 @@ def _deliver_configured(pipeline: Pipeline) -> None:
             groups = None if group is None else {group}
             _process.configured[group] = given(exporter, registry.default, metrics=True, spans=False, groups=groups)
             pipeline.attach(_process.configured[group])
+    _process.points.attach_to(pipeline)
 
 
 def _on_exporter(group: str | None, _exporter: Exports | None) -> None:
-    """Deliver a group to the exporter that ``configure`` was given, with or without a ``start()`` before."""
+    """Deliver a group to the exporter that ``configure`` was given."""
     with _process.lock:
         pipeline = _process.pipeline
         replaced = _process.configured.pop(group, None)
@@ -216,14 +222,27 @@ def _on_exporter(group: str | None, _exporter: Exports | None) -> None:
                 pipeline.flush(EXIT_TIMEOUT)
                 pipeline.detach(replaced)
             replaced.destination.close(EXIT_TIMEOUT)
-        if pipeline is not None and pipeline.running:
-            _deliver_configured(pipeline)
-        elif elastic.exporters:
-            start(metrics="none", traces="none", logs="none")
-            _process.by_itself = True
+        if elastic.exporters:
+            _deliver()
+
+
+def _on_target(target: InfluxTarget) -> bool:
+    with _process.lock:
+        _deliver()
+        return target not in _process.points.unreachable
+
+
+def _deliver() -> None:
+    """Deliver what was configured, with or without a ``start()`` before."""
+    if _process.pipeline is not None and _process.pipeline.running:
+        _deliver_configured(_process.pipeline)
+    else:
+        start(metrics="none", traces="none", logs="none")
+        _process.by_itself = True
 
 
 elastic.on_exporter = _on_exporter
+delivery.on_target = _on_target
 
 
 def _end_with_the_process() -> None:
@@ -245,6 +264,7 @@ def _at_exit() -> None:
         _process.pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
     for route in _process.configured.values():
         route.destination.close(max(deadline - time.monotonic(), 0.05))
+    _process.points.close(max(deadline - time.monotonic(), 0.05))
     if _process.pipeline is not None:
         _process.pipeline.await_signal()
 
@@ -262,6 +282,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     _process.lock = threading.RLock()
     _process.configured = {}
+    _process.points.reset_in_child()
     inherited, _process.pipeline = _process.pipeline, None
     ambient, _process.ambient = _process.ambient, None
     if inherited is None or not inherited.running:

@@ -8,9 +8,10 @@ import math
 import os
 import signal
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-from tachograph.environment import clean, text
+from tachograph.environment import clean, setting, text
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.resource import store
 
@@ -49,8 +50,10 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
     from tachograph.hub.lifetime import Lifetime
+    from tachograph.hub.node import Node
     from tachograph.hub.server import Server, address_of, listen
 
+    asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
     with listen(options.host, options.port) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
@@ -59,7 +62,9 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
         try:
             forwarding = None if options.forward is None else Forwarding(options.forward, hub.registry)
             server = Server(hub, listener, token=token, forwarding=forwarding)
-            lifetime = Lifetime(hub, server, forwarding, parent=options.parent, linger=options.linger)
+            observes = find_spec("psutil") is not None if asked is None else asked.boolean()
+            node = Node(run, hub.store.parent) if observes else None
+            lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)
             started = asyncio.Event()
             living = asyncio.create_task(lifetime.live(started))
             starting = asyncio.create_task(started.wait())

@@ -98,8 +98,8 @@ class Hub:
         )
         instrument.record(amount, attributes)
 
-    def receive_metrics(self, request: ExportMetricsServiceRequest) -> int:
-        """Take metrics; return how many data points were rejected."""
+    def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> int:
+        """Take metrics; return how many data points were rejected. The hub's ``own`` do not count as received."""
         now = self._clock()
         rejected: Counter[str] = Counter()
         points = 0
@@ -119,8 +119,9 @@ class Hub:
                         refused = lane.take(metric, data, incarnation.key, now)
                         if refused:
                             rejected.update(refused)
-        self._totals["points"] += points
-        self.count("tachograph.hub.points", points)
+        if not own:
+            self._totals["points"] += points
+            self.count("tachograph.hub.points", points)
         self._reject(rejected)
         return sum(rejected.values())
 

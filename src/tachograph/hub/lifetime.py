@@ -12,6 +12,7 @@ import time
 
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
+from tachograph.hub.node import EVERY, Node
 from tachograph.hub.server import Server
 
 SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
@@ -30,6 +31,7 @@ class Lifetime:
         hub: kept up each second.
         server: serves it.
         forwarding: closed at the end; None where there is none.
+        node: says what the machine does; None where nobody shall.
         parent: pid of the process with which it ends; None for none.
         linger: seconds that the page stays after that; None for 30 where a Prometheus has scraped it, else none.
     """
@@ -40,12 +42,14 @@ class Lifetime:
         server: Server,
         forwarding: Forwarding | None = None,
         *,
+        node: Node | None = None,
         parent: int | None = None,
         linger: float | None = None,
     ) -> None:
         self._hub = hub
         self._server = server
         self._forwarding = forwarding
+        self._node = node
         self._parent = parent
         self._linger = linger
         self._ending = asyncio.Event()
@@ -63,6 +67,7 @@ class Lifetime:
         ticking.start()
         serving = asyncio.create_task(self._server.serve(started))
         watching = asyncio.create_task(self._watch())
+        observing = asyncio.create_task(self._observe())
         ending = asyncio.create_task(self._ending.wait())
         try:
             await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -72,13 +77,15 @@ class Lifetime:
             self._server.stop()
             await serving
         finally:
-            for task in (watching, ending):
+            for task in (watching, observing, ending):
                 task.cancel()
             self._closing.set()
             await asyncio.to_thread(self._close, ticking)
 
     def _close(self, ticking: threading.Thread) -> None:
         ticking.join(_LONGEST_GRACE)
+        if self._node is not None:
+            self._node.close()
         if self._forwarding is not None:
             self._forwarding.close(_LAST_FORWARDS)
 
@@ -94,6 +101,19 @@ class Lifetime:
         while os.getppid() == self._parent if own else _lives(self._parent):  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(_PARENT_POLL)
         self._ending.set()
+
+    async def _observe(self) -> None:
+        while self._node is not None:
+            try:
+                requests = await asyncio.to_thread(self._node.requests)
+            except Exception:  # noqa: BLE001 - the border to the machine's libraries: they must not end the hub
+                self._fail("node")
+                requests = []
+            for request in requests:
+                self._hub.receive_metrics(request, own=True)
+                if self._forwarding is not None:
+                    self._forwarding("metrics", request.SerializeToString(), request)
+            await asyncio.sleep(EVERY)
 
     async def _last_exports(self) -> None:
         began = time.monotonic()
@@ -117,10 +137,13 @@ class Lifetime:
         try:
             self._hub.tick()
         except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
-            self._hub.count("tachograph.hub.failed", 1, signal="tick")
-            if not self._failed:
-                self._failed = True
-                _log.warning("the hub's upkeep failed (further failures are counted)", exc_info=True)
+            self._fail("tick")
+
+    def _fail(self, what: str) -> None:
+        self._hub.count("tachograph.hub.failed", 1, signal=what)
+        if not self._failed:
+            self._failed = True
+            _log.warning("the hub's upkeep failed (further failures are counted)", exc_info=True)
 
 
 def _lives(pid: int) -> bool:

@@ -67,6 +67,17 @@ def descends_from_rank(environ: Mapping[str, str], pid: int) -> bool:
     return len(owner) == 2 and _is_number(owner_pid) and int(owner_pid) != pid  # noqa: PLR2004 - rank and restart
 
 
+def speaks_for_node(found: Mapping[str, object], environ: Mapping[str, str], pid: int) -> bool:
+    """Tell whether a process with these attributes is the one of its node that says what the machine does.
+
+    Under ``tachograph run`` that is its hub; else local rank 0, and what has no rank and is neither torchrun's own
+    process nor a helper.
+    """
+    if text(environ, "TACHOGRAPH_HUB") == "1" or found.get("dl.role") == "agent":
+        return False
+    return found.get("dl.local_rank", found.get("dl.rank", 0)) == 0 and not descends_from_rank(environ, pid)
+
+
 def owner_mark(environ: Mapping[str, str], pid: int, orig_argv: Sequence[str] | None = None) -> str | None:
     """Return the mark that this process is to set in its environment; ``None`` where it is no rank.
 

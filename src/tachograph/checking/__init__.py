@@ -1,0 +1,1 @@
+"""``tachograph check``: one test point to everything that is configured."""

@@ -1,0 +1,73 @@
+"""``tachograph check``: its command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tachograph.checking.probes import Probe
+
+_FAILED, _WRONG_USAGE = 1, 2
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Test what is configured, a line each, and return the exit code: 1 where something fails, 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    from tachograph.checking.probes import probes
+    from tachograph.environment import text
+    from tachograph.influx_target import InfluxTarget
+    from tachograph.settings import read_settings
+
+    try:
+        settings = read_settings(os.environ, endpoint=options.endpoint)
+        named = {"host": options.host, "port": options.port, "database": options.database, "org": options.org}
+        influx = InfluxTarget.read(os.environ, **named)
+    except (ValueError, TypeError) as error:
+        sys.stderr.write(f"tachograph check: {error}\n")
+        return _WRONG_USAGE
+    results = [
+        _tried(probe, options.timeout) for probe in probes(settings, influx, text(os.environ, "TACHOGRAPH_ENDPOINT"))
+    ]
+    if not results:
+        sys.stderr.write("tachograph check: no destination is configured; OTEL_EXPORTER_OTLP_ENDPOINT names one\n")
+    return 0 if results and all(results) else _FAILED
+
+
+def _tried(probe: Probe, timeout: float) -> bool:
+    from tachograph.checking.remedies import remedy
+
+    began = time.perf_counter()
+    try:
+        said = probe.send(timeout)
+    except Exception as error:  # noqa: BLE001 - the border to every exporter: what went wrong is the answer
+        why = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            why = error.strerror
+        what = remedy(why)
+        print(f"FAILED  {probe.name:12}  {probe.where}  {why}{': ' if what else ''}{what}", flush=True)  # noqa: T201
+        return False
+    spent = (time.perf_counter() - began) * 1e3
+    print(f"ok      {probe.name:12}  {probe.where}  {spent:.0f} ms{', ' if said else ''}{said}", flush=True)  # noqa: T201
+    return True
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tachograph check",
+        description="Send one test point to every destination that the OTEL_*, INFLUXDB_* and TACHOGRAPH_* variables "
+        "name, and print a line for each: where, and how long it took, or what is wrong and what to do about it.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--timeout", type=float, default=10.0, metavar="SECONDS", help="for each destination (default 10)")
+    add("--host", help="of InfluxDB (default: INFLUXDB_HOST); the token is read from INFLUXDB_TOKEN only")
+    add("--port", help="of InfluxDB (default: INFLUXDB_PORT, else 8086)")
+    add("--database", help="of InfluxDB, or its bucket (default: INFLUXDB_DATABASE, else tplr)")
+    add("--org", help="of InfluxDB (default: INFLUXDB_ORG, else tplr)")
+    add("--endpoint", metavar="URL", help="of OTLP (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
+    return parser

@@ -1,0 +1,212 @@
+"""What ``MetricsLogger`` adds to a point on request: the documented ``sys_*`` and ``gpu_*`` fields, from a cache.
+
+A thread renews them each second while somebody has asked in the last minute, so that asking costs the training thread
+a look into a dictionary.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from tachograph import registry as registries
+from tachograph.hardware.nvml import Nvml
+from tachograph.hardware.visible import chosen, find, initialised_cuda
+
+RENEWED_EVERY = 1.0  # seconds
+ASKED_WITHIN = 60.0  # seconds after which nothing is renewed until somebody asks again
+_TOO_OLD = 5.0
+_MIB = 1 << 20
+
+Fields = dict[str, int | float | str]
+
+_log = logging.getLogger("tachograph")
+
+
+class Snapshot:
+    """Fields by what they are of, renewed in the background while they are asked for.
+
+    Args:
+        every: seconds between two readings.
+        within: seconds without a question after which nothing is renewed.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: float = RENEWED_EVERY,
+        within: float = ASKED_WITHIN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every, self._within, self._clock = every, within, clock
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as a forked child does: the thread is the parent's."""
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._asked: dict[str, tuple[float, Callable[[], Fields]]] = {}
+        self._latest: dict[str, tuple[float, Fields]] = {}
+        self._failed: set[str] = set()
+
+    def get(self, what: str, read: Callable[[], Fields], *, at_once: bool = True) -> Fields:
+        """Return what was read last, a copy; never raises.
+
+        Args:
+            what: names the fields.
+            read: reads them; called in the background.
+            at_once: read here where nothing recent is there, which costs this thread the reading; else that is
+                empty until the background has read.
+        """
+        now = self._clock()
+        self._asked[what] = now, read
+        found = self._latest.get(what)
+        if at_once and (found is None or now - found[0] > _TOO_OLD):
+            found = self._read(what, read)
+        if self._thread is None:
+            self._start()
+        return dict(found[1]) if found is not None else {}
+
+    def _read(self, what: str, read: Callable[[], Fields]) -> tuple[float, Fields]:
+        try:
+            fields = read()
+        except Exception as error:  # noqa: BLE001 - the border to drivers: a point is written without these fields
+            fields = {}
+            if not isinstance(error, ImportError) or what not in self._failed:
+                registries.default.count_error(what)
+            if what not in self._failed:
+                self._failed.add(what)
+                _log.warning("%s metrics are left out of the points (further errors are counted): %s", what, error)
+        self._latest[what] = found = self._clock(), fields
+        return found
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name="tachograph snapshot", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # the interpreter is about to end
+                self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            for what, (asked, read) in list(self._asked.items()):
+                if self._clock() - asked <= self._within:
+                    self._read(what, read)
+                else:
+                    del self._asked[what]
+            if not self._asked:
+                break
+            time.sleep(self._every)
+        self._thread = None
+
+
+_snapshot = Snapshot()
+
+
+def system_fields() -> Fields:
+    """Return ``cpu_usage`` (% of all CPUs), ``mem_used`` and ``mem_total`` (MB of 2**20 bytes) of this machine.
+
+    CPU usage is that of the second before; the first time, without a reading before, that since the boot. Empty
+    without psutil (extra ``hardware``). Never raises.
+    """
+    return _snapshot.get("system", _read_system)
+
+
+class _Cpu:
+    """The CPU's total and idle seconds at the reading before, and the usage (%) up to there."""
+
+    before = (0.0, 0.0)
+    usage = 0.0
+
+
+def _read_system() -> Fields:
+    psutil = import_module("psutil")
+    times = psutil.cpu_times()
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # Linux counts them in user and nice, too
+    total, idle = sum(times) - guests, times.idle + getattr(times, "iowait", 0.0)
+    passed, idled = total - _Cpu.before[0], idle - _Cpu.before[1]
+    if passed > 0:  # the clock of these times ticks a hundred times a second
+        _Cpu.before = total, idle
+        _Cpu.usage = round(min(100.0, max(0.0, 100.0 * (1.0 - idled / passed))), 2)
+    memory = psutil.virtual_memory()
+    return {"cpu_usage": _Cpu.usage, "mem_used": memory.used / _MIB, "mem_total": memory.total / _MIB}
+
+
+def gpu_fields(environ: Mapping[str, str] = os.environ) -> Fields:
+    """Return the fields and tags of this process's GPU; empty without one. Never raises.
+
+    ``gpu_name``, ``gpu_id`` (its index as torch counts), ``gpu_mem_total_mb`` and, of torch's caching allocator,
+    ``gpu_mem_segments``, ``gpu_mem_allocated_mb`` and ``gpu_mem_cached_mb`` (reserved); MB of 2**20 bytes.
+
+    The device is torch's current one where torch has initialised CUDA; total and name are what torch says then, which
+    for a MIG slice are the slice's. Before that it is the one of LOCAL_RANK (else the first), total and name come from
+    NVML once the background has read them, and the allocator's fields are left out: it holds nothing yet. No CUDA
+    context is created, and no device is waited for.
+    """
+    try:
+        cuda = initialised_cuda()
+        if cuda is not None:
+            device = int(cuda.current_device())  # of the calling thread: only here it is known
+            return _snapshot.get(f"gpu {device}", lambda: _read_torch(cuda, device))
+        device = _local_rank(environ)
+    except Exception:  # noqa: BLE001 - the border to torch: a point is written without these fields
+        registries.default.count_error("gpu")
+        return {}
+    return _snapshot.get("gpu", lambda: _read_nvml(device, environ), at_once=False)
+
+
+def _local_rank(environ: Mapping[str, str]) -> int:
+    given = environ.get("LOCAL_RANK", "") or environ.get("SLURM_LOCALID", "")
+    return int(given) if given.isascii() and given.isdigit() else 0
+
+
+def _read_torch(cuda: Any, device: int) -> Fields:
+    stats = cuda.memory_stats(device)
+    properties = cuda.get_device_properties(device)
+    return {
+        "gpu_mem_segments": int(stats.get("segment.all.current", 0)),
+        "gpu_mem_allocated_mb": stats.get("allocated_bytes.all.current", 0) / _MIB,
+        "gpu_mem_cached_mb": stats.get("reserved_bytes.all.current", 0) / _MIB,
+        "gpu_mem_total_mb": properties.total_memory / _MIB,
+        "gpu_name": str(properties.name),
+        "gpu_id": device,
+    }
+
+
+_nvml_read: dict[int, Fields] = {}  # name and total do not change: NVML is asked once
+
+
+def _read_nvml(device: int, environ: Mapping[str, str]) -> Fields:
+    found = _nvml_read.get(device)
+    if found is None:
+        found = _nvml_read[device] = {}
+        try:
+            nvml = Nvml()
+        except Nvml.Missing:  # no GPU, or no driver: the point is written without these fields
+            return found
+        try:
+            card = find(nvml.cards(), chosen(device, environ))
+            if card is not None:
+                total = card.memory().total
+                found.update(gpu_mem_total_mb=total / _MIB, gpu_name=card.name, gpu_id=device)
+        finally:
+            nvml.close()
+    return found
+
+
+def _after_fork_in_child() -> None:
+    _snapshot.forget()
+    _nvml_read.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

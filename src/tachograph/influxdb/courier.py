@@ -1,0 +1,300 @@
+"""From memory to the server, past the disk where the server is away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from tachograph.influxdb.backlog import Backlog
+from tachograph.influxdb.crew import Crew
+from tachograph.influxdb.delivery import Delivery
+from tachograph.influxdb.kept import Kept
+from tachograph.influxdb.losses import Losses
+from tachograph.influxdb.parcel import EVENTS as PARCEL
+from tachograph.influxdb.parcel import Parcel, packed, unpacked
+from tachograph.influxdb.patience import Patience
+from tachograph.influxdb.server import TIMEOUT, Server
+from tachograph.influxdb.spool import Spool
+from tachograph.influxdb.spooling import EVENTS, keep
+
+_MANY = 5_000  # points that wait while the server is away
+_FULL = 0.9
+_LOOK_AGAIN = 30.0  # seconds between looks for what processes that ended have left
+_DISK_AGAIN = 10.0
+_LAST = 0.5  # seconds for the disk at the end
+_NEVER = float("inf")
+
+
+class Courier:
+    """What waits for one server, and the threads that carry it there.
+
+    Points leave in the order in which they came: what is on the disk before what is in memory.
+
+    Args:
+        server: takes lines.
+        spool: keeps what has to wait for long; None where nothing does.
+        backlog: keeps the rest.
+        losses: is told what is lost.
+        patience: says when to try again.
+        batch_size: points in one write, at most.
+        concurrency: writes at a time, at most.
+        flush_interval: seconds that a point waits for others to fill a write.
+        pace: called between slices of work.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        spool: Spool | None,
+        backlog: Backlog,
+        losses: Losses,
+        patience: Patience,
+        *,
+        batch_size: int,
+        concurrency: int,
+        flush_interval: float,
+        pace: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server, self._spool, self._backlog = server, spool, backlog
+        self._losses, self._patience = losses, patience
+        self._batch_size, self._flush_interval = batch_size, flush_interval
+        self._pace, self._clock = pace, clock
+        self._resource: Mapping[str, Any] = {}
+        self._deadline: float | None = None
+        self._crew = Crew(concurrency, lambda: self._server.connect(), self._next, losses)  # noqa: PLW0108 - it changes
+        self._forget()
+        self._crew.start()
+
+    def _forget(self) -> None:
+        self._disk, self._changed = threading.Lock(), threading.Condition()
+        self._under_way: dict[int, list[Parcel]] = {}
+        self._reading = self._writing = self._hurry = False  # of the disk, the first two
+        self._ended = self._deadline is not None
+        self._number = self._accepted = self._settled = self._lost = 0
+        self._disk_not_before = 0.0
+        self._look_at = 0.0 if self._spool is not None else _NEVER
+        self._crew.forget()
+
+    def put(self, parcels: Iterable[Parcel], resource: Mapping[str, Any]) -> None:
+        """Take points; never waits for the server."""
+        for parcel in parcels:
+            with self._changed:
+                self._resource = resource
+                self._accepted += parcel.points
+                closed = self._deadline is not None
+                dropped = parcel.points if closed else self._backlog.push(parcel)
+                self._crew.start()
+                self._changed.notify()
+            if dropped:
+                why = "it came after the end" if closed else "the memory for what waits is full"
+                self._lose(dropped, "shutdown" if closed else "queue_full", why)
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what came so far; True where all of it has arrived within ``timeout`` seconds."""
+        deadline = self._clock() + timeout
+        with self._changed:
+            wanted, lost = self._accepted, self._lost
+            self._hurry = True
+            self._changed.notify_all()
+            while self._settled < wanted and not self._ended and (left := deadline - self._clock()) > 0:
+                self._changed.wait(left)
+            return self._settled >= wanted and self._lost == lost
+
+    def close(self, timeout: float) -> None:
+        """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
+        with self._changed:
+            if self._deadline is not None:
+                return
+            self._deadline = self._clock() + timeout
+            self._patience.end_is_near()
+            started = self._crew.start()
+        if started:
+            self.flush(timeout)
+        with self._changed:
+            while self._reading and (time_left := self._deadline - self._clock()) > 0:
+                self._changed.wait(time_left)
+            self._ended = True
+            left = [parcel for parcels in self._under_way.values() for parcel in parcels] + self._backlog.take_all()
+            self._changed.notify_all()
+        self._leave_behind(left)
+
+    def _leave_behind(self, left: list[Parcel]) -> None:
+        """Put what was not delivered on the disk, as far as there is time for it."""
+        spool, until = self._spool, self._clock() + _LAST
+        if spool is not None and self._disk.acquire(timeout=_LAST):
+            try:
+                while left and self._clock() < until:
+                    keep(unpacked(left[0]), self._resource, spool.append)
+                    del left[0]
+            except OSError as error:
+                self._losses.say("disk", f"{spool.folder}: {error.strerror}: what waits is lost")
+            finally:
+                remains, folder = not spool.empty, spool.folder
+                spool.close()
+                self._disk.release()
+            if remains:
+                self._losses.say("end", f"what was not delivered before the end waits in {folder} for the next process")
+        if lost := sum(parcel.points for parcel in left):
+            self._lose(lost, "shutdown", f"{lost} points were not delivered before the end")
+
+    def reset_in_child(self, server: Server, backlog: Backlog) -> Server:
+        """Forget everything, after a fork: the parent process delivers it, and keeps what is on the disk.
+
+        Returns:
+            The server that it had: its connections are the parent's.
+        """
+        inherited, self._server, self._backlog = self._server, server, backlog
+        if self._spool is not None:
+            self._spool.close()
+        self._patience.forget()
+        self._forget()
+        return inherited
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for something to do; None at the end."""
+        with self._changed:
+            while not self._ended:
+                now = self._clock()
+                job = self._to_do(now)
+                if job is not None:
+                    return job
+                times = [now + _LOOK_AGAIN, self._patience.not_before, self._disk_not_before, self._look_at]
+                if self._backlog:
+                    times.append(self._backlog.since + self._flush_interval)
+                self._changed.wait(max(min(moment - now for moment in times if moment > now), 0.001))
+        return None
+
+    def _to_do(self, now: float) -> Callable[[], None] | None:
+        if self._spool is not None and not self._writing:
+            if now >= self._look_at and not self._reading:
+                self._look_at, self._writing = now + _LOOK_AGAIN, True
+                return partial(self._adopt, self._spool)
+            if self._presses(now):
+                self._writing = True
+                return partial(self._move, self._spool)
+        busy = self._patience.failures > 0 and (self._under_way or self._reading)  # one attempt at a time, then
+        return None if busy or self._patience.waits(now, hurry=self._hurry) else self._to_send(now)
+
+    def _to_send(self, now: float) -> Callable[[], None] | None:
+        if self._spool is not None and (self._writing or not self._spool.empty):
+            if self._reading or self._writing:
+                return None
+            self._reading = True
+            return partial(self._send_kept, self._spool)
+        if self._due(now, hurry=self._hurry or self._deadline is not None):
+            self._number += 1
+            self._under_way[self._number] = parcels = self._backlog.take(self._batch_size)
+            return partial(self._send, self._number, parcels)
+        return None
+
+    def _presses(self, now: float) -> bool:
+        """Tell whether what waits in memory has to go to the disk."""
+        if not self._backlog or now < self._disk_not_before:
+            return False
+        if self._patience.is_over:
+            return self._due(now, hurry=False)
+        some = self._patience.failures > 0
+        return self._backlog.load > _FULL or (some and (self._backlog.points > _MANY or self._backlog.load > _FULL / 2))
+
+    def _due(self, now: float, *, hurry: bool) -> bool:
+        if not self._backlog:
+            return False
+        return hurry or self._backlog.points >= self._batch_size or now >= self._backlog.since + self._flush_interval
+
+    def _adopt(self, spool: Spool) -> None:
+        try:
+            with self._disk:
+                spool.adopt()
+        finally:
+            self._end_job(writing=False)
+
+    def _move(self, spool: Spool) -> None:
+        """Put the oldest of what waits in memory on the disk."""
+        with self._changed:
+            parcels = self._backlog.take(EVENTS) if self._backlog else []
+        left = list(parcels)
+        try:
+            with self._disk:
+                events = [event for parcel in parcels for event in unpacked(parcel)]
+                keep(events, self._resource, spool.append, self._pace)
+            left = []
+        except OSError as error:
+            self._losses.say("disk", f"{spool.folder}: {error.strerror}: what waits stays in memory")
+            self._disk_not_before = self._clock() + _DISK_AGAIN
+        finally:
+            with self._changed:
+                self._backlog.put_back(left)
+            self._end_job(writing=False)
+
+    def _end_job(self, *, writing: bool | None = None, reading: bool | None = None) -> None:
+        with self._changed:
+            self._writing = self._writing if writing is None else writing
+            self._reading = self._reading if reading is None else reading
+            self._changed.notify_all()
+
+    def _send(self, number: int, parcels: list[Parcel]) -> None:
+        """Send what was in memory."""
+        delivery = Delivery()
+        events = (event for parcel in parcels for event in unpacked(parcel))
+        delivery.send(delivery.prepare(events, self._resource, self._pace), self._write, self._allowance)
+        if delivery.settled or not delivery.left:
+            left = [item.event for item in delivery.left]
+            parcels = list(packed(left, parcels[0].since, lambda *_: None, min(PARCEL, self._batch_size)))
+        with self._changed:
+            if self._under_way.pop(number, None) is None or self._ended:  # it is on the disk by now
+                return
+            self._backlog.put_back(parcels)
+        self._settle(delivery, own=delivery.settled)
+
+    def _send_kept(self, spool: Spool) -> None:
+        """Send what is on the disk."""
+        kept = Kept(spool, self._pace)
+        try:
+            with self._disk:
+                kept.take(self._batch_size)
+            kept.send(self._write, self._allowance)
+            with self._changed:
+                if self._ended:
+                    return
+            with self._disk:
+                kept.settle()
+            self._settle(kept.delivery, own=kept.own)
+        finally:
+            self._end_job(reading=False)
+
+    def _settle(self, delivery: Delivery, *, own: int) -> None:
+        for count, reason, why in delivery.lost:
+            self._losses.count(count, reason, why)
+        with self._changed:
+            self._settled += own
+            self._lost += delivery.loses_points
+            self._hurry = self._hurry and delivery.again is None and bool(self._backlog)
+            if delivery.tried:
+                self._patience.heard(delivery.again, self._clock())
+            self._changed.notify_all()
+
+    def _write(self, body: bytes, timeout: float) -> int:
+        began = self._clock()
+        try:
+            return self._server.write(body, timeout)
+        finally:
+            self._losses.took(self._clock() - began)
+
+    def _allowance(self) -> float:
+        return TIMEOUT if self._deadline is None else max(self._deadline - self._clock(), 0.001)
+
+    def _lose(self, count: int, reason: str, why: str, *, own: bool = True) -> None:
+        self._losses.count(count, reason, why)
+        with self._changed:
+            self._settled += count if own else 0
+            self._lost += 1
+            self._changed.notify_all()
+
+    def lose_kept(self, count: int, reason: str, own: bool) -> None:
+        """Count what the spool has given up."""
+        self._lose(count, reason, "the disk's share for what waits is full", own=own)

@@ -1,0 +1,155 @@
+"""The InfluxDB destination: points as line protocol, in the background."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tachograph.batch import Batch
+from tachograph.identity.resource import file_safe
+from tachograph.identity.resource import store as default_store
+from tachograph.influx_target import InfluxTarget
+from tachograph.influxdb.backlog import Backlog
+from tachograph.influxdb.courier import Courier
+from tachograph.influxdb.line import METRIC
+from tachograph.influxdb.losses import Losses
+from tachograph.influxdb.parcel import EVENTS, packed
+from tachograph.influxdb.patience import FIRST_BACK_OFF, Patience
+from tachograph.influxdb.server import Server
+from tachograph.influxdb.spool import Spool
+from tachograph.journal import LogEvent
+from tachograph.outbox import LIMIT_BYTES
+from tachograph.pace import Pace
+from tachograph.point import EVENT_NAME, Point
+from tachograph.registry import Registry
+from tachograph.spool_limit import spool_limit_of
+
+FLUSH_INTERVAL = 1.0
+_SLICE = 64
+_POINT_BYTES = 256  # as it waits: one with five tags and two fields takes 170
+
+_log = logging.getLogger("tachograph")
+
+# A connection that was open at a fork is never touched in the child.
+_left_to_the_parent: list[object] = []
+
+
+class InfluxDB:
+    """Writes points to one InfluxDB, or to what takes its lines.
+
+    Where the server is away for longer, points wait on the disk, and leave in order once it is back; what a process
+    could not deliver before its end, the next one of the same destination does. A line that was sent twice is one
+    point: InfluxDB overwrites what has the same measurement, tags and time.
+
+    Args:
+        target: where, and how much at a time.
+        registry: where losses and durations are counted.
+        store: the folder for what outlives the process; by default TACHOGRAPH_STORE's.
+        only: take the points of the loggers that name this target; else those of all loggers, but for one that writes
+            to the same database itself, and those of Metrics.
+        spool_limit: bytes on the disk; 0 for none. By default TACHOGRAPH_SPOOL_LIMIT, else 1 GiB.
+        limit_bytes: bytes in memory; by default 64 MiB, and more where the target's queue needs it.
+        flush_interval: seconds that a point waits for others to fill a write.
+        first_back_off: seconds between the first two attempts.
+        pace: called between slices of work; by default a :class:`tachograph.pace.Pace`.
+        clock: seconds, monotonic.
+
+    Raises:
+        ModuleNotFoundError: the extra ``influxdb`` is not installed.
+        ValueError: TACHOGRAPH_SPOOL_LIMIT is no number of bytes.
+    """
+
+    def __init__(
+        self,
+        target: InfluxTarget,
+        registry: Registry,
+        *,
+        store: Path | None = None,
+        only: bool = False,
+        spool_limit: int | None = None,
+        limit_bytes: int | None = None,
+        flush_interval: float = FLUSH_INTERVAL,
+        first_back_off: float = FIRST_BACK_OFF,
+        pace: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if find_spec("influxdb_client") is None:
+            raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
+        if not only and not target.token:  # a logger says it itself
+            _log.warning("%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent", target.url)
+        self._target, self._only = target, only
+        self._limit_bytes = limit_bytes or max(LIMIT_BYTES, target.queue_size * _POINT_BYTES)
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._losses = Losses(registry)
+        limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
+        spool = Spool(spool_folder(target, store), limit, self._lose_kept, Pace()) if limit else None
+        self._courier = Courier(
+            Server(target),
+            spool,
+            self._backlog(),
+            self._losses,
+            Patience(self._losses, first_back_off),
+            batch_size=target.batch_size,
+            concurrency=target.concurrency,
+            flush_interval=flush_interval,
+            pace=pace or Pace(),
+            clock=clock,
+        )
+
+    def _backlog(self) -> Backlog:
+        return Backlog(self._target.queue_size, self._limit_bytes)
+
+    def __call__(self, batch: Batch) -> None:
+        """Take the points of a batch; never waits for the server."""
+        events = batch.events
+        now, size = self._clock(), min(EVENTS, self._target.batch_size)
+        for start in range(0, len(events), _SLICE):
+            mine = [event for event in events[start : start + _SLICE] if self._takes(event)]
+            if mine:
+                self._courier.put(packed(mine, now, self._lose, size), batch.resource)
+            self._pace()
+
+    def _takes(self, event: LogEvent) -> bool:
+        if event.name == METRIC:
+            return not self._only
+        if event.name != EVENT_NAME:
+            return False
+        to = event.attributes.to if isinstance(event.attributes, Point) else None
+        if not self._only:
+            return to is None or not _same_place(to, self._target)
+        return to == self._target
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was taken so far; True where all of it has arrived within ``timeout`` seconds."""
+        return self._courier.flush(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
+        self._courier.close(timeout)
+
+    def reset_in_child(self) -> None:
+        """Forget everything, after a fork; the parent process delivers it."""
+        _left_to_the_parent.append(self._courier.reset_in_child(Server(self._target), self._backlog()))
+
+    def _lose(self, count: int, why: str) -> None:
+        self._losses.count(count, "encoding", why)
+
+    def _lose_kept(self, count: int, reason: str, own: bool) -> None:
+        self._courier.lose_kept(count, reason, own)
+
+
+def spool_folder(target: InfluxTarget, store: Path | None = None) -> Path:
+    """Return the folder in which points for a target wait; it need not exist."""
+    host = urlsplit(target.url).netloc
+    name = file_safe(f"influxdb-{host}-{target.org}-{target.database}")
+    return (default_store(os.environ) if store is None else store) / "spool" / name
+
+
+def _same_place(one: InfluxTarget, other: InfluxTarget) -> bool:
+    return (one.url, one.database, one.org) == (other.url, other.database, other.org)

@@ -1,0 +1,43 @@
+"""What an exporter to InfluxDB lost: counted, and said once a reason."""
+
+from __future__ import annotations
+
+import logging
+
+from tachograph.registry import Registry
+
+NAME = "influxdb"
+
+_log = logging.getLogger("tachograph")
+
+
+class Losses:
+    """Counts and says; used by several threads.
+
+    Args:
+        registry: where it is counted, and where durations are.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._said: set[str] = set()
+
+    def count(self, count: int, reason: str, why: str) -> None:
+        """Count points, or fields, that are lost."""
+        self._registry.count_dropped(reason, NAME, count)
+        self.say(reason, f"data was lost ({reason}; further losses are counted): {why}")
+
+    def say(self, what: str, message: str) -> None:
+        """Say something, unless its like was said before."""
+        if what not in self._said:
+            self._said.add(what)
+            _log.warning("%s: %s", NAME, message)
+
+    def blame(self, what: str, message: str) -> None:
+        """Count an error of our own, or of a library."""
+        self._registry.count_error(NAME)
+        self.say(what, message)
+
+    def took(self, seconds: float) -> None:
+        """Record how long an attempt took."""
+        self._registry.export_duration.record(seconds, {"destination": NAME})

@@ -1,0 +1,225 @@
+"""The spool: what could not be sent, on disk, for this process or for the next one.
+
+``spool/<destination>/<n>.jsonl`` under the store, one OTLP request a line; files are read in the order of their
+numbers, and deleted when everything in them has been accepted. Whoever uses a file holds a lock on it, which the system
+takes away when the process ends, however that happens: then the next process of the destination takes the file over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tachograph.influxdb.spooled import records
+
+_SEGMENT = 4 * 2**20
+_AT_ONCE = 2**16
+_PIECE = 2**20
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
+
+
+class _Segment:
+    """One file of the spool, whose lock we hold."""
+
+    def __init__(self, path: Path, file: int, *, own: bool) -> None:
+        self.path = path
+        self.file = file
+        self.own = own
+        self.size = os.fstat(file).st_size
+        self.taken = 0  # bytes that were read
+        self.done = 0  # bytes whose lines were accepted
+        self.buffer = b""
+
+    def append(self, line: bytes) -> None:
+        """Write a line at the end, whole or not at all."""
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self.file, line[written:])
+        except OSError:
+            os.ftruncate(self.file, self.size)
+            raise
+        self.size += len(line)
+
+    def line(self) -> bytes:
+        """Return the next line, with its end: without one where it is torn, and nothing at the end of the file."""
+        parts: list[bytes] = []
+        while True:
+            end = self.buffer.find(b"\n") + 1
+            if end:
+                parts.append(self.buffer[:end])
+                self.buffer = self.buffer[end:]
+                break
+            parts.append(self.buffer)
+            position = self.taken + sum(map(len, parts))
+            self.buffer = os.pread(self.file, _AT_ONCE, position)
+            if not self.buffer:
+                break
+        line = b"".join(parts)
+        self.taken += len(line)
+        return line
+
+    def again(self) -> None:
+        """Read again what was not accepted."""
+        self.taken, self.buffer = self.done, b""
+
+    def left(self, pace: Callable[[], None]) -> int:
+        """Return how many records are not accepted."""
+        found, position, rest = 0, self.done, b""
+        while piece := os.pread(self.file, _PIECE, position):
+            position += len(piece)
+            whole, _, rest = (rest + piece).rpartition(b"\n")
+            found += records(whole)
+            pace()
+        return found + records(rest)
+
+    def remove(self) -> None:
+        """Delete the file, and let go of its lock."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self.file)
+
+
+class Spool:
+    """A bounded queue of lines on disk; used by one thread at a time.
+
+    Args:
+        folder: of the destination; made by the first line, readable by its owner alone.
+        limit: bytes that this process may keep; beyond it the oldest file goes.
+        lose: called where a file goes, with a number of points, a reason, and whether they are our own.
+        pace: called between slices of work.
+    """
+
+    def __init__(
+        self, folder: Path, limit: int, lose: Callable[[int, str, bool], None], pace: Callable[[], None]
+    ) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._lose = lose
+        self._pace = pace
+        self._segments: list[_Segment] = []
+        self._open: _Segment | None = None  # the one that is written to
+        self._reading: _Segment | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether it holds nothing."""
+        return not self._segments
+
+    def append(self, line: bytes) -> None:
+        """Keep a line.
+
+        Raises:
+            OSError: it does not fit on the disk.
+        """
+        if self._open is None or self._open.size + len(line) > min(_SEGMENT, max(self.limit // 4, 1)):
+            self._open = self._begin()
+            self._segments.append(self._open)
+        self._open.append(line)
+        while sum(segment.size for segment in self._segments) > self.limit and self._drop_oldest():
+            pass
+
+    def _begin(self) -> _Segment:
+        for folder in reversed((self.folder / "file").absolute().parents):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        while True:
+            path = self.folder / f"{time.time_ns():020d}.jsonl"
+            with contextlib.suppress(FileExistsError, BlockingIOError):
+                file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                if _locked(file, without=True):
+                    return _Segment(path, file, own=True)
+
+    def _drop_oldest(self) -> bool:
+        for segment in self._segments:
+            if segment is not self._reading:  # what is on its way is counted by whoever sends it
+                self._lose(segment.left(self._pace), "spool_full", segment.own)
+                self._forget(segment)
+                return True
+        return False
+
+    def _forget(self, segment: _Segment) -> None:
+        self._segments.remove(segment)
+        if segment is self._open:
+            self._open = None
+        segment.remove()
+
+    def adopt(self) -> int:
+        """Take over the files of processes that have ended, and return how many there are."""
+        held = {segment.path for segment in self._segments}
+        found = 0
+        for path in sorted(self.folder.glob("*.jsonl")):
+            if path in held:
+                continue
+            with contextlib.suppress(OSError):  # gone in between, or another user's
+                file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+                if not _locked(file, without=False):
+                    continue
+                segment = _Segment(path, file, own=False)
+                if segment.size:
+                    self._segments.append(segment)
+                    found += 1
+                else:
+                    segment.remove()
+        self._segments.sort(key=lambda segment: segment.path.name)
+        return found
+
+    def take(self) -> tuple[bytes, bool] | None:
+        """Return the oldest line that was not taken yet, and whether it is our own; None where there is none.
+
+        What was taken waits for :meth:`accept` or :meth:`give_back`. All lines until then come from one file.
+        """
+        if self._reading is None:
+            self._reading = next(iter(self._segments), None)
+        if self._reading is None:
+            return None
+        line = self._reading.line()
+        return (line, self._reading.own) if line else None
+
+    def accept(self) -> None:
+        """Forget what was taken: it has arrived. A file that is done is deleted."""
+        segment, self._reading = self._reading, None
+        if segment is not None:
+            segment.done = segment.taken
+            if segment.done >= segment.size:
+                self._forget(segment)
+
+    def give_back(self) -> None:
+        """Take again, the next time, what was taken."""
+        segment, self._reading = self._reading, None
+        if segment is not None:
+            segment.again()
+
+    def close(self) -> None:
+        """Leave the files to the next process."""
+        segments, self._segments, self._open, self._reading = self._segments, [], None, None
+        for segment in segments:
+            segment.close()
+
+
+def _locked(file: int, *, without: bool) -> bool:
+    """Lock an open file; False, and it is closed, where somebody else has it.
+
+    Args:
+        file: its descriptor.
+        without: go on without a lock where the file system has none.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if not (without and error.errno in _NO_LOCKS):
+            os.close(file)
+            return False
+    if os.fstat(file).st_nlink:
+        return True
+    os.close(file)  # deleted by who had it before
+    return False

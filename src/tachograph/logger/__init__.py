@@ -1,0 +1,307 @@
+"""Points with a measurement, tags and fields: ``MetricsLogger``, a drop-in for Templar's.
+
+A point goes into the journal, and from there to the logger's own InfluxDB and to every exporter of
+:func:`tachograph.start` that takes events; each numeric field is also a gauge. Nothing needs to be set up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+from weakref import WeakSet
+
+from tachograph import journal as journals
+from tachograph import registry as registries
+from tachograph.accumulators import switch
+from tachograph.influx_target import BATCH_SIZE, BATCH_SIZES, QUEUE_SIZE, InfluxTarget, MertricsLoggerWriteOptions
+from tachograph.journal import Journal
+from tachograph.logger import delivery
+from tachograph.logger.arguments import at_least_1, mapping, unix_nano, with_readings
+from tachograph.logger.census import COUNTING, census_of
+from tachograph.logger.fields import process_value
+from tachograph.logger.identity import Dice, identity_tags, random_id, text
+from tachograph.logger.readings import get_gpu_metrics, get_system_metrics
+from tachograph.logger.shape import Gauges, Origin, Shape
+from tachograph.naming import check_name
+from tachograph.point import EVENT_NAME
+from tachograph.registry import Registry
+from tachograph.trace_context import TRACE, current_span
+
+__all__ = [
+    "MertricsLoggerWriteOptions",
+    "MetricsLogger",
+    "MetricsLoggerWriteOptions",
+    "get_gpu_metrics",
+    "get_system_metrics",
+    "process_value",
+]
+
+TIMEOUT = 5.0  # seconds that flush() and close() take at most
+_SHAPES = 1024  # more are forgotten, and made again
+
+_dice = Dice()
+
+
+MetricsLoggerWriteOptions = MertricsLoggerWriteOptions
+
+
+class MetricsLogger:
+    """Logs points to InfluxDB and to every exporter of :func:`tachograph.start` that takes events.
+
+    Arguments win over the ``INFLUXDB_*`` variables, which are read here. Without a host, points go to those exporters
+    alone. Leaving it as a context manager closes it.
+
+    Args:
+        host: of the InfluxDB (``INFLUXDB_HOST``): a URL, or a name, which means https, or http where it is loopback.
+        port: its port (``INFLUXDB_PORT``; 8086).
+        database: the bucket (``INFLUXDB_DATABASE``; ``tplr``).
+        token: ``INFLUXDB_TOKEN``; without one no Authorization header is sent.
+        org: the organisation (``INFLUXDB_ORG``; ``tplr``).
+        prefix: goes before each measurement.
+        uid: a tag of each point, as are ``prefix``, ``version``, ``runtime_id``, ``role``, ``group`` and ``job_type``;
+            one that is empty is left out.
+        version: of the program.
+        runtime_id: tells starts of the program apart; by default it is random, and a forked process has its own.
+        role: what the process does; a ``validator`` writes 10,000 points at once, others 1,000.
+        config: a mapping, or an object with attributes: each public string, number or bool in it, as it is now, is a
+            tag ``config_<name>``.
+        group: what the process belongs to; ``job_type`` is what it does there.
+        job_type: see ``group``.
+        max_queue_size: points that may wait in memory; beyond it the oldest is dropped, and counted.
+        max_workers: writes to the InfluxDB at a time.
+        counting_tags: how tags that count up leave: each as a ``"tag"``, or as a ``"field"``, which costs InfluxDB no
+            series.
+        counting_names: the tags that count up by their name; the first that a point has as a number is its x. Others
+            count up once they have had more than 32 values. None of them is a label of a metric.
+        write_options: how to write, in place of what the role says.
+        journal: where points go; only the process's own is delivered.
+        registry: where the gauges are.
+
+    Raises:
+        ValueError: a host or a port that is none, a size below 1, or a ``counting_tags`` that there is not.
+        TypeError: an argument is of another type.
+    """
+
+    def __init__(  # noqa: PLR0917 - the original's arguments
+        self,
+        host: str | None = None,
+        port: int | str | None = None,
+        database: str | None = None,
+        token: str | None = None,
+        org: str | None = None,
+        prefix: str = "",
+        uid: object = None,
+        version: object = None,
+        runtime_id: object = None,
+        role: str = "",
+        config: object = None,
+        group: str = "",
+        job_type: str = "",
+        max_queue_size: int = QUEUE_SIZE,
+        max_workers: int = 1,
+        *,
+        counting_tags: Literal["tag", "field"] = "tag",
+        counting_names: Iterable[str] = COUNTING,
+        write_options: MertricsLoggerWriteOptions | None = None,
+        journal: Journal = journals.default,
+        registry: Registry = registries.default,
+    ) -> None:
+        if counting_tags not in {"tag", "field"}:
+            raise ValueError(f'counting_tags is "tag" or "field", not {counting_tags!r:.100}')
+        if write_options is None:
+            write_options = MertricsLoggerWriteOptions(BATCH_SIZES.get(role, BATCH_SIZE))
+        target = InfluxTarget.read(
+            os.environ,
+            host=host,
+            port=port,
+            database=database,
+            token=token,
+            org=org,
+            batch_size=at_least_1("batch_size", write_options.batch_size),
+            concurrency=at_least_1("max_workers", max_workers),
+            queue_size=at_least_1("max_queue_size", max_queue_size),
+        )
+        self._prefix = text(prefix)
+        self._names_its_start = bool(text(runtime_id))
+        named = {"role": text(role), "group": text(group), "job_type": text(job_type)}
+        self._origin = Origin(
+            registry,
+            census_of(registry),
+            counting=tuple(counting_names),
+            as_fields=counting_tags == "field",
+            labels={name: value for name, value in named.items() if value},
+            tags=identity_tags(uid, self._prefix, version, runtime_id, named, config),
+        )
+        self._journal = journal
+        self._shapes: dict[tuple[object, ...], Shape] = {}
+        self._last = 0
+        self._lock = threading.RLock()  # reentrant: a signal handler may log
+        self._off = not registry.enabled
+        self._closed = False
+        _loggers.add(self)
+        journal.widen(max_queue_size)
+        if target is not None and not self._off:
+            self._origin.to = delivery.acquire(target)
+            self._origin.missing = self._origin.to is None
+
+    process_value = staticmethod(process_value)
+    get_system_metrics = staticmethod(get_system_metrics)
+    get_gpu_metrics = staticmethod(get_gpu_metrics)
+
+    def log(  # noqa: C901, PLR0912, PLR0917 - the original's arguments, and each call takes as long as all of it
+        self,
+        measurement: str,
+        tags: Mapping[str, object],
+        fields: Mapping[str, object],
+        timestamp: int | None = None,
+        with_system_metrics: bool = False,
+        with_gpu_metrics: bool = False,
+        sample_rate: float = 1.0,
+    ) -> None:
+        """Log one point; never waits, and raises for no value of a tag or a field.
+
+        A point without a field is not logged, but counted.
+
+        Args:
+            measurement: what was measured; the logger's prefix goes before it.
+            tags: what tells points apart; each becomes a string.
+            fields: what was measured; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
+                ``_min``, ``_max`` and ``_median``; a field that the program itself calls so wins.
+            timestamp: when, in nanoseconds since 1970; without it, or 0, it is now, and later than the logger's point
+                before.
+            with_system_metrics: add ``sys_cpu_usage``, ``sys_mem_used`` and ``sys_mem_total``.
+            with_gpu_metrics: add the ``gpu_*`` fields of the process's device, and its tags.
+            sample_rate: the probability that the point is logged at all, from 0 to 1.
+
+        Raises:
+            TypeError: tags or fields are no mappings, the measurement is no string, the timestamp no int.
+            ValueError: the name of the point is empty or longer than 1,024 characters, or the timestamp or the sample
+                rate is out of its range.
+        """
+        if tags.__class__ is not dict or fields.__class__ is not dict:
+            tags, fields = mapping("tags", tags), mapping("fields", fields)
+        if sample_rate != 1 and not _dice.falls(sample_rate):
+            return
+        if self._off or not switch.on:
+            if self._closed and switch.on:
+                self._origin.lose("closed", "a point came after close() of its logger (further ones are counted)")
+            return
+        when = unix_nano(timestamp) if timestamp else 0
+        more: Mapping[str, str] | None = None
+        if with_system_metrics or with_gpu_metrics:
+            fields, more = with_readings(fields, system=with_system_metrics, gpu=with_gpu_metrics)
+        try:
+            shape = self._shapes[measurement, tuple(tags), tuple(fields)]
+        except (KeyError, TypeError):
+            tags, fields = self._origin.named(tags), self._origin.named(fields)
+            known = self._shape(measurement, tags, fields)
+            if known is None:
+                return
+            shape = known
+        tag_values, values = tuple(tags.values()), tuple(fields.values())
+        for value in tag_values:
+            kind = value.__class__
+            if kind is not str and kind is not int:  # 1, 1.0 and True are one key, three texts
+                tag_values = tuple(map(self._origin.tag, tag_values))
+                break
+        gauges = shape.gauges.get(shape.labels_of(tag_values))
+        if gauges is None:
+            shape, gauges = self._gauges(shape, tag_values)
+        plain = True
+        for record, value in zip(gauges.records, values):  # noqa: B905 - a keyword takes as long as the rest
+            kind = value.__class__
+            if kind is float or kind is int:
+                record(value)
+            elif kind is not str:
+                plain = False
+        if not plain:
+            values = shape.read(gauges, values)
+        if not when:
+            when = time.time_ns()
+            if when > self._last:  # no lock: two threads do not read the clock in one nanosecond
+                self._last = when
+            else:
+                when = self._after_last()
+        # A point that waits holds no more than this, and what is the same for all of its shape.
+        later = (shape.made, tag_values, values, more) if more else (shape.made, tag_values, values)
+        if TRACE in sys.modules:
+            trace_id, span_id, flags = current_span()
+            self._journal.append(EVENT_NAME, when, later, trace_id=trace_id, span_id=span_id, trace_flags=flags)
+        else:
+            self._journal.append(EVENT_NAME, when, later)
+
+    def _after_last(self) -> int:
+        with self._lock:
+            self._last += 1
+            return self._last
+
+    def _shape(self, measurement: str, tags: Mapping[str, object], fields: Mapping[str, object]) -> Shape | None:
+        if not isinstance(measurement, str):
+            raise TypeError(f"a measurement must be a string, not {type(measurement).__name__}: {measurement!r:.100}")
+        name = check_name(self._prefix + measurement, "name of a point")
+        if not name:
+            raise ValueError("the name of a point, prefix and measurement, must not be empty")
+        if not fields:
+            self._origin.lose("empty", "%r: a point without a field was not logged (further ones are counted)", name)
+            return None
+        if len(self._shapes) >= _SHAPES:
+            self._shapes.clear()
+        shape = Shape(self._origin, name, tuple(tags), tuple(fields))
+        return self._shapes.setdefault((measurement, shape.tag_names, shape.field_names), shape)
+
+    def _gauges(self, shape: Shape, tag_values: tuple[Any, ...]) -> tuple[Shape, Gauges]:
+        """Return the gauges of a point whose tags have new values, and its shape, without tags that have too many."""
+        while True:
+            gauges = shape.gauges_for(tag_values)
+            if gauges is not None:
+                shape.gauges[shape.labels_of(tag_values)] = gauges
+                return shape, gauges
+            self._shapes.clear()
+            shape = Shape(self._origin, shape.measurement, shape.tag_names, shape.field_names)
+            measurement = shape.measurement[len(self._prefix) :]
+            self._shapes[measurement, shape.tag_names, shape.field_names] = shape
+
+    def flush(self, timeout: float = TIMEOUT) -> bool:
+        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+        return self._off or delivery.flush(timeout)
+
+    def close(self, timeout: float = TIMEOUT) -> None:
+        """Deliver what was logged, within ``timeout`` seconds, and log no more; what comes later is counted."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if not self._off:
+            self._off = True
+            delivery.flush(timeout)
+            if self._origin.to is not None:
+                delivery.release(self._origin.to, timeout)
+
+    def __enter__(self) -> MetricsLogger:  # noqa: PYI034 - typing.Self needs CPython 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reset_in_child(self) -> None:
+        """Free the lock after a fork; the child is a start of its own."""
+        self._lock = threading.RLock()
+        if not self._names_its_start:
+            self._origin.tags = {**self._origin.tags, "runtime_id": random_id()}
+
+
+_loggers: WeakSet[MetricsLogger] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    _dice.throw_again()
+    for logger in list(_loggers):
+        logger.reset_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

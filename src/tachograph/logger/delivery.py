@@ -1,0 +1,73 @@
+"""The databases that this process's loggers write to. Who delivers there, the pipeline, sets the hooks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from importlib import import_module
+
+from tachograph import journal as journals
+from tachograph.influx_target import InfluxTarget
+
+_log = logging.getLogger("tachograph")
+
+targets: dict[InfluxTarget, int] = {}
+"""How many loggers write to each."""
+
+on_target: Callable[[InfluxTarget], bool] | None = None
+"""Called with the database of a new logger; tells whether it will be delivered to."""
+
+on_release: Callable[[InfluxTarget, float], object] | None = None
+"""Called with a database that no logger writes to any more, and the seconds that its last points may take."""
+
+on_flush: Callable[[float], bool] | None = None
+"""Called with the seconds within which what was logged is to be delivered; tells whether it was."""
+
+
+class _Changing:
+    lock = threading.RLock()
+
+
+def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
+    """Deliver to a database, with or without a ``start()``.
+
+    Returns:
+        How it is written to: as the first logger of this database asked for. None where that cannot be, which was said.
+    """
+    if on_target is None:
+        import_module("tachograph.starting")  # sets it
+    with _Changing.lock:
+        target = next((known for known in targets if known.place == wanted.place), wanted)
+        targets[target] = targets.get(target, 0) + 1
+        journals.default.pin(True)
+    if target != wanted:
+        _log.warning("%s: another logger writes there already, this one's points go its way: %r", target.url, target)
+    return target if on_target is not None and on_target(target) else None
+
+
+def release(target: InfluxTarget, timeout: float) -> None:
+    """Deliver to a database no longer, after its last points, where no other logger writes to it."""
+    with _Changing.lock:
+        left = targets[target] = targets.get(target, 1) - 1
+        if left > 0:
+            return
+        del targets[target]
+    if on_release is not None:
+        on_release(target, timeout)
+    with _Changing.lock:
+        journals.default.pin(bool(targets))
+
+
+def flush(timeout: float) -> bool:
+    """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+    return on_flush(timeout) if on_flush is not None else not len(journals.default)
+
+
+def _after_fork_in_child() -> None:
+    _Changing.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,82 @@
+"""The routes of the process's loggers, each to its InfluxDB; they outlive a pipeline."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tachograph import journal as journals
+from tachograph.destinations import Route
+from tachograph.logger import delivery
+from tachograph.registry import Registry
+
+if TYPE_CHECKING:
+    from tachograph.influx_target import InfluxTarget
+    from tachograph.pipeline import Pipeline
+
+_log = logging.getLogger("tachograph")
+
+
+class PointRoutes:
+    """What loggers' points leave by.
+
+    Args:
+        registry: where losses are counted.
+
+    Attributes:
+        unreachable: databases for which there is nothing that writes to them.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._routes: dict[InfluxTarget, Route] = {}
+        self._pipeline: Pipeline | None = None
+        self.unreachable: set[InfluxTarget] = set()
+        delivery.on_release = self.release
+        delivery.on_flush = self.flush
+
+    def attach_to(self, pipeline: Pipeline) -> None:
+        """Deliver through this pipeline to every database, and from now on no more through another one."""
+        if pipeline is not self._pipeline:
+            self._pipeline = pipeline
+            for route in list(self._routes.values()):
+                pipeline.attach(route)
+        for target in list(delivery.targets):
+            if target not in self._routes and target not in self.unreachable:
+                self._add(pipeline, target)
+
+    def _add(self, pipeline: Pipeline, target: InfluxTarget) -> None:
+        try:
+            from tachograph.influxdb import InfluxDB
+
+            route = Route(InfluxDB(target, self._registry, only=True), events=True)
+        except ImportError as error:
+            self.unreachable.add(target)
+            _log.error("no point goes to %s: pip install 'tachograph[influxdb]' (%s)", target.url, error)
+            return
+        self._routes[target] = route
+        pipeline.attach(route)
+
+    def release(self, target: InfluxTarget, timeout: float) -> None:
+        """Deliver to a database what it has to get yet, within ``timeout`` seconds, and no more."""
+        route = self._routes.pop(target, None)
+        if route is not None:
+            if self._pipeline is not None:
+                self._pipeline.detach(route)
+            route.destination.close(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Deliver what there is, within ``timeout`` seconds for each: the process ends."""
+        for route in list(self._routes.values()):
+            route.destination.close(timeout)
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+        if self._pipeline is None or not self._pipeline.running:
+            return not len(journals.default)
+        return self._pipeline.flush(timeout)
+
+    def reset_in_child(self) -> None:
+        """Forget the parent's routes, after a fork; its pipeline resets them."""
+        self._routes = {}
+        self._pipeline = None

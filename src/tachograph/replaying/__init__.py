@@ -1,0 +1,1 @@
+"""``tachograph replay``: what lies in files, to any exporter."""

@@ -1,0 +1,124 @@
+"""A file of JSON lines, read back as events: a spool, what the exporter ``jsonl`` wrote, or an exported run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tachograph.influxdb.spooled import spooled
+from tachograph.journal import LogEvent
+from tachograph.point import EVENT_NAME, FIELDS
+
+_POINT = "tachograph.metric"
+# What an exported line says of itself, beside the attributes of the point.
+_OUTSIDE = {"kind", "rank", "time_unix_nano", "stream", "seq", "units"}
+_NUMBERS = {"NaN", "Infinity", "-Infinity"}
+
+
+class Part(NamedTuple):
+    """What a line holds.
+
+    Attributes:
+        resource: the attributes of the process that logged it.
+        events: what it logged.
+        skipped: how much else it holds that is no event: metrics, spans, records of a later version.
+    """
+
+    resource: Mapping[str, Any]
+    events: list[LogEvent]
+    skipped: int
+
+
+class Recording:
+    """One file, held against others that would replay it as well.
+
+    Args:
+        path: the file.
+
+    Raises:
+        BlockingIOError: a running process uses it, and sends what it holds itself.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("rb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise
+        except OSError:  # a file system without locks
+            pass
+        self.damaged = 0
+
+    def parts(self) -> Iterator[Part]:
+        """Yield what there is; a line that cannot be read is counted in ``damaged``."""
+        for line in self._file:
+            if not line.strip():
+                continue
+            try:
+                yield from _parts(line)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                self.damaged += 1
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Let others have it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def files(paths: list[Path]) -> list[Path]:
+    """Return the files that are meant: a folder stands for all ``*.jsonl`` in it, by name.
+
+    Raises:
+        OSError: a path does not exist.
+    """
+    found: list[Path] = []
+    for path in paths:
+        os.stat(path)  # noqa: PTH116 - raises with the name
+        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    return list(dict.fromkeys(found))
+
+
+def _parts(line: bytes) -> Iterator[Part]:
+    if b'"resourceLogs"' in line:
+        for part in spooled(line):
+            yield Part(part.resource, part.events, part.newer)
+        return
+    told = json.loads(line)
+    kind = told.get("kind")
+    if kind in {"point", "event"}:
+        resource = {} if told.get("rank") is None else {"dl.rank": told["rank"]}
+        yield Part(resource, [_exported(told)], 0)
+    elif kind == "definition" or "resourceMetrics" in told or "resourceSpans" in told:
+        yield Part({}, [], 1)
+    else:
+        raise ValueError("neither an OTLP request nor a line of an exported run")
+
+
+def _exported(told: Mapping[str, Any]) -> LogEvent:
+    at, stream, seq = int(told["time_unix_nano"]), str(told.get("stream", "")), int(told.get("seq", 0))
+    if told["kind"] == "point":
+        said = {key: _number(value) for key, value in told.items() if key not in _OUTSIDE and value is not None}
+        attributes = {**said, "metric": told["metric"], "group": told.get("group", "")}
+        return LogEvent(_POINT, at, at, attributes, seq, 0, 0, 0, stream)
+    name = str(told["name"])
+    attributes = {key: value for key, value in told.get("attributes", {}).items() if not key.startswith("tachograph.s")}
+    if name == EVENT_NAME:
+        attributes[FIELDS] = {key: _number(value) for key, value in attributes.get(FIELDS, {}).items()}
+    ids = int(told.get("trace_id", "0"), 16), int(told.get("span_id", "0"), 16)
+    return LogEvent(name, at, int(told.get("observed_unix_nano", at)), attributes, seq, *ids, 0, stream)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) and value in _NUMBERS else value

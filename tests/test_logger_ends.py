@@ -1,0 +1,250 @@
+"""MetricsLogger where processes fork, end, or have nothing to deliver with."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import programs
+from receivers import receiving
+
+
+def points(folder: Path) -> list[dict[str, object]]:
+    """Return the attributes of each point that a program left in ``out.jsonl``."""
+    return [
+        event["attributes"]
+        for event in programs.events(folder / "out.jsonl")
+        if event["eventName"] == "tachograph.point"
+    ]
+
+
+JSONL = {"OTEL_LOGS_EXPORTER": "jsonl", "OTEL_METRICS_EXPORTER": "jsonl", "OTEL_TRACES_EXPORTER": "none"}
+
+DOCUMENTED = """
+import tachograph
+tachograph.start(jsonl="out.jsonl")
+from tachograph.logger import MetricsLogger
+# Basic initialization with role
+logger = MetricsLogger(
+prefix="miner",
+uid="123",
+role="miner",
+group="training_group"
+)
+# With custom InfluxDB settings
+custom = MetricsLogger(
+host="custom.influxdb.host",
+port=8086,
+token="your-token",
+org="your-org",
+database="your-bucket",
+prefix="validator",
+uid="456",
+role="validator"
+)
+# Basic metrics logging
+for logger in (logger, custom):
+    logger.log(
+    measurement="training_step",
+    tags={"step": 42},
+    fields={"loss": 0.75}
+    )
+    # With system and GPU metrics
+    logger.log(
+    measurement="training_step",
+    tags={"batch": 100, "epoch": 5},
+    fields={"loss": 0.345, "accuracy": 0.92},
+    with_system_metrics=True,
+    with_gpu_metrics=True
+    )
+    # Logging metrics with lists that will be processed automatically
+    logger.log(
+    measurement="training_step",
+    tags={"step": 42},
+    fields={
+    "peer_ids": [1, 2, 3, 4], # Will be stored as string
+    "losses": [0.1, 0.2, 0.3, 0.4] # Will be stored as statistics
+    }
+    )
+"""
+
+
+def test_the_documents_program(tmp_path: Path) -> None:
+    """The documents' examples run but for their import; a host that does not resolve costs nothing else."""
+    ran = programs.run(tmp_path, DOCUMENTED, **JSONL)
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "your-token" not in ran.stderr
+    assert 1 <= ran.stderr.count("custom.influxdb.host") <= 3
+    found = points(tmp_path)
+    assert [point["tachograph.measurement"] for point in found] == ["minertraining_step"] * 3 + [
+        "validatortraining_step"
+    ] * 3
+    for first, second, third in (found[:3], found[3:]):
+        assert first["tachograph.fields"] == {"loss": 0.75}
+        assert first["x"] == 42
+        second_fields, third_fields = second["tachograph.fields"], third["tachograph.fields"]
+        assert isinstance(second_fields, dict)
+        assert second_fields["accuracy"] == 0.92
+        assert {"sys_cpu_usage", "sys_mem_used", "sys_mem_total"} <= set(second_fields)
+        assert second["x"] == 100
+        assert third_fields == {
+            "peer_ids": "[1, 2, 3, 4]",
+            "losses_mean": 0.25,
+            "losses_min": 0.1,
+            "losses_max": 0.4,
+            "losses_median": 0.25,
+        }
+    assert found[0]["tachograph.tags"].items() >= {"step": "42", "uid": "123", "role": "miner"}.items()  # type: ignore[attr-defined]
+    gauges = programs.exported(tmp_path / "out.jsonl")
+    assert programs.number(gauges["tachograph.logger", "minertraining_step.accuracy"]) == 0.92
+    assert ("tachograph.logger", "validatortraining_step.losses_median") in gauges
+
+
+# The client is loaded first: on a busy machine that alone may take the second that the end of a process has.
+THREE = """
+import sys
+import influxdb_client
+from tachograph.logger import MetricsLogger
+logger = MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t0k3n", role="miner")
+for step in range(3):
+    logger.log("train", {"step": step}, {"loss": 0.5})
+"""
+
+
+def written(requests: list[tuple[str, dict[str, str], bytes]]) -> list[str]:
+    """Return the lines that were written."""
+    import gzip
+
+    return [
+        line
+        for path, headers, body in requests
+        if path.startswith("/api/v2/write")
+        for line in (gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body).decode().splitlines()
+    ]
+
+
+def test_three_points_and_the_end(tmp_path: Path) -> None:
+    """A process that logs three points and ends has delivered them, without a start()."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        ran = programs.run(tmp_path, THREE, str(server.server_port))
+        lines = written(server.requests)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    assert [line.split(" ")[1] for line in lines] == ["loss=0.5"] * 3
+    assert all(headers["Authorization"] == "Token t0k3n" for _, headers, _ in server.requests)
+
+
+def test_start_takes_over(tmp_path: Path) -> None:
+    """A start() after a logger delivers to its database and to its own destinations, each point once to each."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        program = (
+            f"{THREE}\nimport tachograph\ntachograph.start(jsonl='out.jsonl')\nlogger.log('late', {{}}, {{'a': 1}})\n"
+        )
+        ran = programs.run(tmp_path, program, str(server.server_port), **JSONL)
+        lines = written(server.requests)
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split(",")[0] for line in lines] == ["train"] * 3 + ["late"]
+    assert points(tmp_path)[-1]["tachograph.measurement"] == "late"
+
+
+def test_close_and_flush_deliver(tmp_path: Path) -> None:
+    """flush() and close() return when points have arrived; two loggers of one database share its way."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        program = f"""
+{THREE}
+print(logger.flush())
+logger.log("train", {{}}, {{"loss": 1.0}})
+with MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t0k3n", role="miner") as other:
+    other.log("other", {{}}, {{"loss": 2.0}})
+logger.close()
+import os
+os._exit(0)
+"""
+        ran = programs.run(tmp_path, program, str(server.server_port))
+        lines = written(server.requests)
+    assert ran.stdout == "True\n", ran.stderr
+    assert [line.split(" ")[1] for line in lines] == ["loss=0.5"] * 3 + ["loss=1.0", "loss=2.0"]
+
+
+@pytest.mark.usefixtures("untraced")
+def test_sigterm(tmp_path: Path) -> None:
+    """What was logged right before SIGTERM, and in its handler, is delivered."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        program = f"""
+import os, signal, sys
+{THREE}
+def last(*_):
+    logger.log("last", {{}}, {{"loss": 1.0}})
+    sys.exit(0)
+signal.signal(signal.SIGTERM, last)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+        ran = programs.run(tmp_path, program, str(server.server_port))
+        lines = written(server.requests)
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split(",")[0] for line in lines] == ["train"] * 3 + ["last"]
+
+
+@pytest.mark.usefixtures("untraced")
+def test_fork(tmp_path: Path) -> None:
+    """A forked child logs nothing of its parent's; where helpers record, it delivers its own, as a start of its own."""
+    program = f"""
+import os
+{THREE}
+logger.flush()
+child = os.fork()
+logger.log("child" if not child else "parent", {{}}, {{"loss": 1.0}})
+if child:
+    os.waitpid(child, 0)
+else:
+    logger.flush()
+    os._exit(0)
+"""
+    for helpers, wanted in (("", ["parent"]), ("1", ["child", "parent"])):
+        with receiving(*[(204, {}, b"")] * 9) as server:
+            ran = programs.run(tmp_path, program, str(server.server_port), TACHOGRAPH_HELPERS=helpers)
+            lines = written(server.requests)
+        assert ran.returncode == 0, ran.stderr
+        others = sorted(line for line in lines if not line.startswith("train"))
+        assert [line.split(",")[0] for line in others] == wanted
+        ids = {part for line in others for part in line.split(" ")[0].split(",") if part.startswith("runtime_id=")}
+        assert len(ids) == len(wanted)
+        assert len(lines) == 3 + len(wanted)
+
+
+def test_disabled(tmp_path: Path) -> None:
+    """With OTEL_SDK_DISABLED nothing is delivered, and flush() has nothing to wait for."""
+    with receiving() as server:
+        ran = programs.run(
+            tmp_path, f"{THREE}\nprint(logger.flush())", str(server.server_port), OTEL_SDK_DISABLED="true"
+        )
+        assert server.requests == []
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
+
+
+def test_without_the_extra(tmp_path: Path) -> None:
+    """Without influxdb-client one line says what to install, and points go everywhere else, counted."""
+    program = f"""
+import sys
+sys.modules["influxdb_client"] = None
+import tachograph
+tachograph.start(jsonl="out.jsonl")
+{THREE.replace("import influxdb_client", "")}
+"""
+    ran = programs.run(tmp_path, program, "9", **JSONL)
+    assert ran.returncode == 0, ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if "pip install" in line]
+    assert "tachograph[influxdb]" in line
+    assert len(points(tmp_path)) == 3
+
+
+def test_no_waiting_for_a_dead_server(tmp_path: Path) -> None:
+    """Where nobody listens, a process that logs ends in good time."""
+    began = time.monotonic()
+    ran = programs.run(tmp_path, THREE, "9")
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert time.monotonic() - began < 10
