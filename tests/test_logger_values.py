@@ -15,9 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.logger.fields import Arriving, Statistics
 from tachograph.journal import Journal
 from tachograph.logger import MetricsLogger, process_value
+from tachograph.logger.fields import Arriving, Statistics
 from tachograph.registry import Registry
 
 
