@@ -17,6 +17,7 @@ _COMMANDS = {
     "check": ("tachograph.checking.command", "send one test point to every destination that is configured"),
     "replay": ("tachograph.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.runs.export_command", "write a run's points and events as CSV or JSON lines"),
+    "dashboards": ("tachograph.dashboards.command", "write dashboards for Grafana"),
     "runs": ("tachograph.runs.command", "list, show and prune the runs that were recorded"),
 }
 _WRONG_USAGE = 2

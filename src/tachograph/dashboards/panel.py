@@ -1,0 +1,184 @@
+"""Panels and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
+
+Grafana's own typed builders need Python 3.11 and a package that would serve nobody else: they make the dashboards that
+come along, and a test has them read what is made here.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+SCHEMA_VERSION = 42
+WIDTH = 24  # of a dashboard, in Grafana's columns
+PROMETHEUS, INFLUXDB = "prometheus", "influxdb"  # Grafana's kinds of data source
+DATASOURCE = {"type": PROMETHEUS, "uid": "${datasource}"}
+ALL = ".*"
+_ALL_CHOSEN = {"text": "All", "value": "$__all"}
+# Without these, Grafana makes red what is above 80.
+_THRESHOLDS = {"mode": "absolute", "steps": [{"color": "green", "value": None}]}
+_ON_TIME_RANGE = 2  # a variable is asked for again whenever the time range changes
+
+
+class Query(NamedTuple):
+    """One expression of a panel.
+
+    Attributes:
+        expression: in PromQL.
+        legend: names its series; ``{{label}}`` is replaced.
+        overrides: what its series look like, by Grafana's names of properties.
+        instant: only the newest value.
+    """
+
+    expression: str
+    legend: str
+    overrides: Mapping[str, Any] = {}
+    instant: bool = False
+
+
+def ref_id(place: int) -> str:
+    """Return the letters of the query at a place: A to Z, then AA, AB and so on, as Grafana gives them."""
+    letters = ""
+    place += 1
+    while place:
+        place, rest = divmod(place - 1, 26)
+        letters = string.ascii_uppercase[rest] + letters
+    return letters
+
+
+def panel(
+    kind: str, title: str, queries: Sequence[Query], *, defaults: Json, options: Json, description: str = ""
+) -> Json:
+    """Return a panel that has no place yet; ``defaults`` and ``options`` as its kind has them."""
+    overrides = [
+        {
+            "matcher": {"id": "byFrameRefID", "options": ref_id(place)},
+            "properties": [{"id": key, "value": value} for key, value in query.overrides.items()],
+        }
+        for place, query in enumerate(queries)
+        if query.overrides
+    ]
+    made: Json = {
+        "type": kind,
+        "title": title,
+        "transparent": False,
+        "datasource": DATASOURCE,
+        "targets": [_target(ref_id(place), query) for place, query in enumerate(queries)],
+        "fieldConfig": {"defaults": {"thresholds": _THRESHOLDS, **defaults}, "overrides": overrides},
+        "options": options,
+    }
+    return {**made, "description": description} if description else made
+
+
+def _target(ref: str, query: Query) -> Json:
+    target: Json = {"refId": ref, "expr": query.expression, "legendFormat": query.legend, "datasource": DATASOURCE}
+    return {**target, "instant": True, "range": False} if query.instant else target
+
+
+def time_series(title: str, queries: Sequence[Query], *, defaults: Json | None = None, description: str = "") -> Json:
+    """Return lines over time."""
+    legend = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
+    options = {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+    return panel(
+        "timeseries",
+        title,
+        queries,
+        defaults={"custom": {}, **(defaults or {})},
+        options=options,
+        description=description,
+    )
+
+
+def bar_gauge(title: str, queries: Sequence[Query], *, defaults: Json, description: str = "") -> Json:
+    """Return a horizontal bar for each series' newest value."""
+    options = {
+        "displayMode": "gradient",
+        "orientation": "horizontal",
+        "valueMode": "color",
+        "namePlacement": "auto",
+        "showUnfilled": True,
+        "sizing": "auto",
+        "minVizWidth": 8,
+        "minVizHeight": 16,
+        "maxVizHeight": 300,
+        "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""},
+        "legend": {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []},
+    }
+    return panel("bargauge", title, queries, defaults=defaults, options=options, description=description)
+
+
+def stat(title: str, queries: Sequence[Query], *, defaults: Json | None = None, description: str = "") -> Json:
+    """Return each series' newest value in large digits."""
+    options = {
+        "graphMode": "none",
+        "colorMode": "value",
+        "justifyMode": "auto",
+        "textMode": "value_and_name",
+        "wideLayout": True,
+        "showPercentChange": False,
+        "percentChangeColorMode": "standard",
+        "orientation": "auto",
+        "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""},
+    }
+    return panel("stat", title, queries, defaults=defaults or {}, options=options, description=description)
+
+
+def placed(panels: Iterable[tuple[Json, int, int]]) -> list[Json]:
+    """Return panels from left to right and from top to bottom, each with its width and height in Grafana's units."""
+    x = y = tallest = 0
+    found = []
+    for number, (made, width, height) in enumerate(panels, 1):
+        if x + width > WIDTH:
+            x, y, tallest = 0, y + tallest, 0
+        found.append({**made, "id": number, "gridPos": {"x": x, "y": y, "w": width, "h": height}})
+        x, tallest = x + width, max(tallest, height)
+    return found
+
+
+def datasource_variable(datasource: str) -> Json:
+    """Return the choice of the data source, which is the one of this uid at first."""
+    return {
+        "type": "datasource",
+        "name": "datasource",
+        "label": "Data source",
+        "query": PROMETHEUS,
+        "current": {"text": datasource, "value": datasource},
+    }
+
+
+def label_variable(name: str, query: str, label: str, chosen: str | None = None) -> Json:
+    """Return a choice among the values of a label; all of them at first, or only ``chosen``."""
+    return {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": DATASOURCE,
+        "query": query,
+        "refresh": _ON_TIME_RANGE,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ALL,
+        "current": _ALL_CHOSEN if chosen is None else {"text": [chosen], "value": [chosen]},
+    }
+
+
+def dashboard(uid: str, title: str, variables: Sequence[Json], panels: Sequence[Json], description: str) -> Json:
+    """Return a dashboard; ``uid`` has at most 40 characters."""
+    return {
+        "uid": uid,
+        "title": title,
+        "description": description,
+        "tags": ["tachograph"],
+        "editable": True,
+        "graphTooltip": 1,
+        "timezone": "browser",
+        "time": {"from": "now-1h", "to": "now"},
+        "refresh": "10s",
+        "schemaVersion": SCHEMA_VERSION,
+        "templating": {"list": list(variables)},
+        "annotations": {},
+        "panels": list(panels),
+    }
