@@ -14,6 +14,7 @@ FLOORS = {
     "accumulators": 0,
     "losses": 0,
     "naming": 0,
+    "own_metrics": 0,
     "sample": 0,
     "spread": 0,
     "tally": 0,

@@ -181,10 +181,10 @@ def test_only_durations_are_compared(hub: Hub) -> None:
 def test_own_counters(hub: Hub) -> None:
     """What the hub counts about itself is on its page without a rank, whoever counts it."""
     hub.receive_metrics(metrics(rank(0), number("loss", 0.5)))
-    hub.count("tachograph.hub.forward.dropped", 2, reason="queue_full")
+    hub.count("tachograph.hub.refused", 2, signal="logs", status="413")
     _, page = hub.page()
     assert shown(page, "tachograph_hub_points_total") == {(("otel_scope_name", "tachograph"),): 1}
-    assert only(page, "tachograph_hub_forward_dropped_total", reason="queue_full") == 2
+    assert only(page, "tachograph_hub_refused_total", status="413") == 2
     hub.close()
 
 

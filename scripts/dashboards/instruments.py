@@ -5,40 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tachograph import own_metrics
 from tachograph.hardware import cuda_memory, filesystem, gpu, process, system
-from tachograph.hub import hub
-from tachograph.instrumentation import torchrun_series
 from tachograph.naming import Kind, prometheus_name
-from tachograph.registry import OWN_GROUP, Registry
 
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
-# Written where they are recorded, in no table: registry.py, function_calls.py, hub/processes.py, hub/receiver.py.
-_OTHERS: tuple[tuple[str, str, Kind], ...] = (
-    ("function.duration", "s", "histogram"),
-    ("function.calls", "{call}", "counter"),
-    ("tachograph.nonfinite", "{value}", "counter"),
-    ("tachograph.process.last_export", "s", "gauge"),
-    ("tachograph.process.lost", "{process}", "counter"),
-    ("tachograph.hub.failed", "", "counter"),
-    ("tachograph.hub.refused", "", "counter"),
-    # What every launch of torchrun goes through; others are named by how workers end.
-    ("torchrun.rendezvous.duration", "s", "histogram"),
-    ("torchrun.assign_worker_ranks.duration", "s", "histogram"),
-)
 
 
 def _instruments() -> Iterator[tuple[str, str, Kind]]:
     for table in (cuda_memory.TABLE, filesystem.TABLE, gpu.TABLE, process.TABLE, system.TABLE):
         for row in table:
             yield row.name, row.unit, row.kind
-    named = (torchrun_series._STATE, torchrun_series._RESTARTS, torchrun_series._STATUS)  # noqa: SLF001 - their only home
-    for meaning in (*torchrun_series._POINTS.values(), *named):  # noqa: SLF001 - the same
-        yield meaning.name, meaning.unit, meaning.kind
-    for instrument in Registry(enabled=True).group(OWN_GROUP).instruments.values():
-        yield instrument.name, instrument.unit, instrument.kind
-    for name in hub._ABOUT:  # noqa: SLF001 - the same
-        yield name, "", "counter"
-    yield from _OTHERS
+    for metric in own_metrics.ALL:
+        yield metric.name, metric.unit, metric.kind
 
 
 INSTRUMENTS: dict[str, tuple[str, Kind]] = {name: (unit, kind) for name, unit, kind in _instruments()}

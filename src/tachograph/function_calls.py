@@ -8,9 +8,6 @@ from tachograph.losses import Losses
 from tachograph.naming import default_boundaries
 from tachograph.points import Attributes, AttributeValue, HistogramPoint, NumberPoint, histogram_point
 
-FUNCTION_DURATION = "Duration of the calls of a profiled function."
-FUNCTION_CALLS = "Calls of a profiled function, by outcome."
-
 
 class FunctionCalls:
     """The calls of one profiled function: their durations, by outcome and by type of error.

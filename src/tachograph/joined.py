@@ -23,9 +23,10 @@ from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation,
 
 from tachograph.accumulators import Distribution, switch
 from tachograph.foreign import NO_SPAN, Metric, instruments_in
+from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.pace import Pace
 from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
-from tachograph.registry import OWN_GROUP, Registry
+from tachograph.registry import Registry
 from tachograph.replay import Replay, Source
 from tachograph.values import Number, as_float, fits_int64, is_finite
 
@@ -86,7 +87,7 @@ class Joined:
         self._unknown: set[int] = set()
         switch.made = self._tap
         # Created first, hence called first in every collection: it brings the registry up to date for all others.
-        own = registry.group(OWN_GROUP).instrument("tachograph.dropped")
+        own = registry.group(OWN_GROUP).own(DROPPED)
         self._first = Metric(OWN_GROUP, own.name, own.unit, own.kind)
         with self._kept_away():
             self._observe(self._first, "", own.description)

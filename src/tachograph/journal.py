@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Protocol
 
 from tachograph import registry as registries
 from tachograph.accumulators import switch
+from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.points import AttributeValue
-from tachograph.registry import OWN_GROUP, Registry
+from tachograph.registry import Registry
 
 LIMIT = 65_536
 SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
@@ -99,7 +100,7 @@ class Journal:
         self.feeders: list[Callable[[float], object]] = []
         self._limit = limit
         # Resolved once: an overflowing journal drops at every event, wherever that comes from.
-        dropped = registry.group(OWN_GROUP).instrument("tachograph.dropped")
+        dropped = registry.group(OWN_GROUP).own(DROPPED)
         self._count = dropped.bind(reason="queue_full", destination="journal")
         self.reset()
 

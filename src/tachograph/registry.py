@@ -14,13 +14,21 @@ from itertools import pairwise
 from typing import Any
 
 from tachograph.accumulators import switch
-from tachograph.function_calls import FUNCTION_CALLS, FUNCTION_DURATION, FunctionCalls
+from tachograph.function_calls import FunctionCalls
 from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
 from tachograph.losses import Losses
 from tachograph.naming import KINDS, Kind, Meaning, check_name, meaning
+from tachograph.own_metrics import (
+    DROPPED,
+    ERRORS,
+    EXPORT_DURATION,
+    FUNCTION_CALLS,
+    FUNCTION_DURATION,
+    NONFINITE,
+    OWN_GROUP,
+    OwnMetric,
+)
 from tachograph.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
-
-OWN_GROUP = "tachograph"
 
 
 class Group:
@@ -46,6 +54,14 @@ class Group:
         """Return the instrument for a recorded name; what it is follows from the name unless it was declared."""
         found = self.instruments.get(recorded)
         return found if found is not None else self._add(check_name(recorded), meaning(recorded))
+
+    def own(self, metric: OwnMetric) -> Instrument:
+        """Return the instrument for a metric of Tachograph's own."""
+        _, name, unit, kind, description, _ = metric
+        found = self.instruments.get(name)
+        if found is not None:
+            return found
+        return self.declare(name, kind=kind, unit=unit, description=description, boundaries=None)
 
     def declare(
         self,
@@ -109,8 +125,8 @@ class Group:
             durations += more_durations
             calls += more_calls
         if durations:
-            yield MetricPoints(self.name, "function.duration", "s", "histogram", FUNCTION_DURATION, durations)
-            yield MetricPoints(self.name, "function.calls", "{call}", "counter", FUNCTION_CALLS, calls)
+            yield MetricPoints(self.name, *FUNCTION_DURATION[1:5], durations)
+            yield MetricPoints(self.name, *FUNCTION_CALLS[1:5], calls)
         for source in list(self.sources):
             yield from source()
 
@@ -181,15 +197,8 @@ class Registry:
         self._limit = cardinality_limit
         self._start_unix_nano = time.time_ns()
         own = self.group(OWN_GROUP)
-        self._dropped = _own(own, "tachograph.dropped", "{item}", "What was not recorded or not delivered, by reason.")
-        self._errors = _own(own, "tachograph.errors", "{error}", "Errors that were kept away from the program.")
-        self.export_duration = own.declare(
-            "tachograph.export.duration",
-            kind="histogram",
-            unit="s",
-            description="Time that one export took, by destination.",
-            boundaries=None,
-        )
+        self._dropped, self._errors = own.own(DROPPED), own.own(ERRORS)
+        self.export_duration = own.own(EXPORT_DURATION)
 
     def group(self, name: str) -> Group:
         """Return the group of this name, new where there was none; the empty string names one, too."""
@@ -244,12 +253,10 @@ class Registry:
             if others is not None:
                 found = [metric for metric in found if metric is not others]
                 lost = [*(point for point in others.points if isinstance(point, NumberPoint)), *lost]
-            found.append(_points(dropped.name, dropped.unit, dropped.description, lost))
+            found.append(MetricPoints(*DROPPED[:5], lost))
         if nonfinite:
             points = [NumberPoint((("metric", name),), n, self._start_unix_nano) for name, n in nonfinite.items()]
-            found.append(
-                _points("tachograph.nonfinite", "{value}", "Recorded values that were NaN or infinite.", points)
-            )
+            found.append(MetricPoints(*NONFINITE[:5], points))
         return found
 
     def reset(self) -> None:
@@ -259,14 +266,6 @@ class Registry:
         for group in list(self.groups.values()):
             group.reset()
         switch.on = True
-
-
-def _own(group: Group, name: str, unit: str, description: str) -> Instrument:
-    return group.declare(name, kind="counter", unit=unit, description=description, boundaries=None)
-
-
-def _points(name: str, unit: str, description: str, points: Sequence[NumberPoint]) -> MetricPoints:
-    return MetricPoints(OWN_GROUP, name, unit, "counter", description, points)
 
 
 default = Registry()

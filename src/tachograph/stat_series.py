@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from tachograph.aggregation import Aggregation
 from tachograph.naming import Kind
+from tachograph.own_metrics import TORCH_MONITOR
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.stat_window import StatWindow
 from tachograph.tally import Tally, together
 from tachograph.values import Number
 
-SCOPE = "torch.monitor"
+SCOPE = TORCH_MONITOR
 _FOLD_WAIT = 0.2
 _MANY = 16
 

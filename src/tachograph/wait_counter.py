@@ -6,9 +6,7 @@ import time
 from types import TracebackType
 
 from tachograph import registry
-
-WAIT_DURATION = "torch.wait.duration"
-SCOPE = "torch.monitor"
+from tachograph.own_metrics import TORCH_MONITOR, WAIT_DURATION
 
 
 class _WaitCounterTracker:
@@ -49,9 +47,5 @@ class _WaitCounter:
 
 def waited(key: str, seconds: float) -> None:
     """Record that the program has waited."""
-    group = registry.default.group(SCOPE)
-    found = group.instruments.get(WAIT_DURATION)
-    if found is None:
-        what = "How long the program waited, by what for."
-        found = group.declare(WAIT_DURATION, kind="histogram", unit="s", description=what, boundaries=None)
-    found.record(seconds, {"name": key})
+    group = registry.default.group(TORCH_MONITOR)
+    group.own(WAIT_DURATION).record(seconds, {"name": key})

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from tachograph import event_log, journal
 from tachograph import registry as registries
 from tachograph.event_log import EventLog
+from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.pace import Pace
 from tachograph.points import MetricPoints
-from tachograph.registry import OWN_GROUP, Registry
+from tachograph.registry import Registry
 from tachograph.stat_series import SCOPE, StatSeries
 from tachograph.stat_window import StatWindow
 
@@ -64,7 +65,7 @@ class Windows:
         self.events = events
         self._registry = registry
         self._threaded = threaded
-        dropped = registry.group(OWN_GROUP).instrument("tachograph.dropped")
+        dropped = registry.group(OWN_GROUP).own(DROPPED)
         self.capped = dropped.bind(reason="max_samples", destination="registry")
         self.overflowed = dropped.bind(reason="overflow", destination="registry")
         self._sizes: dict[int, _Size] = {}

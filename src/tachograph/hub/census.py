@@ -24,11 +24,11 @@ from tachograph.hub.store import SUFFIX, Store, StoreError, warn_of_network
 from tachograph.identity.resource import series_labels
 from tachograph.identity.run_id import file_safe
 from tachograph.naming import Kind, prometheus_label
+from tachograph.own_metrics import DROPPED
 from tachograph.points import Attributes, AttributeValue
 from tachograph.prometheus.text import label_value
-from tachograph.registry import OWN_GROUP
 
-_DROPPED = (OWN_GROUP, "tachograph.dropped")
+_DROPPED = DROPPED[:2]
 _RESOURCES = 4096  # spellings of resources that are kept
 _MOST_LOST = 1000
 _MOST_NAMES = 1000

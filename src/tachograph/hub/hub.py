@@ -25,8 +25,9 @@ from tachograph.hub.processes import SECOND, Lost, life
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
+from tachograph.own_metrics import HUB, OWN_GROUP
 from tachograph.prometheus.format import Format, negotiate
-from tachograph.registry import OWN_GROUP, Registry
+from tachograph.registry import Registry
 
 MOST_SERIES = 200_000
 TIME_TO_LIVE = 300.0
@@ -92,11 +93,8 @@ class Hub:
         return self._census.default.store.path if self._census.default.store else Path()
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
-        """Count something about the hub itself: a counter of scope ``tachograph`` on the page, without a rank."""
-        instrument = self.registry.group(OWN_GROUP).declare(
-            name, kind="counter", unit="", description=_ABOUT.get(name, ""), boundaries=None
-        )
-        instrument.record(amount, attributes)
+        """Count something about the hub itself: one of :data:`tachograph.own_metrics.HUB`, without a rank."""
+        self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
     def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> int:
         """Take metrics; return how many data points were rejected. The hub's ``own`` do not count as received."""
@@ -283,13 +281,3 @@ class Hub:
 def _described(lost: Lost) -> dict[str, Any]:
     at = datetime.fromtimestamp(lost.last_export / SECOND, timezone.utc).isoformat(timespec="milliseconds")
     return {"rank": lost.rank, "role": lost.role, "pid": lost.pid, "last_export": at}
-
-
-_ABOUT = {
-    "tachograph.hub.points": "Data points that the hub received.",
-    "tachograph.hub.events": "Events that the hub stored.",
-    "tachograph.hub.events.repeated": "Events that came once more, and were not stored again.",
-    "tachograph.hub.events.newer": "Events of a newer schema: they are stored, and not looked into.",
-    "tachograph.hub.events.missing": "Events that never came, by gaps in their numbers.",
-    "tachograph.hub.spans": "Spans that the hub received; it keeps none.",
-}

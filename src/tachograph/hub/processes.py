@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from tachograph.hub.lanes import Lane
 from tachograph.hub.series import Labels, Shape
+from tachograph.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.registry import OWN_GROUP
 
 SECOND = 1_000_000_000
 LEAST_SILENCE = 5 * SECOND
@@ -202,11 +202,8 @@ def life(processes: Iterable[Process]) -> list[MetricPoints]:
         heard.append(NumberPoint(process.labels, process.last_export / SECOND, 0))
         if process.times_lost or any(each.announced for each in process.incarnations.values()):
             lost.append(NumberPoint(process.labels, process.times_lost, 0))
-    about = "When the process was heard last, in Unix time."
-    gauge = MetricPoints(OWN_GROUP, "tachograph.process.last_export", "s", "gauge", about, heard)
-    about = "Starts of the process that fell silent without a word."
-    counter = MetricPoints(OWN_GROUP, "tachograph.process.lost", "{process}", "counter", about, lost)
-    return [each for each in (gauge, counter) if each.points]
+    both = (MetricPoints(*PROCESS_LAST_EXPORT[:5], heard), MetricPoints(*PROCESS_LOST[:5], lost))
+    return [each for each in both if each.points]
 
 
 def start_of(attributes: Attributes) -> Start:

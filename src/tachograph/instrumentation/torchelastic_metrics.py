@@ -17,8 +17,9 @@ from typing import Any
 
 from tachograph import elastic, registry
 from tachograph.function_calls import FunctionCalls
-from tachograph.instrumentation.torchrun_series import GROUP, TorchrunSeries
+from tachograph.instrumentation.torchrun_series import TorchrunSeries
 from tachograph.naming import check_name
+from tachograph.own_metrics import TORCHELASTIC
 from tachograph.probe import audience, error_type, silence
 
 _WORKERS = "workers."
@@ -63,13 +64,13 @@ class ElasticMetrics:
         try:
             if self._silenced(stream.handler):
                 return
-            group = GROUP if stream.group_name is None else stream.group_name
+            group = TORCHELASTIC if stream.group_name is None else stream.group_name
             if name.endswith(_PROFILED) and self._profiled.made(caller):
                 tell = audience.listener(group)
                 if tell is not silence:
                     self._profiled.take(group, name, value)
                     tell(name, value)
-            elif group == GROUP and name.startswith(_WORKERS) and name.count(".") > 1:
+            elif group == TORCHELASTIC and name.startswith(_WORKERS) and name.count(".") > 1:
                 role, _, what = name[len(_WORKERS) :].rpartition(".")
                 self._series.point(role, what, value)
             else:

@@ -5,55 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tachograph import journal, registry
 from tachograph.instrument import Instrument, Record
-from tachograph.naming import Kind
+from tachograph.own_metrics import (
+    PHASES,
+    RESTARTS,
+    TORCHELASTIC,
+    WORKER_GROUP_STATE,
+    WORKER_STATUS,
+    WORKERS,
+    OwnMetric,
+)
 from tachograph.points import AttributeValue
 from tachograph.values import Number
 
-GROUP = "torchelastic"
 STATE = "torchelastic.worker_group.state"
 
 
-class _Meaning(NamedTuple):
-    name: str
-    kind: Kind
-    unit: str
-    description: str
-
-
-# torch.distributed.elastic.agent.server.api, SimpleElasticAgent._record_metrics and _invoke_run: each is put as
-# ``workers.<role>.<name>``.
-_POINTS = {
-    "run_total": _Meaning("torchrun.run", "counter", "{run}", "Runs of the worker group that have ended."),
-    "run_success_no_retries": _Meaning(
-        "torchrun.run_success_no_retries", "counter", "{run}", "Runs that succeeded without a restart."
-    ),
-    "run_success_with_retries": _Meaning(
-        "torchrun.run_success_with_retries", "counter", "{run}", "Runs that succeeded after a restart."
-    ),
-    "run_failed_no_retries": _Meaning(
-        "torchrun.run_failed_no_retries", "counter", "{run}", "Runs that failed without a restart."
-    ),
-    "run_failed_with_retries": _Meaning(
-        "torchrun.run_failed_with_retries", "counter", "{run}", "Runs that failed in spite of restarts."
-    ),
-    "flakiness": _Meaning(
-        "torchrun.flakiness", "gauge", "%", "Share of the allowed restarts that was used up; 100 for a run that failed."
-    ),
-    "remaining_restarts": _Meaning("torchrun.remaining_restarts", "gauge", "{restart}", "Restarts that are left."),
-}
-# WorkerState of the same module.
+# WorkerState of torch.distributed.elastic.agent.server.api.
 _STATES = frozenset({"unknown", "init", "healthy", "unhealthy", "stopped", "succeeded", "failed"})
-_STATE = _Meaning("torchrun.state", "gauge", "", "1 for the state that the worker group is in, 0 for those it was in.")
-_RESTARTS = _Meaning(
-    "torchrun.restarts", "counter", "{restart}", "Restarts of the worker group that used up one of --max-restarts."
-)
-_STATUS = _Meaning(
-    "torchrun.worker.status", "counter", "{event}", "Workers that were started, or have ended, by how they did."
-)
 
 
 class TorchrunSeries:
@@ -77,8 +48,9 @@ class TorchrunSeries:
             return
         record = self._records.get((role, name))
         if record is None:
-            other = _Meaning(f"torchrun.{name}", "gauge", "", f"torchelastic's workers.<role>.{name}.")
-            record = _instrument(_POINTS.get(name, other)).bind(role=role)
+            what = f"torchelastic's workers.<role>.{name}."
+            other = OwnMetric(TORCHELASTIC, f"torchrun.{name}", "", "gauge", what)
+            record = _instrument(WORKERS.get(name, other)).bind(role=role)
             self._records[role, name] = record
         record(value)
 
@@ -88,7 +60,7 @@ class TorchrunSeries:
             return
         self._state[role] = state
         journal.default.append(STATE, time.time_ns(), {"role": role, "state": state.upper()})
-        instrument = _instrument(_STATE)
+        instrument = _instrument(WORKER_GROUP_STATE)
         instrument.record(1, {"role": role, "state": state})
         if before is not None:
             instrument.record(0, {"role": role, "state": before})
@@ -103,27 +75,22 @@ class TorchrunSeries:
         if isinstance(seconds, int | float):
             self._took(role, state, seconds / 1000)
         if told.get("source") == "WORKER":
-            _instrument(_STATUS).record(1, {"role": role, "state": state})
+            _instrument(WORKER_STATUS).record(1, {"role": role, "state": state})
 
     def _restarted(self, role: str, count: int) -> None:
         with self._lock:
             before = self._restarts.get(role, 0)
             self._restarts[role] = count
         # Fewer than before: the process has launched another job.
-        _instrument(_RESTARTS).record(count - before if count >= before else count, {"role": role})
+        _instrument(RESTARTS).record(count - before if count >= before else count, {"role": role})
 
     @staticmethod
     def _took(role: str, state: str, seconds: Number) -> None:
         name = state.lower()
         what = f"Duration of torchrun's {name.replace('_', ' ')}."
-        _instrument(_Meaning(f"torchrun.{name}.duration", "histogram", "s", what)).record(seconds, {"role": role})
+        other = OwnMetric(TORCHELASTIC, f"torchrun.{name}.duration", "s", "histogram", what)
+        _instrument(PHASES.get(state, other)).record(seconds, {"role": role})
 
 
-def _instrument(meaning: _Meaning) -> Instrument:
-    group = registry.default.group(GROUP)
-    found = group.instruments.get(meaning.name)
-    if found is not None:
-        return found
-    return group.declare(
-        meaning.name, kind=meaning.kind, unit=meaning.unit, description=meaning.description, boundaries=None
-    )
+def _instrument(metric: OwnMetric) -> Instrument:
+    return registry.default.group(TORCHELASTIC).own(metric)

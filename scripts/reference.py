@@ -1,0 +1,99 @@
+"""Write docs/metrics.md, the reference of every metric that Tachograph makes by itself.
+
+``python scripts/reference.py``: it is made from the tables that the code records with, so that it says what is there.
+"""
+# ruff: noqa: INP001 - a script
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tachograph import own_metrics
+from tachograph.hardware import cuda_memory, filesystem, gpu, process, system
+from tachograph.naming import Kind, prometheus_name
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+
+_HEAD = """# Metrics
+
+Every metric that Tachograph makes by itself; this page is made from the code by `python scripts/reference.py`. What you
+record has the names that you give it; the rule is at the [end](#what-you-record).
+
+On `/metrics` and behind a collector every series also carries `dl_rank`, `dl_role`, `dl_run_id` and `otel_scope_name`
+(the group); everything else about a process is in `target_info`. Units are UCUM.
+"""
+
+_TAIL = """## Across ranks, on a hub's page
+
+For each histogram of a duration `X` with the label `dl_rank`:
+
+| metric | kind | what |
+|---|---|---|
+| `X_by_rank` | gauge | the mean of each rank, across ranks: `aggregation` is `min`, `median` or `max` |
+| `X_slowest_rank` | gauge | the rank with the longest mean |
+
+## What you record
+
+| you record | metric |
+|---|---|
+| `put_metric("loss", …)` | gauge `loss` |
+| `put_metric("step.duration.ms", …)`, `load_ms` | histogram `step.duration` / `load` in `ms` |
+| `fetch_seconds`, `fetch.latency` | histogram `fetch` in `s`, `fetch.latency` without a unit |
+| `sent_bytes` | gauge `sent` in `By` |
+| `checkpoint.success`, `checkpoint.failure` | counters |
+| `declare("tokens", kind="counter", unit="{token}")` | as declared |
+| `Stat("load", [MEAN, P99], …)` | gauges `load.mean`, `load.p99`, `load.window.count` and `.sum`; histogram `load` |
+| `MetricsLogger(prefix="p_").log("m", …, {"f": 1.0})` | gauge `p_m.f` |
+| `Metric("loss", group="g")` | gauge `loss` in the group `g` |
+| `progress(…, "epochs")` | gauges `epochs`, `epochs.total`, `epochs.rate`, `epochs.eta` |
+"""
+
+_PARTS = (
+    ("Functions: `@prof`, `--prof`, and torchelastic's own", {own_metrics.EVERY_GROUP}),
+    ("torchrun", {own_metrics.TORCHELASTIC}),
+    ("torch.monitor", {own_metrics.TORCH_MONITOR}),
+    ("Tachograph itself, and its hub", {own_metrics.OWN_GROUP}),
+)
+_TABLES = (
+    ("The machine", (system.TABLE, filesystem.TABLE)),
+    ("GPUs", (gpu.TABLE,)),
+    ("Each process", (process.TABLE, cuda_memory.TABLE)),
+)
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for title, groups in _PARTS:
+        rows = [metric for metric in own_metrics.ALL if metric.group in groups]
+        parts.append(f"## {title}\n\n" + _table(_line(*row[1:5], row.attributes) for row in rows))
+    for title, tables in _TABLES:
+        parts.append(f"## {title}\n\n" + _table(_of_tables(tables)))
+    return "\n".join([*parts, _TAIL])
+
+
+def _of_tables(tables: Iterable[Iterable[object]]) -> Iterator[str]:
+    told: set[str] = set()
+    for table in tables:
+        for row in table:
+            name, unit, kind, description = row.name, row.unit, row.kind, row.description  # type: ignore[attr-defined]
+            if name not in told:  # two rows of a name differ in their attributes
+                told.add(name)
+                yield _line(name, unit, kind, description, ())
+
+
+def _table(lines: Iterable[str]) -> str:
+    return "| metric | in Prometheus | kind | unit | what |\n|---|---|---|---|---|\n" + "".join(lines)
+
+
+def _line(name: str, unit: str, kind: Kind, description: str, attributes: Iterable[str]) -> str:
+    labels = ", ".join(f"`{key}`" for key in attributes)
+    said = description.rstrip(".") + (f"; by {labels}" if labels else "")
+    return f"| `{name}` | `{prometheus_name(name, unit, kind)}` | {kind} | {f'`{unit}`' if unit else ''} | {said} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE}: written\n")

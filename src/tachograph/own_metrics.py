@@ -1,0 +1,139 @@
+"""The metrics that Tachograph makes by itself: one table, from which the code that records takes them.
+
+What the hardware does is in the tables of ``tachograph.hardware``; ``docs/metrics.md`` is made from all of them. Names
+and units follow the OpenTelemetry semantic conventions ("Metrics semantic conventions", "General guidelines").
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tachograph.naming import Kind
+
+OWN_GROUP = "tachograph"
+TORCHELASTIC = "torchelastic"
+TORCH_MONITOR = "torch.monitor"
+EVERY_GROUP = ""
+
+
+class OwnMetric(NamedTuple):
+    """A metric and what is said of it.
+
+    Attributes:
+        group: its instrumentation scope; empty where it is in the group of what it is about.
+        unit: UCUM.
+        attributes: the keys of its series' attributes.
+    """
+
+    group: str
+    name: str
+    unit: str
+    kind: Kind
+    description: str
+    attributes: tuple[str, ...] = ()
+
+
+def _ours(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(OWN_GROUP, name, unit, kind, description, attributes)
+
+
+def _torchrun(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(TORCHELASTIC, f"torchrun.{name}", unit, kind, description, ("role", *attributes))
+
+
+DROPPED = _ours(
+    "tachograph.dropped",
+    "{item}",
+    "counter",
+    "What was not recorded or not delivered, by reason.",
+    *("reason", "destination"),
+)
+NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
+ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
+EXPORT_DURATION = _ours(
+    "tachograph.export.duration", "s", "histogram", "Time that one export took, by destination.", "destination"
+)
+
+FUNCTION_DURATION = OwnMetric(
+    EVERY_GROUP,
+    "function.duration",
+    "s",
+    "histogram",
+    "Duration of the calls of a profiled function.",
+    ("code.function.name", "outcome"),
+)
+FUNCTION_CALLS = OwnMetric(
+    EVERY_GROUP,
+    "function.calls",
+    "{call}",
+    "counter",
+    "Calls of a profiled function, by outcome.",
+    ("code.function.name", "outcome", "error.type"),
+)
+WAIT_DURATION = OwnMetric(
+    TORCH_MONITOR, "torch.wait.duration", "s", "histogram", "How long the program waited, by what for.", ("name",)
+)
+
+# torch.distributed.elastic.agent.server.api, SimpleElasticAgent._record_metrics and _invoke_run, put each of these as
+# ``workers.<role>.<name>``.
+WORKERS = {
+    "run_total": _torchrun("run", "{run}", "counter", "Runs of the worker group that have ended."),
+    "run_success_no_retries": _torchrun(
+        "run_success_no_retries", "{run}", "counter", "Runs that succeeded without a restart."
+    ),
+    "run_success_with_retries": _torchrun(
+        "run_success_with_retries", "{run}", "counter", "Runs that succeeded after a restart."
+    ),
+    "run_failed_no_retries": _torchrun(
+        "run_failed_no_retries", "{run}", "counter", "Runs that failed without a restart."
+    ),
+    "run_failed_with_retries": _torchrun(
+        "run_failed_with_retries", "{run}", "counter", "Runs that failed in spite of restarts."
+    ),
+    "flakiness": _torchrun(
+        "flakiness", "%", "gauge", "Share of the allowed restarts that was used up; 100 for a run that failed."
+    ),
+    "remaining_restarts": _torchrun("remaining_restarts", "{restart}", "gauge", "Restarts that are left."),
+}
+WORKER_GROUP_STATE = _torchrun(
+    "state", "", "gauge", "1 for the state that the worker group is in, 0 for those it was in.", "state"
+)
+RESTARTS = _torchrun(
+    "restarts", "{restart}", "counter", "Restarts of the worker group that used up one of --max-restarts."
+)
+WORKER_STATUS = _torchrun(
+    "worker.status", "{event}", "counter", "Workers that were started, or have ended, by how they did.", "state"
+)
+RENDEZVOUS_DURATION = _torchrun("rendezvous.duration", "s", "histogram", "Duration of torchrun's rendezvous.")
+ASSIGN_DURATION = _torchrun(
+    "assign_worker_ranks.duration", "s", "histogram", "Duration of torchrun's assign worker ranks."
+)
+PHASES = {"RENDEZVOUS": RENDEZVOUS_DURATION, "ASSIGN_WORKER_RANKS": ASSIGN_DURATION}
+
+PROCESS_LAST_EXPORT = _ours(
+    "tachograph.process.last_export", "s", "gauge", "When the process was heard last, in Unix time."
+)
+PROCESS_LOST = _ours(
+    "tachograph.process.lost", "{process}", "counter", "Starts of the process that fell silent without a word."
+)
+HUB = {
+    metric.name: metric
+    for metric in (
+        _ours("tachograph.hub.points", "", "counter", "Data points that the hub received."),
+        _ours("tachograph.hub.events", "", "counter", "Events that the hub stored."),
+        _ours("tachograph.hub.events.repeated", "", "counter", "Events that came again, and were not stored again."),
+        _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, and not looked into."),
+        _ours("tachograph.hub.events.missing", "", "counter", "Events that never came, by gaps in their numbers."),
+        _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
+        _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
+        _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),
+    )
+}
+
+ALL = (
+    *(FUNCTION_DURATION, FUNCTION_CALLS),
+    *(DROPPED, NONFINITE, ERRORS, EXPORT_DURATION),
+    *(RESTARTS, WORKER_STATUS, WORKER_GROUP_STATE, *WORKERS.values(), *PHASES.values()),
+    WAIT_DURATION,
+    *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
+)
