@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph import accumulators
-from tachograph.accumulators import LIMIT, Distribution, LastValue, Sum
+from tachograph.accumulators import LIMIT, Distribution, Sum
+from tachograph.last_value import LastValue
 from tachograph.losses import Losses
 from tachograph.naming import SECONDS_BOUNDARIES
 from tachograph.spread import Total
+from tachograph.switch import switch
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300)
 integers = st.integers(min_value=-(2**70), max_value=2**70)
@@ -311,12 +312,12 @@ def test_a_forked_child_that_shall_not_record_keeps_nothing() -> None:
     """With the switch off a fold throws away, so that a data-loader worker holds no memory and doubles no count."""
     into = distribution()
     into.record(1)
-    accumulators.switch.on = False
+    switch.on = False
     try:
         into.fold()
         assert into.outstanding() == 0
     finally:
-        accumulators.switch.on = True
+        switch.on = True
     assert into.spread().count == 0
 
 
@@ -390,7 +391,7 @@ def test_fork_in_the_middle_of_a_fold_does_not_hang_the_child() -> None:
         child = os.fork()
         if not child:
             into.reset()
-            accumulators.switch.on = True
+            switch.on = True
             into.record(1)
             into.fold(wait=1)
             os._exit(0 if into.spread().count == 1 else 1)

@@ -12,11 +12,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
 FLOORS = {
     # 0: numbers and names
     "accumulators": 0,
+    "last_value": 0,
     "losses": 0,
     "naming": 0,
     "own_metrics": 0,
     "sample": 0,
     "spread": 0,
+    "switch": 0,
     "tally": 0,
     "pace": 0,
     "values": 0,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from programs import events, run
-from tachograph.accumulators import switch
 from tachograph.journal import Journal
 from tachograph.points import NumberPoint
 from tachograph.registry import Registry
+from tachograph.switch import switch
 
 
 def dropped(registry: Registry) -> float:

@@ -14,8 +14,8 @@ from math import inf
 from typing import Any
 
 from tachograph import throttle
-from tachograph.accumulators import LastValue
 from tachograph.journal import Journal
+from tachograph.last_value import LastValue
 from tachograph.points import AttributeValue
 from tachograph.registry import Registry
 from tachograph.throttle import STRIDE, Point
@@ -46,7 +46,7 @@ class Curve:
             last one, its time, the extremes with their x, and how many there are. All of it is older than the buffer.
         start: when the execution began, on its clock.
         gauge: its accumulator, which takes over ``last``; what goes through the buffer is put there.
-        shown: see :class:`tachograph.accumulators.Followed`.
+        shown: see :class:`tachograph.last_value.Followed`.
         labels: what each point says of the metric.
         late: values were recorded that are still on their way from a device.
 

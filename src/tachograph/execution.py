@@ -19,15 +19,16 @@ from typing import Any, Protocol
 
 from tachograph import journal as journals
 from tachograph import registry as registries
-from tachograph.accumulators import LastValue, switch
 from tachograph.chart import unit_of
 from tachograph.curve import Curve
 from tachograph.definition import Definition, Definitions
 from tachograph.journal import Journal
+from tachograph.last_value import LastValue
 from tachograph.losses import Losses
 from tachograph.pace import Pace
 from tachograph.points import AttributeValue
 from tachograph.registry import Registry
+from tachograph.switch import switch
 
 DEFINITION = "tachograph.definition"
 SCOPE = "tachograph.metric"  # of metrics without a group

@@ -19,9 +19,9 @@ from opentelemetry.metrics import (
     Observation,
 )
 
-from tachograph.accumulators import switch
 from tachograph.naming import Kind
 from tachograph.replay import Record, Replay
+from tachograph.switch import switch
 from tachograph.values import Number
 
 UNNAMED = "tachograph.unnamed"  # the scope of the group "": a meter must have a name

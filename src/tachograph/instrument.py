@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from tachograph.accumulators import Accumulator, Distribution, LastValue, Sum
+from tachograph.accumulators import Accumulator, Distribution, Sum
+from tachograph.last_value import LastValue
 from tachograph.losses import Losses
 from tachograph.naming import Meaning, default_boundaries
 from tachograph.points import (

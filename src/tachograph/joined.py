@@ -21,13 +21,14 @@ from contextlib import contextmanager
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
 
-from tachograph.accumulators import Distribution, switch
+from tachograph.accumulators import Distribution
 from tachograph.foreign import NO_SPAN, Metric, instruments_in
 from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.pace import Pace
 from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.replay import Replay, Source
+from tachograph.switch import switch
 from tachograph.values import Number, as_float, fits_int64, is_finite
 
 _BUSY_WAIT = 2.0

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from tachograph import registry as registries
-from tachograph.accumulators import switch
 from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.points import AttributeValue
 from tachograph.registry import Registry
+from tachograph.switch import switch
 
 LIMIT = 65_536
 SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows

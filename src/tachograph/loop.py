@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from math import inf
 
 from tachograph import progress_bar
-from tachograph.accumulators import LastValue
 from tachograph.chart import MetricGroup, MetricScale
 from tachograph.curve import POINT
 from tachograph.definition import Definition
 from tachograph.execution import RUN_START, Execution, recording
+from tachograph.last_value import LastValue
 from tachograph.points import AttributeValue
 from tachograph.progress_bar import Bar, TerminalBar
 

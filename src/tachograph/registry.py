@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tachograph.accumulators import switch
 from tachograph.function_calls import FunctionCalls
 from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
 from tachograph.losses import Losses
@@ -29,6 +28,7 @@ from tachograph.own_metrics import (
     OwnMetric,
 )
 from tachograph.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
+from tachograph.switch import switch
 
 
 class Group:

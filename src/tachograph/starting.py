@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tachograph import elastic, registry
-from tachograph.accumulators import switch
 from tachograph.ambient import Ambient
 from tachograph.destinations import Route, given
 from tachograph.elastic.handlers import Exports
@@ -24,6 +23,7 @@ from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.point_routes import PointRoutes
 from tachograph.settings import read_settings
+from tachograph.switch import switch
 
 if TYPE_CHECKING:
     from tachograph.influx_target import InfluxTarget

@@ -22,13 +22,13 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
-from tachograph.accumulators import switch
 from tachograph.instrumentation.bridged_stats import STAT_EVENT, BridgedStats
 from tachograph.journal import Journal
 from tachograph.pace import Pace
 from tachograph.points import MetricPoints
 from tachograph.registry import Registry
 from tachograph.stat_series import SCOPE
+from tachograph.switch import switch
 
 LIMIT = 65_536
 EVERY = 0.25  # seconds between looks at the queue: a handler that woke a thread would cost every log_event

@@ -16,7 +16,6 @@ from weakref import WeakSet
 
 from tachograph import journal as journals
 from tachograph import registry as registries
-from tachograph.accumulators import switch
 from tachograph.influx_target import BATCH_SIZE, BATCH_SIZES, QUEUE_SIZE, InfluxTarget, MertricsLoggerWriteOptions
 from tachograph.journal import Journal
 from tachograph.logger import delivery
@@ -29,6 +28,7 @@ from tachograph.logger.shape import Gauges, Origin, Shape
 from tachograph.naming import check_name
 from tachograph.point import EVENT_NAME
 from tachograph.registry import Registry
+from tachograph.switch import switch
 from tachograph.trace_context import TRACE, current_span
 
 __all__ = [
