@@ -18,6 +18,7 @@ _COMMANDS = {
     "replay": ("tachograph.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.runs.export_command", "write a run's points and events as CSV or JSON lines"),
     "dashboards": ("tachograph.dashboards.command", "write dashboards for Grafana"),
+    "top": ("tachograph.top.command", "show a run in this terminal, live"),
     "runs": ("tachograph.runs.command", "list, show and prune the runs that were recorded"),
 }
 _WRONG_USAGE = 2
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    commands = "\n".join(f"  {name:8}{line}" for name, (_, line) in _COMMANDS.items())
+    commands = "\n".join(f"  {name:12}{line}" for name, (_, line) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="tachograph",
         usage="tachograph COMMAND [options]",

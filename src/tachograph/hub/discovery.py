@@ -9,6 +9,8 @@ from typing import Any
 
 _INDEX = """Tachograph hub {version}
 
+/          the Studio, for browsers: every run, live and stored
+/api/runs  the same as JSON
 /metrics   every process of this node, for Prometheus
 /sd        this hub as a target, for Prometheus's http_sd_configs
 /healthz   whether it is well, and what it has received

@@ -3,22 +3,28 @@
 A browser lets any page post to a port of this machine, and a name that an attacker points at 127.0.0.1 lets the page
 read the answer, too (DNS rebinding). Both show in headers that no script can set: Host, Origin and Sec-Fetch-Site
 (Fetch standard, "Forbidden request-header"; W3C, "Fetch Metadata Request Headers").
+
+A browser sends no token by itself: a link with ``/?token=`` gives it a cookie, with which it may look and nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import parse_qs
 
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TOKEN = "TACHOGRAPH_HUB_TOKEN"  # noqa: S105 - the variable's name
 PUBLIC = frozenset({"/metrics", "/sd", "/healthz"})
+_PAGE = "/"
+_OF_THE_STUDIO = ("/api/", "/static/")  # and the page
 
 # RFC 9110, "Host and :authority": a name or an address, and perhaps a port.
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/\s]+)(?::\d{1,5})?", re.IGNORECASE)
@@ -48,13 +54,16 @@ class Guard:
         self._app = app
         self._loopback = loopback
         self._token = None if token is None else token.encode()
+        self._cookie = b"" if token is None else _cookie(token.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_ALWAYS]
+                given = list(message.get("headers", ()))
+                said = {name.lower() for name, _ in given}
+                message["headers"] = [*given, *(each for each in _ALWAYS if each[0] not in said)]
             await send(message)
 
         try:
@@ -64,7 +73,17 @@ class Guard:
             answer = PlainTextResponse(f"{objection.status.value}: {objection}\n", objection.status, headers)
             await answer(scope, receive, send_with_headers)
             return
+        if self._token is not None and self._is_link(scope):
+            found = RedirectResponse(_PAGE, HTTPStatus.SEE_OTHER, {"Cache-Control": "no-store"})
+            kept = f"{self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
+            found.headers.update({"Set-Cookie": kept, "Referrer-Policy": "no-referrer"})
+            await found(scope, receive, send_with_headers)
+            return
         await self._app(scope, receive, send_with_headers)
+
+    def _is_link(self, scope: Scope) -> bool:
+        """Tell whether a request is the link that gives a browser its cookie; what it says was checked."""
+        return scope["method"] == "GET" and scope["path"] == _PAGE and bool(_token_of(scope))
 
     def _check(self, scope: Scope) -> None:
         headers: dict[bytes, list[bytes]] = {}
@@ -74,8 +93,15 @@ class Guard:
         if self._loopback and not names_loopback(host):
             raise _Objection(HTTPStatus.FORBIDDEN, "this hub is for this machine: ask it as localhost or 127.0.0.1")
         self._check_origin(scope, headers, host)
-        if self._token is not None and scope["path"] not in PUBLIC:
-            self._check_token(_only(headers, b"authorization"), self._token)
+        if self._token is not None and scope["path"] not in PUBLIC and not self._has_cookie(scope, headers):
+            self._check_token(_only(headers, b"authorization") or _token_of(scope), self._token)
+
+    def _has_cookie(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> bool:
+        looks = scope["method"] in ("GET", "HEAD") and not _token_of(scope)
+        if not looks or not (scope["path"] == _PAGE or scope["path"].startswith(_OF_THE_STUDIO)):
+            return False
+        sent = (each.strip() for line in headers.get(b"cookie", ()) for each in line.split(b";"))
+        return any(hmac.compare_digest(each, self._cookie) for each in sent)
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, list[bytes]], host: str) -> None:
         if b"origin" in headers and _only(headers, b"origin").lower() not in {
@@ -93,7 +119,8 @@ class Guard:
         scheme, _, said = given.partition(" ")
         right = hmac.compare_digest(said.strip().encode("latin-1"), token)
         if scheme.lower() != "bearer" or not right:
-            raise _Objection(HTTPStatus.UNAUTHORIZED, "this needs 'Authorization: Bearer' and the hub's token")
+            why = "this needs 'Authorization: Bearer' and the hub's token; a browser opens /?token= and the token"
+            raise _Objection(HTTPStatus.UNAUTHORIZED, why)
 
 
 def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool) -> str | None:
@@ -119,6 +146,20 @@ def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool)
     if not found or not found.isascii() or not found.isprintable() or " " in found:
         raise ValueError(f"{where} must hold a token: printable ASCII without blanks")
     return found
+
+
+def _cookie(token: bytes) -> bytes:
+    """Return the cookie, name and value: other hubs on this host have others; a token may hold what no cookie may."""
+    name, value = (hmac.new(token, what, hashlib.sha256).hexdigest() for what in (b"name", b"value"))
+    return f"tachograph-{name[:8]}={value}".encode()
+
+
+def _token_of(scope: Scope) -> str:
+    """Return, as a header would hold it, the token that the page's address names; empty where it names none."""
+    if scope["path"] != _PAGE or scope["method"] != "GET":
+        return ""
+    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
+    return f"Bearer {given[0]}" if given else ""
 
 
 def names_loopback(host: str) -> bool:

@@ -28,6 +28,7 @@ from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
 from tachograph.hub.receiver import Receiver
 from tachograph.prometheus.format import accepts_gzip
+from tachograph.studio.studio import Studio
 from tachograph.version import __version__
 
 PORT = 4318
@@ -115,6 +116,7 @@ class Server:
         self._listener = listener
         self._receiver = Receiver(hub, forwarding, intake=intake)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
+        self._studio = Studio(hub.store.parent.parent, hub.summary()["run"], failed=self._studio_failed)
         self._scrapes = 0
         self._failed = False
         app = Starlette(
@@ -124,6 +126,7 @@ class Server:
                 Route("/sd", self._targets),
                 Route("/healthz", self._health),
                 Route("/", self._index),
+                *self._studio.routes(),
             ],
             middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],
             exception_handlers={HTTPException: _plain},
@@ -158,11 +161,13 @@ class Server:
             started.set()
             await serving
         finally:
+            self._studio.close()
             self._pages.shutdown(wait=False, cancel_futures=True)
             self._listener.close()
 
     def stop(self) -> None:
         """Take no more connections; answer what is under way, and let :meth:`serve` return."""
+        self._studio.close()
         self._uvicorn.should_exit = True
 
     async def _metrics(self, request: Request) -> Response:
@@ -203,8 +208,15 @@ class Server:
     async def _health(self, _request: Request) -> Response:
         return Response(discovery.health(self._hub.summary()), media_type="application/json")
 
-    async def _index(self, _request: Request) -> Response:
+    async def _index(self, request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            page = self._studio.index(request)
+            if page is not None:
+                return page
         return Response(discovery.index(__version__), media_type="text/plain")
+
+    def _studio_failed(self) -> None:
+        self._hub.count("tachograph.hub.failed", 1, signal="studio")
 
 
 class _Uvicorn(uvicorn.Server):

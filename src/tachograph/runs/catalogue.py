@@ -49,7 +49,7 @@ def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
     Args:
         store: the folder; by default TACHOGRAPH_STORE's.
     """
-    found = [_summary(path) for path in _paths(_folder(store))]
+    found = [_summary(path) for path in paths_in(_folder(store))]
     return sorted(found, key=lambda each: (each.start, each.id))
 
 
@@ -64,14 +64,28 @@ def opened(name: str, store: str | os.PathLike[str] | None = None) -> Run:
         LookupError: there is no such run; the message names the nearest one.
         StoreError: its file is damaged or of a newer version; an ``OSError``.
     """
-    folder = _folder(store)
+    return Run(name, located(name, _folder(store)))
+
+
+def located(name: str, folder: Path) -> Path:
+    """Return the file of a run.
+
+    Args:
+        name: its id.
+        folder: the store.
+
+    Raises:
+        LookupError: there is no such run; the message names the nearest one.
+    """
     path = path_of(folder, name)
-    if not path.is_file():
-        ids = [_id(each) for each in _paths(folder)]
-        near = get_close_matches(name, ids, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {len(ids)}" if ids else "there are none"
-        raise LookupError(f"there is no run {name!r:.200} in {folder}: {hint}")
-    return Run(name, path)
+    if path.is_file():
+        return path
+    paths = {id_of(each): each for each in paths_in(folder)}
+    if name in paths:  # of an over-long id the file's name, and so the catalogue, has only the beginning
+        return paths[name]
+    near = get_close_matches(name, paths, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {len(paths)}" if paths else "there are none"
+    raise LookupError(f"there is no run {name!r:.200} in {folder}: {hint}")
 
 
 def superfluous(
@@ -107,7 +121,7 @@ def delete(run: Summary) -> bool:
     except BlockingIOError:
         return False
     try:
-        for path in (*_files(run.path), claim.path):
+        for path in (*files_of(run.path), claim.path):
             path.unlink(missing_ok=True)
     finally:
         claim.release()
@@ -118,21 +132,24 @@ def _folder(store: str | os.PathLike[str] | None) -> Path:
     return default_store(os.environ) if store is None else Path(store)
 
 
-def _paths(folder: Path) -> list[Path]:
+def paths_in(folder: Path) -> list[Path]:
+    """Return the files of a store's runs."""
     return sorted(folder.joinpath("runs").glob("*" + SUFFIX))
 
 
-def _id(path: Path) -> str:
+def id_of(path: Path) -> str:
+    """Return the id of the run in a file."""
     return unquote(path.name.removesuffix(SUFFIX))
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
+    """Return the files that a run consists of, its own one last; not all of them need be there."""
     return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
 
 
 def _summary(path: Path) -> Summary:
-    size = sum(each.stat().st_size for each in _files(path) if each.exists())
-    changed = max((each.stat().st_mtime_ns for each in _files(path)[::2] if each.exists()), default=0)
+    size = sum(each.stat().st_size for each in files_of(path) if each.exists())
+    changed = max((each.stat().st_mtime_ns for each in files_of(path)[::2] if each.exists()), default=0)
     start, last, processes, points, events = changed, changed, 0, 0, 0
     problem = ""
     try:
@@ -146,7 +163,7 @@ def _summary(path: Path) -> Summary:
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
-    return Summary(_id(path), path, size, start, last, processes, points, events, in_use(path), problem)
+    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem)
 
 
 def in_use(path: Path) -> bool:

@@ -1,0 +1,126 @@
+"""The processes of a run with each of their starts, and how the run stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from tachograph.hub.processes import INTERVALS, LEAST_SILENCE, SECOND, UNKNOWN_INTERVAL
+from tachograph.points import AttributeValue
+from tachograph.runs.look import Look
+
+State = Literal["live", "finished", "failed", "lost", "unknown"]
+
+RENAMED = "renamed"  # the process went on under another instance: see tachograph.ambient
+_WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
+_FAILED = {"exception", "sigterm"}
+
+
+class Start(NamedTuple):
+    """One start of a process; times in nanoseconds since the epoch."""
+
+    pid: int
+    restart: int
+    announced: bool
+    first: int
+    last: int
+    interval: int
+    ended: str
+    lost: bool
+
+    def silent(self, now: int) -> bool:
+        """Tell whether nothing came for so long that a hub would take it for lost."""
+        patience = max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
+        return now - self.last > patience + _WRITTEN_WITHIN
+
+
+class Member(NamedTuple):
+    """A process of a run.
+
+    Attributes:
+        number: in the file.
+        instance: its ``service.instance.id``.
+        resource: what it said of itself at its newest start.
+        starts: at least one, the oldest first.
+    """
+
+    number: int
+    instance: str
+    resource: Mapping[str, AttributeValue]
+    starts: Sequence[Start]
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank; None where it has none."""
+        return rank_of(self.resource)
+
+    @property
+    def role(self) -> str:
+        """Its role; empty where it has none."""
+        return str(self.resource.get("dl.role", ""))
+
+    @property
+    def newest(self) -> Start:
+        """Its last start."""
+        return self.starts[-1]
+
+    def lost(self, now: int, *, written: bool) -> bool:
+        """Tell whether its last start fell silent without a word.
+
+        Args:
+            now: nanoseconds since the epoch.
+            written: a hub has the file open, so that more may come.
+        """
+        last = self.newest
+        return last.lost or (last.announced and not last.ended and (last.silent(now) or not written))
+
+
+def members(look: Look) -> list[Member]:
+    """Return the processes by rank, those without one last."""
+    found: dict[int, Member] = {}
+    for number, instance, resource, *start in look.rows(
+        "SELECT id, instance, resource, pid, restart, announced, first_export, last_export, interval, ended, lost"
+        " FROM process JOIN incarnation ON process = id ORDER BY first_export, restart"
+    ):
+        pid, restart, announced, first, last, interval, ended, lost = start
+        one = Start(pid, restart, bool(announced), first, last, interval, ended, bool(lost))
+        before = found.get(number)
+        found[number] = Member(number, instance, mapping(resource), [*(before.starts if before else ()), one])
+    present = [each for each in found.values() if each.newest.ended != RENAMED]
+    return sorted(present, key=lambda each: (each.rank is None, each.rank or 0, each.starts[0].first))
+
+
+def state(found: Iterable[Member], now: int, *, written: bool) -> State:
+    """Return how a run stands.
+
+    It is live while a process of it is heard. After that torchrun's own process decides, where there is one: a rank
+    that was killed and started again has not failed. Otherwise whoever ended with an exception or by SIGTERM makes it
+    failed, and whoever fell silent makes it lost; of programs that never say how they end nothing is known.
+    """
+    listed = list(found)
+    if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in listed):
+        return "live"
+    judges = [one for one in listed if one.role == "agent"] or listed
+    if any(one.newest.ended in _FAILED for one in judges):
+        return "failed"
+    if any(one.lost(now, written=written) for one in judges):
+        return "lost"
+    return "finished" if any(one.newest.ended for one in judges) else "unknown"
+
+
+def mapping(text: Any) -> dict[str, Any]:
+    """Return a JSON object; an empty one where the text is none, which is damage that SQLite cannot see."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def rank_of(resource: Mapping[str, AttributeValue]) -> int | None:
+    """Return the rank that a resource names; None where it names none."""
+    try:
+        return int(str(resource["dl.rank"]))
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,233 @@
+"""A stretch of a curve for a chart: its branches between two x, and one point beyond on each side."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import chain
+from math import inf, isfinite, nan
+from typing import NamedTuple
+
+from tachograph.hub.blocks import PAIR, Block
+from tachograph.runs.intervals import add_intervals
+from tachograph.runs.look import Look
+from tachograph.runs.thinning import Bucket, Raw, thin
+
+AT_ONCE = 2**21  # points that are read before they are thinned
+_KIND = {inf: "Infinity", -inf: "-Infinity"}
+_VALUE = {"Infinity": inf, "-Infinity": -inf, "NaN": nan}
+
+# What is not needed to draw stays where it is: only intervals have more to draw than x and value.
+_BLOCKS = (
+    "SELECT seq0, seq1, x0 >= ?5 AND x1 <= ?6, form, pairs, CASE WHEN form LIKE '%\"dmin\"%' THEN rest END FROM block"
+    " WHERE curve = ?1 AND branch = ?2 AND x1 >= ?3 AND x0 <= ?4 ORDER BY seq0"
+)
+
+
+class Stretch(NamedTuple):
+    """A branch of a curve, as it is drawn.
+
+    Attributes:
+        branch: its number.
+        points: how many points of it there are in the window.
+        seq: the last number of a point of the branch, in the window or not.
+        exact: ``x`` and ``y`` are the points, with the extremes of throttled intervals between them; else they are the
+            smallest and the largest value of each bucket.
+        x: ascending.
+        y: finite values.
+        nonfinite: x and ``NaN``, ``Infinity`` or ``-Infinity``, where those were recorded; of a bucket's, one of each.
+    """
+
+    branch: int
+    points: int
+    seq: int
+    exact: bool
+    x: list[float]
+    y: list[float]
+    nonfinite: list[tuple[float, str]]
+
+
+def stretches(
+    look: Look, curve: int, pairs: int, low: float = -inf, high: float = inf, *, at_once: int = AT_ONCE
+) -> Iterator[Stretch]:
+    """Yield the branches of a curve that have points in a window, in order.
+
+    Args:
+        look: at the file.
+        curve: its number.
+        pairs: how many buckets a branch is thinned to, at most.
+        low: where the window begins.
+        high: where it ends.
+        at_once: points that are held in memory before they are thinned.
+    """
+    for branch, seq, before, behind, inside in look.rows(
+        "SELECT branch, max(seq1), max(CASE WHEN x1 < ?2 THEN x1 END), min(CASE WHEN x0 > ?3 THEN x0 END),"
+        " sum(CASE WHEN x0 >= ?2 AND x1 <= ?3 THEN n ELSE 0 END)"
+        " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch",
+        *(curve, low, high),
+    ):
+        edges = (low if before is None else before, high if behind is None else behind)
+        gathered = _Gathered(low, high, pairs, at_once, thins=inside > 2 * pairs)
+        for seq0, seq1, *parts in look.rows(_BLOCKS, curve, branch, *edges, low, high):
+            why = gathered.add(*parts)
+            if why:
+                look.file.note(f"points {seq0} to {seq1} of a stream: {why}")
+        found = gathered.all()
+        if found.pairs[0]:
+            yield stretch(branch, seq, found, pairs, count=gathered.count, whole=gathered.whole)
+
+
+class _Gathered:
+    """A branch as it is read: of very many points only the extremes stay, so that there is room for them.
+
+    Attributes:
+        count: how many points there are in the window.
+        whole: nothing was left out, and the extremes of intervals are apart.
+    """
+
+    def __init__(self, low: float, high: float, pairs: int, at_once: int, *, thins: bool) -> None:
+        self._window = low, high
+        self._thins = thins
+        self._pairs, self._at_once = pairs, at_once
+        self._new = Raw([], [], [])
+        self._held = 0
+        self._kept: list[Raw] = []
+        self.count = 0
+        self.whole = not thins
+
+    def add(self, inside: int, form: str, xy: bytes, rest: bytes | None) -> str:
+        """Take a block, perhaps all inside of the window; return what is wrong with it, or nothing."""
+        if len(xy) % PAIR.size:
+            return f"{len(xy)} bytes of x and value"
+        why = ""
+        try:
+            if rest is None:
+                self._new.pairs.append(xy)
+            else:
+                add_intervals(self._new, Block(form, xy, rest), among=self._thins)
+        except ValueError as error:
+            why = str(error)
+        self.count += len(xy) // PAIR.size if inside else _inside(xy, *self._window)
+        self._held += len(self._new.pairs[-1]) // PAIR.size
+        if self._held >= self._at_once:
+            self._fold()
+        return why
+
+    def _fold(self) -> None:
+        part = self._take()
+        fine = 4 * self._pairs
+        if len(part.pairs[0]) // PAIR.size + len(part.extremes) // 2 > 2 * fine:
+            self.whole = False
+            extremes = array("d", chain.from_iterable(zip(*_outline(thin(part, fine)), strict=True)))
+            lost = array("d", chain.from_iterable((x, _VALUE[kind]) for x, kind in _nonfinite(part, fine)))
+            part = Raw([extremes.tobytes() + lost.tobytes()], [], [])
+        self._kept.append(part)
+
+    def _take(self) -> Raw:
+        part = windowed(self._new, *self._window)
+        self._new, self._held = Raw([], [], []), 0
+        return part
+
+    def all(self) -> Raw:
+        self._kept.append(self._take())
+        if len(self._kept) == 1:
+            return self._kept[0]
+        pairs, extremes, hidden = (chain.from_iterable(each) for each in zip(*self._kept, strict=True))
+        return windowed(Raw([*pairs], [*extremes], [*hidden]), *self._window)
+
+
+def _inside(pairs: bytes, low: float, high: float) -> int:
+    """Return how many points are in a window."""
+    return sum(low <= x <= high for x in memoryview(pairs).cast("d")[::2])
+
+
+def windowed(raw: Raw, low: float, high: float) -> Raw:
+    """Return what of a branch is in a window, and the nearest point beyond on each side, in the order of x."""
+    try:
+        import numpy as np
+    except ImportError:
+        return _windowed_slowly(raw, low, high)
+    points = np.frombuffer(b"".join(raw.pairs)).reshape(-1, 2)
+    xs = points[:, 0]
+    if (xs[1:] < xs[:-1]).any():  # requests came out of order
+        points = points[np.argsort(xs, kind="stable")]
+        xs = points[:, 0]
+    first, last = max(0, int(np.searchsorted(xs, low)) - 1), int(np.searchsorted(xs, high, "right")) + 1
+    kept = points[first:last]
+    if not len(kept):
+        return Raw([b""], [], [])
+    told = (np.array(each, dtype=float).reshape(-1, 2) for each in (raw.extremes, raw.hidden))
+    extremes, hidden = (each[(each[:, 0] >= kept[0, 0]) & (each[:, 0] <= kept[-1, 0])] for each in told)
+    return Raw([kept.tobytes()], extremes.ravel().tolist(), hidden.ravel().tolist())
+
+
+def _windowed_slowly(raw: Raw, low: float, high: float) -> Raw:
+    points = sorted(PAIR.iter_unpack(b"".join(raw.pairs)), key=lambda point: point[0])
+    xs = [x for x, _ in points]
+    kept = points[max(0, bisect_left(xs, low) - 1) : bisect_right(xs, high) + 1]
+    if not kept:
+        return Raw([b""], [], [])
+    told = (zip(each[0::2], each[1::2], strict=True) for each in (raw.extremes, raw.hidden))
+    inside = [[number for x, y in each if kept[0][0] <= x <= kept[-1][0] for number in (x, y)] for each in told]
+    return Raw([b"".join(PAIR.pack(*point) for point in kept)], *inside)
+
+
+def stretch(branch: int, seq: int, raw: Raw, pairs: int, *, count: int, whole: bool = True) -> Stretch:
+    """Return a branch as it is drawn.
+
+    Args:
+        branch: its number.
+        seq: the last number of a point of it.
+        raw: of :func:`windowed`.
+        pairs: how many buckets it is thinned to, at most.
+        count: how many points it has.
+        whole: they are all in ``raw``.
+    """
+    exact = whole and len(raw.pairs[0]) // PAIR.size + len(raw.extremes) // 2 <= 2 * pairs
+    x, y = _drawn(raw) if exact else _outline(thin(raw, pairs))
+    return Stretch(branch, count, seq, exact, x, y, _nonfinite(raw, pairs))
+
+
+def _drawn(raw: Raw) -> tuple[list[float], list[float]]:
+    points = [(x, value) for x, value in PAIR.iter_unpack(raw.pairs[0]) if isfinite(value)]
+    if raw.extremes:
+        known = set(points)
+        told = dict.fromkeys(zip(raw.extremes[0::2], raw.extremes[1::2], strict=True))
+        points = sorted([*points, *(each for each in told if each not in known)], key=lambda point: point[0])
+    return [x for x, _ in points], [value for _, value in points]
+
+
+def _outline(buckets: list[Bucket]) -> tuple[list[float], list[float]]:
+    xs, ys = [], []
+    for low_x, low, high_x, high, _, _ in buckets:
+        if low != low:  # noqa: PLR0124 - NaN: there is no finite value in it
+            continue
+        ends = [(low_x, low), (high_x, high)] if low_x <= high_x else [(high_x, high), (low_x, low)]
+        for x, y in ends if ends[0] != ends[1] else ends[:1]:
+            xs.append(x)
+            ys.append(y)
+    return xs, ys
+
+
+def _nonfinite(raw: Raw, pairs: int) -> list[tuple[float, str]]:
+    """Return where values were not finite, of each of ``pairs`` buckets one of each kind."""
+    found = _not_finite(raw.pairs[0])
+    found += [(x, nan) for x in raw.hidden[0::2]]
+    found.sort(key=lambda point: point[0])
+    if not found:
+        return []
+    first, width = found[0][0], (found[-1][0] - found[0][0]) / pairs or 1.0
+    kept: dict[tuple[int, str], float] = {}
+    for x, value in found:
+        kept.setdefault((int((x - first) / width), _KIND.get(value, "NaN")), x)
+    return [(x, kind) for (_, kind), x in kept.items()]
+
+
+def _not_finite(pairs: bytes) -> list[tuple[float, float]]:
+    try:
+        import numpy as np
+    except ImportError:
+        return [point for point in PAIR.iter_unpack(pairs) if not isfinite(point[1])]
+    points = np.frombuffer(pairs).reshape(-1, 2)
+    return [(x, value) for x, value in points[~np.isfinite(points[:, 1])].tolist()]

@@ -1,0 +1,51 @@
+"""The events of a run, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from tachograph.hub.events import event_of
+from tachograph.runs.look import Look
+from tachograph.runs.members import mapping, rank_of
+
+_OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
+_COLUMNS = "event.rowid, event.name, time, observed, scope, stream.name, seq, record, resource"
+_FROM = "FROM event JOIN stream ON stream.id = event.stream JOIN process ON process.id = process"
+
+
+def events(look: Look, *, after: int, limit: int, names: Sequence[str] = ()) -> tuple[list[dict[str, Any]], bool]:
+    """Return events in the order in which they came, and whether there are more.
+
+    Args:
+        look: at the file.
+        after: the number of the last one that is known.
+        limit: so many at most.
+        names: only those of one of these names; of all where there is none.
+    """
+    where = f"event.rowid > ?{' AND event.name IN (' + ', '.join('?' * len(names)) + ')' if names else ''}"
+    rows = list(
+        look.rows(
+            f"SELECT {_COLUMNS} {_FROM} WHERE {where} ORDER BY event.rowid LIMIT ?",
+            *(after, *names, limit + 1),
+        )
+    )
+    return [event for row in rows[:limit] for event in _event(look, row)], len(rows) > limit
+
+
+def newest(look: Look) -> int:
+    """Return the number of the last event; 0 where there is none."""
+    return next((row[0] or 0 for row in look.rows("SELECT max(rowid) FROM event")), 0)
+
+
+def _event(look: Look, row: Sequence[Any]) -> list[dict[str, Any]]:
+    try:
+        event = event_of(row[:-1])
+    except DecodeError as error:
+        look.file.note(f"event {row[0]}: {error}")
+        return []
+    attributes = {key: value for key, value in event.attributes.items() if key not in _OURS}
+    named = {"number": event.number, "time": event.time_unix_nano, "name": event.name}
+    return [{**named, "rank": rank_of(mapping(row[-1])), "attributes": attributes}]

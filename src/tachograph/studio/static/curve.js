@@ -1,0 +1,139 @@
+/** One branch of a curve, as far as the page has it: thinned by the hub, and what has come live since. */
+
+export const MOST = 4000; // points; with more the page asks for a thinner version
+
+/** Points in ascending x, and the x where values were not finite. */
+export class Curve {
+  /**
+   * @param {Object} answer - of `/curves`: x, y, nonfinite, exact, seq, points.
+   * @param {Object} about - what tells it from others: run, metric, rank, lane, scale, compared.
+   */
+  constructor(answer, about) {
+    Object.assign(this, about);
+    this.number = answer.curve;
+    this.branch = answer.branch;
+    this.start = answer.start ?? 0;
+    this.exact = answer.exact !== false;
+    this.points = answer.points;
+    this.seq = answer.seq ?? -1;
+    this.x = answer.x;
+    this.y = answer.y;
+    this.nonfinite = answer.nonfinite ?? [];
+    this.smooth = null;
+    this.weight = 0;
+  }
+
+  get length() {
+    return this.x.length;
+  }
+
+  /** Largest x, of what is not finite, too; -Infinity where there is nothing. */
+  get end() {
+    const last = this.x.length ? this.x[this.x.length - 1] : -Infinity;
+    const other = this.nonfinite.length ? this.nonfinite[this.nonfinite.length - 1][0] : -Infinity;
+    return Math.max(last, other);
+  }
+
+  /** The last value, or what it was instead of a number; null where there is none. */
+  get latest() {
+    if (!this.length && !this.nonfinite.length) return null;
+    const other = this.nonfinite[this.nonfinite.length - 1];
+    if (other && (!this.length || other[0] >= this.x[this.length - 1])) return other[1];
+    return this.y[this.length - 1];
+  }
+
+  /**
+   * Add points that came live.
+   * @param {Array} points - each [x, y], or [x, null, "NaN"].
+   * @param {number} seq - the last number among them.
+   * @param {boolean} partly - some of them may be here already.
+   * @returns {boolean} false where it has become too long, and is to be fetched again.
+   */
+  append(points, seq, partly = false) {
+    const added = partly ? this.#unknown(points) : points;
+    this.seq = Math.max(this.seq, seq);
+    this.points += added.length;
+    for (const [x, y, kind] of added) {
+      if (y === null) insert(this.nonfinite, x, [x, kind ?? "NaN"]);
+      else this.#put(x, y);
+    }
+    return this.length <= MOST && this.nonfinite.length <= MOST;
+  }
+
+  /** Return those that come after the last one here: it is among them, unless it was thinned away. */
+  #unknown(points) {
+    const { end, latest } = this;
+    for (let place = points.length; place; place -= 1) {
+      const [x, y, kind] = points[place - 1];
+      if (x === end && (y ?? kind ?? "NaN") === latest) return points.slice(place);
+    }
+    return points.filter(([x]) => x > end);
+  }
+
+  #put(x, y) {
+    let place = this.x.length;
+    while (place && this.x[place - 1] > x) place -= 1;
+    if (place === this.x.length) {
+      this.x.push(x);
+      this.y.push(y);
+    } else {
+      this.smooth = null;
+      this.x.splice(place, 0, x);
+      this.y.splice(place, 0, y);
+    }
+  }
+
+  /**
+   * Return the values smoothed: an exponential moving average without the pull of its start towards zero.
+   * @param {number} weight - of what was before, from 0 to below 1.
+   */
+  smoothed(weight) {
+    if (!weight) return this.y;
+    if (!this.smooth || this.weight !== weight) {
+      this.smooth = { values: [], sum: 0, mass: 0 };
+      this.weight = weight;
+    }
+    const kept = this.smooth;
+    for (let place = kept.values.length; place < this.y.length; place += 1) {
+      kept.sum = weight * kept.sum + (1 - weight) * this.#middle(place);
+      kept.mass = weight * kept.mass + (1 - weight);
+      kept.values.push(kept.sum / kept.mass);
+    }
+    return kept.values;
+  }
+
+  /** Of a thinned curve least and greatest values take turns: what is between them is smoothed. */
+  #middle(place) {
+    if (this.exact || place === 0) return this.y[place];
+    const from = Math.max(0, place - 3);
+    let sum = 0;
+    for (let at = from; at <= place; at += 1) sum += this.y[at];
+    return sum / (place - from + 1);
+  }
+
+  /** Return the place of the point whose x is nearest; -1 where there is none. */
+  nearest(x) {
+    const after = firstFrom(this.x, x);
+    if (after === 0) return this.length ? 0 : -1;
+    if (after === this.length) return after - 1;
+    return x - this.x[after - 1] <= this.x[after] - x ? after - 1 : after;
+  }
+}
+
+function insert(list, x, entry) {
+  let place = list.length;
+  while (place && list[place - 1][0] > x) place -= 1;
+  list.splice(place, 0, entry);
+}
+
+/** Return the first place in ascending numbers that is not below `x`. */
+export function firstFrom(numbers, x) {
+  let low = 0;
+  let high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] < x) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

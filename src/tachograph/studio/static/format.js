@@ -1,0 +1,124 @@
+/** Numbers and times as people read them. */
+
+const MINUS = "−";
+const NEVER = "–";
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** Return a value with about five digits. */
+export function number(value, digits = 5) {
+  if (value === null || value === undefined) return NEVER;
+  if (typeof value === "string") return { NaN: "NaN", Infinity: "∞", "-Infinity": `${MINUS}∞` }[value] ?? value;
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
+  const size = Math.abs(value);
+  let said;
+  if (value === 0) said = "0";
+  else if (Number.isInteger(value) && size < 1e7) said = String(size).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  else if (size >= 1e7 || size < 1e-4) said = tidy(size.toExponential(digits - 1));
+  else said = tidy(size.toPrecision(digits));
+  return value < 0 ? MINUS + said : said;
+}
+
+function tidy(said) {
+  const [plain, power] = said.split("e");
+  const short = plain.includes(".") ? plain.replace(/\.?0+$/, "") : plain;
+  return power === undefined ? short : `${short}e${power.replace("+", "")}`;
+}
+
+/** Return the labels of an axis's ticks: as many decimals as their distance needs. */
+export function ticks(splits) {
+  const known = splits.filter((each) => each !== null);
+  const most = Math.max(...known.map(Math.abs));
+  const step = known.length > 1 ? Math.min(...known.slice(1).map((each, place) => Math.abs(each - known[place]))) : most;
+  const decimals = Math.max(0, Math.ceil(-Math.log10(step || 1) - 1e-9));
+  const short = most >= 1e6 || (most < 1e-3 && most > 0);
+  return splits.map((each) => {
+    if (each === null) return "";
+    if (each === 0) return "0";
+    const said = short ? tidy(Math.abs(each).toExponential(3)) : shorten(Math.abs(each).toFixed(Math.min(decimals, 8)));
+    return each < 0 ? MINUS + said : said;
+  });
+}
+
+const shorten = (said) => (said.includes(".") ? said : said.replace(/\B(?=(\d{3})+$)/g, "\u202f"));
+
+/** Return the labels of an axis of times, in seconds since 1970: with the day where it is long, without seconds where they say nothing. */
+export function clocks(splits) {
+  const [first, last] = [splits[0], splits[splits.length - 1]];
+  const whole = splits.every((each) => Math.round(each) % 60 === 0);
+  return splits.map((each) => {
+    const at = new Date(each * 1000);
+    const day = last - first > 86_400 ? `${pad(at.getMonth() + 1)}-${pad(at.getDate())} ` : "";
+    return `${day}${pad(at.getHours())}:${pad(at.getMinutes())}${whole ? "" : `:${pad(at.getSeconds())}`}`;
+  });
+}
+
+/** Return the labels of an axis of bytes: all in one unit, with as many decimals as their distance needs. */
+export function sizes(splits) {
+  const known = splits.filter((each) => each !== null);
+  const place = Math.max(0, Math.min(SIZES.length - 1, Math.floor(Math.log2(Math.max(1, ...known.map(Math.abs))) / 10)));
+  const scale = 1024 ** place;
+  const step = known.length > 1 ? Math.abs(known[1] - known[0]) / scale : 1;
+  const decimals = Math.min(4, Math.max(0, Math.ceil(-Math.log10(step || 1) - 1e-9)));
+  return splits.map((each) => (each === null ? "" : each === 0 ? "0" : `${(each / scale).toFixed(decimals)} ${SIZES[place]}`));
+}
+
+/** Return the labels of a logarithmic axis. */
+export const powers = (splits) => splits.map((each) => (each === null ? "" : number(each, 3)));
+
+/** Return seconds as a duration. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NEVER;
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.9995e-3) return `${number(seconds * 1e6, 3)} µs`;
+  if (seconds < 0.9995) return `${number(seconds * 1e3, 3)} ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return `${minutes} min ${whole % 60} s`;
+}
+
+/** Return a size in bytes. */
+export function bytes(size) {
+  let place = 0;
+  let rest = size;
+  while (Math.abs(rest) >= 1024 && place < SIZES.length - 1) {
+    rest /= 1024;
+    place += 1;
+  }
+  return `${place && Math.abs(rest) < 10 ? rest.toFixed(1) : Math.round(rest)} ${SIZES[place]}`;
+}
+
+/** Return a count with its noun. */
+export const count = (many, one, more = `${one}s`) => `${number(many)} ${many === 1 ? one : more}`;
+
+const pad = (value) => String(value).padStart(2, "0");
+
+/** Return a time of day, with its date unless that is today's. */
+export function when(nanoseconds) {
+  if (!nanoseconds) return NEVER;
+  const at = new Date(nanoseconds / 1e6);
+  const clock = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  if (at.toDateString() === new Date().toDateString()) return clock;
+  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${clock}`;
+}
+
+/** Return a unit of OpenTelemetry as an axis says it: an annotation without its braces, 1 as nothing. */
+export const unit = (said) => (said === "1" || !said ? "" : said.replaceAll(/\{([^}]*)\}/g, "$1"));
+
+/** Return a value with its unit. */
+export function measured(value, of) {
+  if (typeof value === "number" && Number.isFinite(value)) {
+    if (of === "s") return duration(value);
+    if (of === "By") return bytes(value);
+  }
+  const said = unit(of);
+  if (!said) return number(value);
+  return said.startsWith("%") ? `${number(value)} %` : `${number(value)} ${said}`;
+}
+
+/** Return a function's name without the module of the program that was started. */
+export const taskName = (name) => (name ?? "").replace(/^__main__\./, "");

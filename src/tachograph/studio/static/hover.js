@@ -1,0 +1,113 @@
+/** The values under the pointer: of each curve the nearest point. */
+
+import { element, fill } from "./element.js";
+import { number, when } from "./format.js";
+import { projection } from "./strokes.js";
+
+const MOST = 12; // rows
+const ASIDE = 50; // pixels that the box may reach beyond the plot
+const SAME = 3; // pixels within which two points are as near
+const FAR = 40; // pixels from the pointer beyond which a curve has no point there
+
+/** Shows what is at a place of a plot. */
+export class Hover {
+  /** @param {Object} x - the axis: {units, time}. */
+  constructor(x) {
+    this.x = x;
+    this.box = element("div", { class: "hover", hidden: true, "aria-hidden": "true" });
+    this.layer = element("div", { class: "hover-dots", "aria-hidden": "true" });
+    this.told = "";
+  }
+
+  hide() {
+    this.box.hidden = true;
+    this.layer.replaceChildren();
+  }
+
+  /** Show what is at the plot's cursor. */
+  show(plot) {
+    const { u, curves, weight } = plot;
+    const { left, top } = u.cursor;
+    if (left === null || left === undefined || left < 0 || !curves.length) {
+      this.hide();
+      return;
+    }
+    const found = nearest(plot, left, top);
+    if (!found.length) {
+      this.hide();
+      return;
+    }
+    if (this.box.parentNode !== u.over) u.over.append(this.layer, this.box);
+    const rows = [...found].sort((one, other) => one.away - other.away).slice(0, MOST);
+    rows.sort((one, other) => one.order - other.order);
+    const first = [...rows].sort((one, other) => Math.abs(one.left - left) - Math.abs(other.left - left))[0];
+    const same = rows.every((row) => Math.abs(row.left - first.left) <= SAME);
+    fill(
+      this.box,
+      element("div", { class: "hover-x", text: this.#at(first.x) }),
+      element("table", {}, element("tbody", {}, ...rows.map((row) => this.#row(row, same, weight)))),
+      found.length > rows.length ? element("div", { class: "quiet", text: `and ${found.length - rows.length} more` }) : null,
+    );
+    this.told = rows.map((row) => `${row.curve.label} ${number(row.value)}`).join(", ");
+    this.layer.replaceChildren(...rows.filter((row) => row.top !== null).map(dot));
+    this.box.hidden = false;
+    this.#place(u, left, top);
+  }
+
+  #at(x) {
+    if (this.x.time) return when(x * 1e9);
+    return this.x.units ? `${this.x.units} ${number(x, 7)}` : number(x, 7);
+  }
+
+  #row({ curve, value, x }, same, weight) {
+    return element(
+      "tr",
+      {},
+      element("td", {}, element("span", { class: "swatch", style: { background: curve.colour } })),
+      element("th", { scope: "row", text: curve.label }),
+      element("td", { class: "number", text: curve.format?.(value) ?? number(value, 6) }),
+      weight ? element("td", { class: "quiet", text: "smoothed" }) : null,
+      same ? null : element("td", { class: "quiet number", text: this.#at(x) }),
+    );
+  }
+
+  #place(u, left, top) {
+    const { offsetWidth: width, offsetHeight: height } = this.box;
+    const { clientWidth: all, clientHeight: tall } = u.over;
+    const beside = left + 14 + width > all + ASIDE ? left - 14 - width : left + 14;
+    this.box.style.left = `${Math.max(-40, beside)}px`;
+    this.box.style.top = `${Math.max(-8, Math.min(tall - height + 8, (top ?? 0) - height / 2))}px`;
+  }
+}
+
+function dot({ left, top, curve }) {
+  return element("i", { style: { left: `${left}px`, top: `${top}px`, "border-color": curve.colour } });
+}
+
+function nearest({ u, curves, weight }, left, top) {
+  const x = u.posToVal(left, "x");
+  const ratio = u.bbox.width / u.over.clientWidth;
+  const byKey = new Map();
+  curves.forEach((curve, order) => {
+    const to = projection(u, curve.scale);
+    const place = (value) => (to.x(value) - to.left) / ratio;
+    const at = curve.nearest(x);
+    const candidates = [];
+    if (at >= 0) candidates.push([curve.x[at], curve.smoothed(weight)[at]]);
+    for (const [where, kind] of curve.nonfinite) if (Math.abs(place(where) - left) < 4) candidates.push([where, kind]);
+    for (const [where, value] of candidates) {
+      const aside = place(where);
+      const distance = Math.abs(aside - left);
+      const known = byKey.get(curve.key);
+      if (where < to.x0 || where > to.x1 || (distance > FAR && curves.length > 1)) continue;
+      if (known && Math.abs(known.left - left) < distance - SAME) continue; // of branches the newest, which comes last
+      const height = typeof value === "number" && !(to.log && value <= 0) ? (to.y(value) - to.top) / ratio : null;
+      const inside = height !== null && height >= -1 && height <= u.over.clientHeight + 1;
+      byKey.set(curve.key, {
+        curve, value, x: where, order, left: aside, top: inside ? height : null,
+        away: Math.hypot(distance, height === null || top === null ? 0 : height - top),
+      });
+    }
+  });
+  return [...byKey.values()];
+}

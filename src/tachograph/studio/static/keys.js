@@ -1,0 +1,60 @@
+/** Keyboard: what each key does, and a list of that. */
+
+import { element, fill } from "./element.js";
+
+const KEYS = [
+  ["/", "search runs"],
+  ["j", "next chart"],
+  ["k", "chart before"],
+  ["← →", "values of the chart, point by point"],
+  ["l", "logarithmic y axes of the chart"],
+  ["t", "the numbers behind the chart"],
+  ["r", "all of the chart again, after zooming"],
+  ["g", "all runs"],
+  ["?", "this list"],
+];
+
+/** Have keys act on the page. */
+export function listen(dialog, button) {
+  fill(
+    dialog,
+    element("h2", { text: "Keyboard" }),
+    element("dl", {}, ...KEYS.flatMap(([key, does]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text: does })])),
+    element("p", { class: "quiet", text: "Drag across a chart to zoom; double-click for all of it." }),
+    element("button", { type: "button", class: "plain", text: "Close", on: { click: () => dialog.close() } }),
+  );
+  button.addEventListener("click", () => dialog.showModal());
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || dialog.open) return;
+    if (event.target.closest("input, select, textarea")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    const own = "rlt".includes(event.key) && cardAt();
+    if (own) own.dispatchEvent(new KeyboardEvent("keydown", { key: event.key }));
+    const act = { "/": search, j: () => move(1), k: () => move(-1), g: () => (location.hash = "#/"), "?": () => dialog.showModal() }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+}
+
+/** Return the card that has the focus, or else the one under the pointer. */
+const cardAt = () => document.activeElement.closest?.(".card") ?? document.querySelector(".card:hover");
+
+function search() {
+  const field = document.querySelector('input[type="search"]');
+  if (field) field.focus();
+  else {
+    location.hash = "#/";
+    setTimeout(() => document.querySelector('input[type="search"]')?.focus(), 50);
+  }
+}
+
+function move(by) {
+  const cards = [...document.querySelectorAll(".card")].filter((card) => card.offsetParent !== null);
+  const at = cards.indexOf(document.activeElement.closest?.(".card"));
+  const next = cards[at < 0 ? (by > 0 ? 0 : cards.length - 1) : at + by];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}

@@ -1,0 +1,66 @@
+/** A chart's legend: names, latest values, and switches. */
+
+import { element, say } from "./element.js";
+import { number } from "./format.js";
+
+const MOST = 16;
+
+/** The entries of one chart. */
+export class Legend {
+  /** @param {function(string)} toggle - called with the key of an entry that was switched. */
+  constructor(toggle) {
+    this.toggle = toggle;
+    this.node = element("ul", { class: "legend", "aria-label": "Curves" });
+    this.shown = "";
+    this.values = new Map();
+    this.all = false;
+  }
+
+  /** Show entries, as `dress` returns them. */
+  show(entries, hidden) {
+    const wanted = this.all ? entries : entries.slice(0, MOST);
+    const shape = JSON.stringify(wanted.map(({ key, label, colour }) => [key, label, colour, hidden.has(key)])) + entries.length;
+    if (shape !== this.shown) {
+      this.shown = shape;
+      this.values.clear();
+      this.node.replaceChildren(...wanted.map((entry) => this.#entry(entry, hidden.has(entry.key))));
+      if (wanted.length < entries.length) this.node.append(this.#more(entries, hidden));
+    }
+    for (const { key, curve } of wanted) {
+      const value = this.values.get(key);
+      if (value && curve) say(value, curve.latest === null ? "" : (curve.format?.(curve.latest) ?? number(curve.latest, 5)));
+    }
+  }
+
+  #entry({ key, label, colour, alpha, curve }, off) {
+    const value = element("span", { class: "number" });
+    this.values.set(key, value);
+    const swatch = element("span", {
+      class: curve?.compared ? "line dashed" : "line",
+      style: { color: colour, opacity: alpha },
+    });
+    return element(
+      "li",
+      {},
+      element(
+        "button",
+        {
+          type: "button", class: "entry", "aria-pressed": String(!off), title: off ? "Show" : "Hide",
+          on: { click: () => this.toggle(key) },
+        },
+        swatch,
+        element("span", { class: "name", text: label }),
+        value,
+      ),
+    );
+  }
+
+  #more(entries, hidden) {
+    const button = element("button", { type: "button", class: "entry quiet", text: `${entries.length - MOST} more` });
+    button.addEventListener("click", () => {
+      this.all = true;
+      this.show(entries, hidden);
+    });
+    return element("li", {}, button);
+  }
+}

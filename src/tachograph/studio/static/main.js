@@ -1,0 +1,39 @@
+/** The Studio: which page the address asks for, and what surrounds it. */
+
+import { listen } from "./keys.js";
+import { read } from "./route.js";
+import { RunPage } from "./run.js";
+import { RunsPage } from "./runs.js";
+import { choose } from "./theme.js";
+
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+const PAGES = { runs: RunsPage, run: RunPage };
+let page = null;
+
+const shell = {
+  main,
+  /** Say something about the whole page; nothing takes it away. */
+  banner(words) {
+    banner.hidden = words === "";
+    if (banner.textContent !== words) banner.textContent = words;
+  },
+};
+
+function open() {
+  const route = read(location.hash);
+  page?.close();
+  shell.banner("");
+  page = new PAGES[route.page](route, shell);
+  scrollTo(0, 0);
+}
+
+choose(document.getElementById("theme"));
+listen(document.getElementById("keys"), document.getElementById("help"));
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the hash is the page's address
+  main.focus();
+});
+addEventListener("hashchange", open);
+window.__studio = Object.freeze({ drawn: () => page.drawn() });
+open();

@@ -1,0 +1,127 @@
+/** The charts of a run's metrics: what each is made of, and how its curves are fetched. */
+
+import { ask, pathOf } from "./api.js";
+import { Curve } from "./curve.js";
+import { taskName, unit } from "./format.js";
+import { ownColour } from "./style.js";
+
+const MOST_PAIRS = 1000; // buckets a curve
+const ALL_PAIRS = 8000; // buckets a chart
+const LEAST_PAIRS = 150;
+
+/** Return the charts of an answer of `/api/runs/{id}`: groups, then metrics without one; without progress bars. */
+export function chartsOf({ charts }) {
+  const found = charts.flatMap((chart) => {
+    const metrics = chart.metrics.filter(({ progress }) => !progress);
+    if (!metrics.length) return [];
+    return chart.group ? [{ ...chart, metrics }] : metrics.map((metric) => ({ ...chart, metrics: [metric] }));
+  });
+  return found.sort((one, other) => (one.group === "") - (other.group === ""));
+}
+
+/** Return what names a chart within its run. */
+export const keyOf = ({ group, metrics }) => (group ? `g${group}` : `m${metrics[0].metric}`);
+
+/** Return what tells the lanes of a chart: ranks, and tasks of theirs where one has several. */
+export function lanesOf(metrics) {
+  const found = new Map();
+  for (const { curves } of metrics) for (const curve of curves) found.set(laneOf(curve), curve);
+  const tasks = new Set([...found.values()].map(({ execution }) => execution));
+  return [...found]
+    .map(([key, curve]) => ({ key, label: laneLabel(curve, tasks.size > 1), rank: curve.rank, execution: curve.execution }))
+    .sort((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity) || one.execution - other.execution);
+}
+
+const laneOf = ({ rank, execution }) => `${rank ?? ""}/${execution}`;
+
+function laneLabel({ rank, execution, task }, tasks) {
+  const who = rank === null ? "" : `rank ${rank}`;
+  if (!tasks) return who;
+  return [who, task ? `${taskName(task)} #${execution}` : execution ? `task ${execution}` : ""].filter(Boolean).join(" ");
+}
+
+/** The source of one chart. */
+export class MetricChart {
+  /**
+   * @param {string} run - its id.
+   * @param {Object} chart - of the run's answer.
+   * @param {View} view - which ranks and which other run are wanted.
+   */
+  constructor(run, chart, view) {
+    this.run = run;
+    this.view = view;
+    this.title = chart.group || chart.metrics[0].metric;
+    this.update(chart);
+    this.axes = {
+      x: { units: chart.x?.units ?? "", lower: chart.x?.lower, upper: chart.x?.upper, time: false },
+      y: chart.scales
+        .filter(({ scale }) => chart.metrics.some((metric) => metric.scale === scale))
+        .map((each) => ({
+          key: `y${each.scale}`, lower: each.lower, upper: each.upper,
+          label: this.#axis(each, chart), colour: () => ownColour(this.chart.metrics, each.scale),
+        })),
+    };
+  }
+
+  /** Take what the run's answer says of it now. */
+  update(chart) {
+    this.chart = chart;
+    this.metrics = chart.metrics.map(({ metric }) => metric);
+    this.lanes = lanesOf(chart.metrics);
+    this.hint = `tachograph export ${quoted(this.run)} ${this.metrics.map((each) => `--metric ${quoted(each)}`).join(" ")}`;
+  }
+
+  #axis({ scale, name, units }, { metrics }) {
+    const own = metrics.filter((metric) => metric.scale === scale).map(({ metric }) => metric);
+    const said = name || (own.length === 1 && metrics.length > 1 ? own[0] : "");
+    const of = unit(units);
+    return [said, of && said ? `(${of})` : of].filter(Boolean).join(" ");
+  }
+
+  /** Return what is known of each of its curves, by number; for points that come live. */
+  about() {
+    const found = new Map();
+    for (const { metric, scale, curves } of this.chart.metrics) {
+      for (const curve of curves) if (curve.curve) found.set(curve.curve, this.#about(metric, scale, curve, { start: curve.start }));
+    }
+    return found;
+  }
+
+  #about(metric, scale, curve, more = {}) {
+    return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), ...more };
+  }
+
+  /** Return its curves, all of x or what is between `low` and `high`. */
+  async load({ low = null, high = null, signal = null }) {
+    const wanted = this.lanes.filter(({ rank }) => this.view.wants(rank)).length || 1;
+    const many = wanted * this.metrics.length * (this.view.compare ? 2 : 1);
+    const pairs = Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / many)));
+    const ranks = this.view.ranks;
+    const rank = ranks?.size === 1 ? [...ranks][0] : null;
+    const { group, metrics } = this.chart;
+    const { compare, compared } = this.view;
+    const asked = metrics.map(({ metric, scale }) => this.#curves(this.run, metric, scale, { low, high, rank, pairs }, signal));
+    const others = compare ? metrics.filter(({ metric }) => compared.has(`${group}\n${metric}`)) : [];
+    asked.push(...others.map(({ metric, scale }) => this.#curves(compare, metric, scale, { low, high, rank, pairs }, signal)));
+    return (await Promise.all(asked)).flat();
+  }
+
+  async #curves(run, metric, scale, query, signal) {
+    const compared = run === this.run ? {} : { compared: run };
+    let answer;
+    try {
+      answer = await ask(`${pathOf(run)}/curves`, { metric, group: this.chart.group, ...query }, signal);
+    } catch (error) {
+      // defined and without points so far, or a rank or another run that has none of it
+      if (error.status === 404 && (compared.compared || query.rank !== null || this.#empty(metric))) return [];
+      throw error;
+    }
+    return answer.curves.map((curve) => new Curve(curve, this.#about(metric, scale, curve, { run, ...compared })));
+  }
+
+  #empty(metric) {
+    return !this.chart.metrics.find((each) => each.metric === metric)?.curves.some(({ points }) => points > 0);
+  }
+}
+
+const quoted = (name) => (/^[\w.:@%+=/-]+$/.test(name) && !name.startsWith("-") ? name : `'${name.replaceAll("'", "'\\''")}'`);

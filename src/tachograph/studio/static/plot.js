@@ -1,0 +1,176 @@
+/** A plot: axes, zoom and cursor by uPlot; the curves are drawn here, each with x values of its own. */
+
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+import { across, along, ofX, ofY } from "./extent.js";
+import { clocks, powers, ticks } from "./format.js";
+import { beyond, dots, marks, projection, trace } from "./strokes.js";
+import { colours } from "./theme.js";
+
+const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+const DASH = [6, 4];
+const NARROW = 520; // pixels of width below which axes keep to the left
+const TALL = 240;
+const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
+
+/** Draws curves into an element. */
+export class Plot {
+  /**
+   * @param {HTMLElement} host - where it is, as wide as that.
+   * @param {Object} axes - `x`: {units, lower, upper, time}; `y`: a list of {key, label, lower, upper, colour()}.
+   * @param {Object} on - `zoom(low, high)`, `reset()`, `cursor(plot)`.
+   */
+  constructor(host, axes, on) {
+    this.host = host;
+    this.axes = axes;
+    this.on = on;
+    this.curves = [];
+    this.log = false;
+    this.zoomed = null;
+    this.weight = 0;
+    this.outside = false; // whether a value is beyond the axes' bounds
+    this.u = null;
+  }
+
+  /** Draw curves: each with `colour`, `faint`, `width`, `scale`, and perhaps `compared`. */
+  draw(curves) {
+    this.curves = curves;
+    const width = Math.max(200, Math.floor(this.host.clientWidth));
+    if (!this.u || this.built !== this.#shape(width)) this.#build(width);
+    else if (this.u.width !== width) this.u.setSize({ width, height: TALL });
+    const x = this.zoomed ?? ofX(across(curves), this.axes.x);
+    const data = [x];
+    for (const axis of this.axes.y) {
+      const own = curves.filter((curve) => curve.scale === axis.key);
+      data.push(ofY(along(own, x[0], x[1], this.log), axis, this.log));
+    }
+    this.u.batch(() => this.u.setData(data, true));
+  }
+
+  /** Draw it as it is, with other colours or another smoothing. */
+  redraw() {
+    this.u?.redraw(false, true);
+  }
+
+  destroy() {
+    this.u?.destroy();
+    this.u = null;
+  }
+
+  #shape(width) {
+    return `${this.log} ${width < NARROW}`;
+  }
+
+  #build(width) {
+    this.destroy();
+    this.built = this.#shape(width);
+    const narrow = width < NARROW;
+    const scales = { x: { time: Boolean(this.axes.x.time), range: (_, low, high) => [low, high] } };
+    for (const { key } of this.axes.y) {
+      scales[key] = { distr: this.log ? 3 : 1, range: (_, low, high) => [low, high] };
+    }
+    this.u = new uPlot({
+      width,
+      height: TALL,
+      padding: [10, narrow || this.axes.y.length < 2 ? 14 : 4, 0, 2],
+      legend: { show: false },
+      scales,
+      series: [{}, ...this.axes.y.map(({ key }) => ({ scale: key, paths: () => null, points: { show: false } }))],
+      axes: [this.#xAxis(), ...this.axes.y.map((axis, place) => this.#yAxis(axis, place, narrow))],
+      cursor: {
+        drag: { x: true, y: false, setScale: false, dist: 6 },
+        points: { show: false },
+        y: false,
+        bind: { dblclick: () => () => this.on.reset() },
+      },
+      hooks: {
+        draw: [() => this.#strokes()],
+        setSelect: [(u) => this.#select(u)],
+        setCursor: [() => this.on.cursor(this)],
+      },
+    }, [[0, 1], ...this.axes.y.map(() => [0, 1])], this.host);
+  }
+
+  #xAxis() {
+    const { units, time } = this.axes.x;
+    return {
+      stroke: () => colours().quiet,
+      font: FONT,
+      labelFont: FONT,
+      label: time ? undefined : units || undefined,
+      labelSize: 18,
+      labelGap: 0,
+      size: 26,
+      gap: 4,
+      grid: { stroke: () => colours().grid, width: 1 },
+      ticks: { show: false },
+      space: time ? 90 : 60,
+      values: (_, splits) => (time ? clocks(splits) : ticks(splits)),
+    };
+  }
+
+  #yAxis(axis, place, narrow) {
+    return {
+      scale: axis.key,
+      side: place % 2 && !narrow ? 1 : 3,
+      stroke: () => axis.colour() ?? colours().quiet,
+      font: FONT,
+      labelFont: FONT,
+      label: axis.label || undefined,
+      labelSize: 18,
+      labelGap: 0,
+      gap: 5,
+      size: (_, values) => Math.max(34, 12 + 6.4 * Math.max(0, ...(values ?? []).map((each) => each.length))),
+      ...(axis.incrs ? { incrs: axis.incrs } : {}),
+      grid: { show: place === 0, stroke: () => colours().grid, width: 1 },
+      ticks: { show: false },
+      values: (_, splits) => (axis.ticks ?? (this.log ? powers : ticks))(splits),
+    };
+  }
+
+  #select(u) {
+    const { left, width } = u.select;
+    if (width < 4) return;
+    const [low, high] = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+    u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    if (low < high) this.on.zoom(low, high);
+  }
+
+  #strokes() {
+    const { ctx } = this.u;
+    const ratio = uPlot.pxRatio;
+    const { left, top, width, height } = this.u.bbox;
+    this.outside = false;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top - ratio, width, height + 2 * ratio);
+    ctx.clip();
+    ctx.lineJoin = "bevel";
+    for (const curve of this.curves) {
+      if (this.u.scales[curve.scale]?.min === null || this.u.scales[curve.scale] === undefined) continue;
+      const to = projection(this.u, curve.scale);
+      const values = curve.smoothed(this.weight);
+      ctx.strokeStyle = ctx.fillStyle = curve.colour;
+      ctx.setLineDash(curve.compared ? DASH.map((each) => each * ratio) : []);
+      if (this.weight) {
+        ctx.globalAlpha = 0.22 * curve.alpha;
+        stroke(ctx, curve, curve.y, to, 1);
+      }
+      ctx.globalAlpha = curve.alpha;
+      stroke(ctx, curve, values, to, curve.width * ratio);
+      ctx.setLineDash([]);
+      dots(ctx, curve, values, to, 2.2 * ratio);
+      ctx.lineWidth = 2 * ratio;
+      ctx.globalAlpha = 1;
+      marks(ctx, curve, to, 4 * ratio);
+      this.outside = beyond(ctx, curve, values, to, 3 * ratio) || this.outside;
+    }
+    ctx.restore();
+  }
+}
+
+function stroke(context, curve, values, to, width) {
+  context.beginPath();
+  const many = trace(context, curve, values, to);
+  context.lineWidth = many > DENSE * to.width ? 1 : width;
+  context.stroke();
+}

@@ -1,0 +1,261 @@
+/** The page of one run. */
+
+import { Refusal, ask, pathOf } from "./api.js";
+import { Card } from "./card.js";
+import { Controls } from "./controls.js";
+import { element, fill } from "./element.js";
+import { invalidate } from "./frame.js";
+import { Functions } from "./functions.js";
+import { Header } from "./header.js";
+import { Live } from "./live.js";
+import { MetricChart, chartsOf, keyOf } from "./metrics.js";
+import { Progress } from "./progress.js";
+import { linkTo } from "./route.js";
+import { Sections } from "./sections.js";
+import { Timeline } from "./timeline.js";
+import { View } from "./view.js";
+
+const AGAIN = 1500; // milliseconds between two looks at what the run is made of
+const SLOWLY = 10_000; // the same, for what no event tells: durations of functions, new series
+const RETRY = 3000;
+const PAGES = 5; // of events, at the start
+
+/** Shows a run until it is closed. */
+export class RunPage {
+  /** @param {Object} route - {run, ranks, compare}; @param {Object} shell - `banner(words)`, `main`. */
+  constructor(route, shell) {
+    this.run = route.run;
+    this.shell = shell;
+    this.view = new View();
+    Object.assign(this.view, { ranks: route.ranks, compare: route.compare });
+    this.cards = new Map();
+    this.byCurve = new Map();
+    this.bars = new Set(); // curves that are progress bars
+    this.stop = new AbortController();
+    this.header = new Header();
+    this.controls = new Controls(this.run, this.view, (chosen) => this.#choose(chosen));
+    this.progress = new Progress(this.view);
+    this.grid = element("div", { class: "grid" });
+    this.empty = element("p", { class: "empty", hidden: true });
+    this.timeline = new Timeline(this.view);
+    this.functions = new Functions(this.view);
+    this.sections = new Sections(this.run, this.view);
+    this.view.followers.add((changed) => this.#follow(changed));
+    this.title = this.run;
+    fill(shell.main, element("p", { class: "empty", text: "loading …" }));
+    this.#open();
+  }
+
+  async #choose(chosen) {
+    if ("compare" in chosen) await this.#compare(chosen.compare);
+    this.view.set(chosen);
+    history.replaceState(null, "", linkTo(this.run, this.view));
+  }
+
+  /** Learn what another run has that can be compared. */
+  async #compare(other) {
+    this.view.compared = new Set();
+    this.controls.words.textContent = "";
+    if (!other) return;
+    try {
+      const { charts } = await ask(pathOf(other), {}, this.stop.signal);
+      this.view.compared = new Set(charts.flatMap(({ group, metrics }) => metrics.map(({ metric }) => `${group}\n${metric}`)));
+    } catch (error) {
+      this.controls.words.textContent = error.message;
+    }
+  }
+
+  async #open() {
+    try {
+      await this.#compare(this.view.compare);
+      await this.#look();
+    } catch (error) {
+      if (this.stop.signal.aborted) return;
+      this.#refused(error);
+      this.retry = setTimeout(() => this.#open(), RETRY);
+      return;
+    }
+    this.shell.banner("");
+    fill(this.shell.main, this.header.node, this.progress.node, this.controls.node, this.empty, this.grid,
+      this.timeline.node, this.functions.node, this.sections.node);
+    this.live = new Live(this.run, {
+      hello: (data) => this.#hello(data),
+      points: (data) => this.#points(data),
+      progress: (data) => this.progress.show(data.progress),
+      events: (data) => this.#events(data.events),
+      run: (data) => this.#head(data),
+      samples: (data) => this.sections.add(data.samples),
+      problem: (data) => this.shell.banner(data.error),
+      lost: () => this.#lost("The hub does not answer; trying again … If the run has ended, “tachograph hub” shows it again."),
+      back: () => this.#back(),
+    });
+    this.slowly = setInterval(() => this.state === "live" && !document.hidden && this.#lookAgain(), SLOWLY);
+  }
+
+  #refused(error) {
+    if (error instanceof Refusal && error.status === 0) {
+      this.shell.banner("The hub does not answer; trying again …");
+      return;
+    }
+    this.shell.banner("");
+    const words = error instanceof Refusal && error.status === 404
+      ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`
+      : `This run cannot be shown: ${error.message}.`;
+    fill(this.shell.main, element("div", { class: "empty" }, element("h1", { text: "Nothing to show" }), element("p", { text: words }),
+      element("p", {}, element("a", { href: "#/", text: "All runs of this hub" }))));
+  }
+
+  /** Ask what the run is made of, and show that. */
+  async #look() {
+    const answer = await ask(pathOf(this.run), {}, this.stop.signal);
+    this.lookedAt = performance.now();
+    this.processes = answer.processes;
+    this.now = answer.now;
+    if (answer.damage?.length) answer.run.damage = [...new Set([...(answer.run.damage ?? []), ...answer.damage])];
+    this.#head(answer.run);
+    const charts = chartsOf(answer);
+    const bars = answer.charts.flatMap(({ metrics }) => metrics.filter(({ progress }) => progress));
+    this.bars = new Set(bars.flatMap(({ curves }) => curves.map(({ curve }) => curve)));
+    this.#charts(charts);
+    const ranks = new Set([...answer.processes, ...answer.charts.flatMap(({ metrics }) => metrics.flatMap(({ curves }) => curves))].map(({ rank }) => rank));
+    this.controls.show([...ranks].filter((rank) => rank !== null).sort((one, other) => one - other));
+    this.progress.show(answer.progress, answer.run.state === "live");
+    this.functions.show(answer.functions);
+    this.sections.show(answer.series, answer.charts);
+    this.empty.hidden = charts.length > 0 || answer.progress.length > 0;
+    this.empty.textContent = answer.run.state === "live" ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
+  }
+
+  #head(run) {
+    this.state = run.state;
+    this.header.show(run, this.processes, Math.max(this.now, run.last ?? 0));
+    document.title = `${run.id} – Tachograph`;
+  }
+
+  #charts(charts) {
+    for (const chart of charts) {
+      const key = keyOf(chart);
+      const known = this.cards.get(key);
+      const axes = JSON.stringify([chart.x, chart.scales, chart.metrics.map(({ metric, scale }) => [metric, scale])]);
+      if (known && known.shape === axes) {
+        const before = known.source.about().size;
+        known.source.update(chart);
+        if (known.source.about().size !== before) known.load();
+      } else {
+        const card = new Card(new MetricChart(this.run, chart, this.view), this.view);
+        card.shape = axes;
+        if (known) {
+          known.node.replaceWith(card.node);
+          known.destroy();
+        } else this.grid.append(card.node);
+        this.cards.set(key, card);
+      }
+      const card = this.cards.get(key);
+      const about = card.source.about();
+      card.about = about;
+      for (const number of about.keys()) this.byCurve.set(number, card);
+    }
+    charts.forEach((chart, place) => {
+      const { node } = this.cards.get(keyOf(chart));
+      if (this.grid.children[place] !== node) this.grid.insertBefore(node, this.grid.children[place] ?? null);
+    });
+  }
+
+  #lookAgain() {
+    if (this.looking) return;
+    const wait = Math.max(0, this.lookedAt + AGAIN - performance.now());
+    this.looking = setTimeout(async () => {
+      try {
+        await this.#look();
+      } catch {
+        // the connection for what is live says that the hub is gone
+      }
+      this.looking = null;
+    }, wait);
+  }
+
+  #points({ curves = [], new: fresh = [], stale = [] }) {
+    const byCard = new Map();
+    for (const each of curves) {
+      const card = this.byCurve.get(each.curve);
+      if (card) byCard.set(card, [...(byCard.get(card) ?? []), each]);
+      else if (!this.bars.has(each.curve)) fresh.push(each.curve);
+    }
+    for (const [card, own] of byCard) card.add(own, card.about);
+    for (const number of stale) this.byCurve.get(number)?.load();
+    if (fresh.length) this.#lookAgain();
+  }
+
+  #events(events) {
+    this.timeline.add(events);
+    invalidate(this.timeline);
+  }
+
+  /** The hub says how far the run is: what is behind here is fetched. */
+  #hello({ heads }) {
+    for (const [number, head] of Object.entries(heads)) {
+      const card = this.byCurve.get(Number(number));
+      if (this.bars.has(Number(number))) continue;
+      if (!card) this.#lookAgain();
+      else if (card.base !== null && card.head(Number(number)) < head) card.load();
+    }
+    this.#allEvents();
+  }
+
+  async #allEvents() {
+    let after = this.timeline.last;
+    try {
+      for (let page = 0; page < PAGES; page += 1) {
+        const { events, more } = await ask(`${pathOf(this.run)}/events`, { after, limit: 1000 }, this.stop.signal);
+        this.#events(events);
+        if (!more || !events.length) return;
+        after = events[events.length - 1].number;
+      }
+    } catch {
+      // what is live comes anyway; the banner says where the hub is gone
+    }
+  }
+
+  #lost(words) {
+    this.shell.banner(words);
+    this.header.node.classList.add("gone");
+  }
+
+  #back() {
+    this.shell.banner("");
+    this.header.node.classList.remove("gone");
+    this.#lookAgain();
+    for (const card of this.#all()) if (card.stale || !card.shape) card.load();
+  }
+
+  #follow(changed) {
+    if ("ranks" in changed || "compare" in changed) for (const card of this.#all()) card.load();
+    for (const card of this.#all()) invalidate(card, true);
+    this.progress.show(this.progress.list);
+    this.functions.show(this.functions.list);
+    this.timeline.show();
+  }
+
+  #all() {
+    return [...this.cards.values(), ...this.sections.cards()];
+  }
+
+  /** Return what each chart in view has drawn. */
+  drawn() {
+    return this.#all().map((card) => ({
+      title: card.source.title, series: !card.shape, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log,
+      x: card.source.axes.x, y: card.source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })),
+      scales: card.plot.u ? Object.fromEntries(Object.entries(card.plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {},
+      curves: card.drawn(),
+    }));
+  }
+
+  close() {
+    this.stop.abort();
+    this.live?.close();
+    clearTimeout(this.retry);
+    clearTimeout(this.looking);
+    clearInterval(this.slowly);
+    for (const card of this.#all()) card.destroy();
+  }
+}

@@ -1,0 +1,145 @@
+/** How curves get onto a canvas: of each column of pixels no more than its first, least, greatest and last value. */
+
+import { firstFrom } from "./curve.js";
+
+const FEW = 14; // pixels a point from which on each gets a dot
+
+/**
+ * Return what turns x and values into pixels of a plot.
+ * @param {uPlot} plot - its scales and box.
+ * @param {string} scale - the key of the y scale.
+ */
+export function projection(plot, scale) {
+  const { left, top, width, height } = plot.bbox;
+  const { min: x0, max: x1 } = plot.scales.x;
+  const { min: y0, max: y1, distr } = plot.scales[scale];
+  const log = distr === 3;
+  const [low, high] = log ? [Math.log10(y0), Math.log10(y1)] : [y0, y1];
+  const across = width / (x1 - x0);
+  const up = height / (high - low);
+  return {
+    x: (x) => left + (x - x0) * across,
+    y: (y) => top + height - ((log ? Math.log10(y) : y) - low) * up,
+    log, x0, x1, left, top, width, height, bottom: top + height,
+  };
+}
+
+/**
+ * Trace a curve's points in view: the line breaks where a value was not finite.
+ * @returns {number} how many points are in view.
+ */
+export function trace(context, curve, values, to) {
+  const { x: xs } = curve;
+  const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
+  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  const breaks = curve.nonfinite;
+  let gap = 0;
+  while (gap < breaks.length && begin < xs.length && breaks[gap][0] < xs[begin]) gap += 1;
+  let column = NaN;
+  let down = false;
+  let [least, greatest, last, x] = [0, 0, 0, 0];
+  const finish = () => {
+    if (!down || Number.isNaN(column)) return;
+    if (least < last || greatest > last) {
+      context.lineTo(x, least);
+      context.lineTo(x, greatest);
+      context.lineTo(x, last);
+    }
+  };
+  for (let place = begin; place < end; place += 1) {
+    if (gap < breaks.length && breaks[gap][0] <= xs[place]) {
+      finish();
+      down = false;
+      while (gap < breaks.length && breaks[gap][0] <= xs[place]) gap += 1;
+    }
+    const value = values[place];
+    if (to.log && value <= 0) {
+      finish();
+      down = false;
+      continue;
+    }
+    const at = to.x(xs[place]);
+    const y = Math.max(to.top - 9999, Math.min(to.bottom + 9999, to.y(value)));
+    if (down && Math.round(at) === column) {
+      if (y < least) least = y;
+      if (y > greatest) greatest = y;
+      last = y;
+      continue;
+    }
+    finish();
+    if (down) context.lineTo(at, y);
+    else context.moveTo(at, y);
+    down = true;
+    column = Math.round(at);
+    x = at;
+    least = greatest = last = y;
+  }
+  finish();
+  return end - begin;
+}
+
+/** Put a dot on each point in view, where they are few. */
+export function dots(context, curve, values, to, radius) {
+  const { x: xs } = curve;
+  const begin = firstFrom(xs, to.x0);
+  const end = firstFrom(xs, to.x1 + 1e-12 * Math.abs(to.x1 || 1));
+  const last = Math.min(xs.length, end + 1);
+  if ((last - begin) * FEW * radius > to.width) return;
+  context.beginPath();
+  for (let place = begin; place < last; place += 1) {
+    if (xs[place] > to.x1 || (to.log && values[place] <= 0)) continue;
+    const [x, y] = [to.x(xs[place]), to.y(values[place])];
+    context.moveTo(x + radius, y);
+    context.arc(x, y, radius, 0, 2 * Math.PI);
+  }
+  context.fill();
+}
+
+/** Mark where values were not finite: a cross for NaN at the foot, an arrow for what is infinite at its edge. */
+export function marks(context, curve, to, size) {
+  context.beginPath();
+  let before = -Infinity;
+  for (const [x, kind] of curve.nonfinite) {
+    if (x < to.x0 || x > to.x1) continue;
+    const at = to.x(x);
+    if (at - before < size) continue; // as good as the same place
+    before = at;
+    if (kind === "NaN") {
+      const y = to.bottom - 1.6 * size;
+      context.moveTo(at - size, y - size);
+      context.lineTo(at + size, y + size);
+      context.moveTo(at - size, y + size);
+      context.lineTo(at + size, y - size);
+    } else {
+      const up = kind === "Infinity" ? 1 : -1;
+      const y = up > 0 ? to.top + 0.6 * size : to.bottom - 0.6 * size;
+      context.moveTo(at - size, y + 1.4 * up * size);
+      context.lineTo(at, y);
+      context.lineTo(at + size, y + 1.4 * up * size);
+    }
+  }
+  context.stroke();
+}
+
+/** Point at values beyond the axis's bounds with small wedges on its edge; returns whether there are any. */
+export function beyond(context, curve, values, to, size) {
+  let some = false;
+  let before = -Infinity;
+  context.beginPath();
+  for (let place = firstFrom(curve.x, to.x0); place < curve.length && curve.x[place] <= to.x1; place += 1) {
+    const y = to.y(values[place]);
+    if (y >= to.top - 1 && y <= to.bottom + 1) continue;
+    if (Number.isNaN(y) || (to.log && values[place] <= 0)) continue;
+    some = true;
+    const at = to.x(curve.x[place]);
+    if (at - before < 2 * size) continue;
+    before = at;
+    const [edge, inwards] = y < to.top ? [to.top, 1] : [to.bottom, -1];
+    context.moveTo(at - size, edge + inwards * size * 1.5);
+    context.lineTo(at, edge);
+    context.lineTo(at + size, edge + inwards * size * 1.5);
+    context.closePath();
+  }
+  context.fill();
+  return some;
+}

@@ -1,0 +1,86 @@
+/** What each curve looks like, and what the legend calls it: colour by metric or by rank, whichever there are more of. */
+
+import { colours } from "./theme.js";
+
+const MAIN = 1.7;
+const OLD = 1.1;
+
+/**
+ * Give curves their colour, alpha and width, and return the legend's entries.
+ * @param {Array<Curve>} curves - each with `metric`, `lane`, `compared`.
+ * @param {Array<string>} metrics - all of the chart, in order.
+ * @param {Array<{key, label}>} lanes - all of the chart: ranks, and tasks of theirs.
+ * @param {Set<string>} hidden - keys of entries that are switched off.
+ */
+export function dress(curves, metrics, lanes, hidden) {
+  const palette = colours().curves;
+  const used = new Set(curves.map((curve) => curve.metric));
+  const many = new Set(curves.map((curve) => curve.lane));
+  const byMetric = metrics.length > 1 || lanes.length < 2;
+  const newest = newestOf(curves);
+  const entries = new Map();
+  for (const curve of curves) {
+    const metric = Math.max(0, metrics.indexOf(curve.metric));
+    const found = lanes.findIndex(({ key }) => key === curve.lane);
+    const lane = found >= 0 ? found : (curve.rank ?? 0);
+    const who = lanes[found]?.label ?? (curve.rank === null ? "" : `rank ${curve.rank}`);
+    curve.colour = palette[(byMetric ? metric : lane) % palette.length];
+    const shade = byMetric && many.size > 1 ? 1 - 0.55 * Math.min(1, lane / Math.max(1, lanes.length - 1)) : 1;
+    const latest = newest.get(together(curve)) === curve;
+    curve.alpha = latest ? shade : 0.5 * shade;
+    curve.width = latest ? MAIN : OLD;
+    curve.key = together(curve);
+    curve.label = label(curve, who, used.size, Math.max(many.size, lanes.length));
+    curve.visible = !hidden.has(curve.key);
+    const entry = entries.get(curve.key) ?? { key: curve.key, order: [curve.compared ? 1 : 0, metric, lane] };
+    if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, alpha: shade, curve });
+    entries.set(curve.key, entry);
+  }
+  curves.sort((one, other) =>
+    compare([...entries.get(one.key).order, one.start, one.number, one.branch], [...entries.get(other.key).order, other.start, other.number, other.branch]));
+  return [...entries.values()].sort((one, other) => compare(one.order, other.order));
+}
+
+const together = (curve) => `${curve.metric}\n${curve.lane}\n${curve.compared ?? ""}`;
+
+function label(curve, lane, metrics, lanes) {
+  const said = [];
+  if (metrics > 1 || lanes < 2 || !lane) said.push(curve.metric);
+  if (lanes > 1 && lane) said.push(lane);
+  if (curve.compared) said.push(`· ${curve.compared}`);
+  return said.join(" ");
+}
+
+function newestOf(curves) {
+  const found = new Map();
+  for (const curve of curves) {
+    const known = found.get(together(curve));
+    if (!known || compare([curve.start, curve.number, curve.branch], [known.start, known.number, known.branch]) > 0) {
+      found.set(together(curve), curve);
+    }
+  }
+  return found;
+}
+
+function compare(one, other) {
+  const place = one.findIndex((each, at) => each !== other[at]);
+  return place < 0 ? 0 : one[place] - other[place];
+}
+
+/** Return what is to be said of branches: that a run was resumed, and how that is drawn. Empty where it was not. */
+export function resumed(curves) {
+  const branches = new Map();
+  for (const curve of curves) {
+    if (curve.compared) continue;
+    branches.set(together(curve), (branches.get(together(curve)) ?? 0) + 1);
+  }
+  const most = Math.max(1, ...branches.values());
+  return most < 2 ? "" : `resumed: ${most} branches, the newest bold`;
+}
+
+/** Return the colour of an axis that belongs to one metric of several; undefined for others. */
+export function ownColour(metrics, scale) {
+  const own = metrics.filter((metric) => metric.scale === scale);
+  const palette = colours().curves;
+  return own.length === 1 && metrics.length > 1 ? palette[metrics.indexOf(own[0]) % palette.length] : undefined;
+}

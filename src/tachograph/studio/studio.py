@@ -1,0 +1,162 @@
+"""The Studio on a hub's server: routes for its pages and its API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tachograph.prometheus.format import accepts_gzip
+from tachograph.runs.look import Abandoned
+from tachograph.studio.answer import Refused, answer, encoded, refusal
+from tachograph.studio.api import Api
+from tachograph.studio.live import Live
+from tachograph.studio.news import News
+from tachograph.studio.pages import Pages
+from tachograph.studio.question import Question
+from tachograph.studio.stream import stream
+
+READERS = 3  # questions that are answered at once; on one core they would only slow each other down
+MOST_WAITING = 256
+
+_log = logging.getLogger("tachograph")
+
+
+class Studio:
+    """Answers for the pages, from the files of the store: never on the event loop's thread.
+
+    Args:
+        folder: the store.
+        run: the hub's own.
+        clock: nanoseconds since the epoch.
+        failed: called for each answer that failed, and that should not have.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pages = Pages()
+        self._warm = False
+        self._closing = threading.Event()
+        self._failed = failed
+        self._said = False
+        self._waiting = 0
+        self._pool = ThreadPoolExecutor(READERS, "tachograph studio")
+        self._api = Api(folder, run, clock, self._closing.is_set)
+        self._live = Live(self._read, lambda name: News(self._api, name))
+
+    def routes(self) -> list[BaseRoute]:
+        """Return what the server is to route here."""
+        return [_Below("/api/", self._asked), _Below("/static/", self._file)]
+
+    def index(self, request: Request) -> Response | None:
+        """Return the page; None where this installation has none."""
+        if not self._pages.index:
+            return None
+        if not self._warm:
+            self._warm = True
+            with contextlib.suppress(RuntimeError):  # it was closed by another thread
+                self._pool.submit(_load_numpy)
+        return self._pages.answer("index.html", request)
+
+    def close(self) -> None:
+        """End every stream, and stop reading; from any thread."""
+        self._closing.set()
+        self._live.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _file(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._pages.answer(scope["path"].removeprefix("/static/"), Request(scope))
+        await found(scope, receive, send)
+
+    async def _asked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            question = Question(scope)
+            match question.path:
+                case ["runs", run, "live"]:
+                    await self._listened(run, question, scope, receive, send)
+                    return
+            headers = Request(scope).headers
+            gzipped = accepts_gzip(",".join(headers.getlist("accept-encoding")))
+            body, gzipped = await self._read(lambda: encoded(self._api.ask(question), gzipped=gzipped))
+            found = answer(body, gzipped=gzipped)
+        except Refused as refused:
+            found = refusal(refused)
+        await found(scope, receive, send)
+
+    async def _listened(self, run: str, question: Question, scope: Scope, receive: Receive, send: Send) -> None:
+        cursor = Request(scope).headers.get("last-event-id") or question.text("after") or ""
+        async with self._live.listening(run, cursor) as listener:
+            await stream(listener, scope, receive, send)
+
+    async def _read(self, what: Callable[[], Any]) -> Any:
+        """Read something on another thread.
+
+        Raises:
+            Refused: there is no answer.
+        """
+        if self._waiting >= MOST_WAITING:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, what)
+        except Refused:
+            raise
+        except (Abandoned, RuntimeError) as error:
+            if not self._closing.is_set():
+                raise
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
+        except Exception as error:  # the border to the store: one question must not end the server; who asked is told
+            self._failed()
+            if not self._said:
+                self._said = True
+                _log.warning("an answer of the Studio failed (further failures are counted)", exc_info=True)
+            why = "the answer could not be made; the hub's log says why"
+            raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
+        finally:
+            self._waiting -= 1
+
+
+def _load_numpy() -> None:
+    """Load it before it is asked for: that takes longer than any answer."""
+    with contextlib.suppress(ImportError):
+        import_module("numpy")
+
+
+class _Below(BaseRoute):
+    """Everything below a path, whatever is in it: a run's name may hold slashes and line breaks."""
+
+    def __init__(self, prefix: str, app: ASGIApp) -> None:
+        self._prefix = prefix
+        self._app = app
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Tell whether a request is for it."""
+        mine = scope["type"] == "http" and scope["path"].startswith(self._prefix)
+        return (Match.FULL, {}) if mine else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that asks; whatever would change something is refused."""
+        if scope["method"] not in ("GET", "HEAD"):
+            refused = Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
+            await refusal(refused)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

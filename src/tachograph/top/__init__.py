@@ -1,0 +1,1 @@
+"""``tachograph top``: a run on a terminal, live."""

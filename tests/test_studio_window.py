@@ -1,0 +1,209 @@
+"""What is drawn of a stretch of a curve: no spike is missing, nothing is there that was not recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from math import ceil, inf, isfinite, isnan
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hub_requests import START, logs, rank
+from recorded_runs import points, record
+from tachograph.hub.blocks import PAIR, Block, Sample, pack
+from tachograph.hub.buckets import Buckets
+from tachograph.hub.hub import Hub
+from tachograph.hub.store import path_of
+from tachograph.runs.file import RunFile
+from tachograph.runs.intervals import add_intervals
+from tachograph.runs.look import Abandoned, look
+from tachograph.runs.thinning import Raw
+from tachograph.runs.window import Stretch, stretch, stretches, windowed
+from tachograph.studio.functions import percentile
+
+VALUES = st.floats(-1e6, 1e6) | st.sampled_from([inf, -inf, float("nan")])
+BRANCH = st.lists(st.tuples(st.integers(0, 50).map(float), VALUES), max_size=60).map(
+    lambda found: sorted(found, key=lambda point: point[0])
+)
+BOUND = st.integers(-5, 55).map(float)
+
+
+def raw(found: Sequence[tuple[float, float]]) -> Raw:
+    """Return points as blocks hold them, in two blocks."""
+    half = len(found) // 2
+    return Raw([b"".join(PAIR.pack(*point) for point in part) for part in (found[:half], found[half:])], [], [])
+
+
+@given(BRANCH, BOUND, BOUND)
+def test_a_window_has_what_lies_in_it_and_one_point_beyond_on_each_side(
+    found: list[tuple[float, float]], low: float, high: float
+) -> None:
+    """In the order of x, with the nearest point before and the nearest one behind."""
+    low, high = min(low, high), max(low, high)
+    kept = list(PAIR.iter_unpack(windowed(raw(found), low, high).pairs[0]))
+    inside = [point for point in found if low <= point[0] <= high]
+    before = [point for point in found if point[0] < low][-1:]
+    behind = [point for point in found if point[0] > high][:1]
+    assert list(map(repr, kept)) == list(map(repr, [*before, *inside, *behind]))
+
+
+@given(BRANCH, BOUND, BOUND, st.integers(1, 8))
+def test_without_numpy_the_same_is_drawn(found: list[tuple[float, float]], low: float, high: float, pairs: int) -> None:
+    """The hub needs no NumPy; what it draws does not depend on it."""
+    with_it = drawn(found, low, high, pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numpy", None)
+        assert drawn(found, low, high, pairs) == with_it
+
+
+def drawn(found: list[tuple[float, float]], low: float, high: float, pairs: int) -> Stretch | None:
+    """Return what is drawn of points; None where there are none."""
+    part = windowed(raw(found), min(low, high), max(low, high))
+    return stretch(0, 1, part, pairs, count=len(found)) if part.pairs[0] else None
+
+
+@given(BRANCH, st.integers(1, 8))
+def test_no_spike_is_missing_and_nothing_is_made_up(found: list[tuple[float, float]], pairs: int) -> None:
+    """The smallest and the largest value are drawn where they were, and every drawn point was recorded."""
+    line = drawn(found, -inf, inf, pairs)
+    if line is None:
+        assert not found
+        return
+    finite = [point for point in found if isfinite(point[1])]
+    points_ = list(zip(line.x, line.y, strict=True))
+    assert set(points_) <= set(finite)
+    assert line.x == sorted(line.x)
+    assert len(points_) <= max(2 * pairs, len(finite) if line.exact else 0)
+    if finite:
+        assert min(line.y) == min(y for _, y in finite)
+        assert max(line.y) == max(y for _, y in finite)
+    kinds = {"NaN" if isnan(y) else "Infinity" if y > 0 else "-Infinity" for _, y in found if not isfinite(y)}
+    assert {kind for _, kind in line.nonfinite} == kinds
+    assert {x for x, _ in line.nonfinite} <= {x for x, y in found if not isfinite(y)}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=200), BOUND, BOUND)
+def test_only_blocks_that_overlap_a_window_count(
+    tmp_path_factory: pytest.TempPathFactory, xs: list[int], low: float, high: float
+) -> None:
+    """Whatever order points came in, a window of the file is a window of its points."""
+    low, high = min(low, high), max(low, high)
+    folder: Path = tmp_path_factory.mktemp("run")
+    sent = [("tachograph.metric", {"metric": "m", "x": float(x), "value": float(i)}) for i, x in enumerate(xs)]
+    hub = Hub(folder, run="run", clock=lambda: START)
+    for first in range(0, len(sent), 7):
+        hub.receive_logs(logs(rank(0), *sent[first : first + 7], first=1 + first))
+    hub.close()
+    with look(RunFile(path_of(folder, "run"))) as reading:
+        whole = next(stretches(reading, 1, 1000))
+        assert (whole.points, whole.x) == (len(xs), sorted(map(float, xs)))
+        part = next(stretches(reading, 1, 1000, low, high), None)
+    expected = [x for x in whole.x if low <= x <= high]
+    assert [x for x in (part.x if part else []) if low <= x <= high] == expected
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(VALUES, min_size=1, max_size=300), st.integers(1, 4), st.integers(20, 60))
+def test_of_more_points_than_are_read_at_once_no_spike_is_missing(
+    tmp_path_factory: pytest.TempPathFactory, values: list[float], pairs: int, at_once: int
+) -> None:
+    """However many points there are, and however few are held at once, the extremes and what is not finite stay."""
+    folder: Path = tmp_path_factory.mktemp("run")
+    hub = Hub(folder, run="run", clock=lambda: START)
+    sent = points(values)
+    for first in range(0, len(sent), 11):
+        hub.receive_logs(logs(rank(0), *sent[first : first + 11], first=1 + first))
+    hub.close()
+    with look(RunFile(path_of(folder, "run"))) as reading:
+        (line,) = stretches(reading, 1, pairs, at_once=at_once)
+    assert line.points == len(values)
+    assert set(zip(line.x, line.y, strict=True)) <= {(float(x), value) for x, value in enumerate(values)}
+    finite = list(filter(isfinite, values))
+    assert (min(line.y, default=None), max(line.y, default=None)) == (
+        min(finite, default=None),
+        max(finite, default=None),
+    )
+    assert (len(finite) == len(values)) == (not line.nonfinite)
+
+
+MORE = st.fixed_dictionaries(
+    {},
+    optional={
+        "min": VALUES.filter(isfinite),
+        "max": VALUES.filter(isfinite),
+        "min_x": BOUND,
+        "max_x": BOUND,
+        "count": st.integers(0, 9),
+        "nonfinite": st.integers(0, 9),
+        "rate": BOUND,
+    },
+)
+
+
+@given(st.lists(st.tuples(VALUES, MORE), min_size=1, max_size=20))
+def test_intervals_are_read_alike_with_and_without_numpy(found: list[tuple[float, dict[str, float]]]) -> None:
+    """What throttled intervals say is the same however it is read."""
+    samples = [Sample(i + 1, i, float(i), value, more) for i, (value, more) in enumerate(found)]
+    block = pack(samples)
+    fast, slow = Raw([], [], []), Raw([], [], [])
+    add_intervals(fast, block)
+    slow.add(samples)
+    assert list(map(repr, fast.extremes)) == list(map(repr, map(float, slow.extremes)))
+    assert fast.hidden == slow.hidden
+    among = Raw([], [], [])
+    add_intervals(among, block, among=True)
+    told = sorted(
+        [*zip(slow.extremes[0::2], slow.extremes[1::2], strict=True), *PAIR.iter_unpack(block.pairs)], key=repr
+    )
+    found_ = sorted(PAIR.iter_unpack(among.pairs[0]), key=repr)
+    assert list(map(repr, found_)) == [repr((float(x), float(value))) for x, value in told]
+    assert (among.extremes, among.hidden) == ([], slow.hidden)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=80), st.sampled_from(["", "{}", "[1]", '["dmin"]', '["x"]', "[" * 9]))
+def test_a_broken_block_is_told_from_a_bug(pairs: bytes, rest: bytes, form: str) -> None:
+    """Whatever is in a block, reading it ends well or with a ValueError."""
+    with contextlib.suppress(ValueError):
+        add_intervals(Raw([], [], []), Block(form, pairs, rest))
+
+
+def test_whoever_stops_waiting_stops_the_reading(tmp_path: Path) -> None:
+    """A query that goes through a large file ends soon after nobody wants its answer any more."""
+    record(tmp_path, "run", *points([1.0] * 3000))
+    asked: list[int] = []
+
+    def abandoned() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    with look(RunFile(path_of(tmp_path, "run")), abandoned) as reading, pytest.raises(Abandoned):
+        list(reading.rows("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"))
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=200), st.sampled_from([0.5, 0.99]))
+def test_a_percentile_lies_in_the_bucket_of_the_exact_one(values: list[float], share: float) -> None:
+    """Interpolation errs by at most the width of a bucket, and never beyond the highest bound."""
+    bounds = (0.5, 1.0, 5.0, 25.0, 50.0, 200.0)
+    counts = [0] * (len(bounds) + 1)
+    for value in values:
+        counts[sum(value > bound for bound in bounds)] += 1
+    found = percentile(Buckets(len(values), sum(values), tuple(counts), bounds), share)
+    assert found is not None
+    ordered = sorted(values)
+    nearest = ordered[min(len(values) - 1, max(0, ceil(share * len(values)) - 1))]
+    edges = (0.0, *bounds)
+    place = sum(nearest > bound for bound in bounds)
+    assert edges[place] <= found <= edges[min(place + 1, len(bounds))]
+
+
+def test_a_percentile_needs_buckets() -> None:
+    """Without values or bounds there is none; above the last bound that one is all that is known."""
+    assert percentile(Buckets(0, 0.0, (0, 0), (1.0,)), 0.5) is None
+    assert percentile(Buckets(3, 3.0, (), ()), 0.5) is None
+    assert percentile(Buckets(3, 30.0, (0, 3), (1.0,)), 0.5) == 1.0
+    assert percentile(Buckets(4, 4.0, (0, 4, 0), (1.0, 2.0)), 0.5) == 1.5
