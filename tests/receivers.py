@@ -35,6 +35,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Take a request."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(self.server.delay)
         self.server.requests.append((self.path, dict(self.headers), body))
         status, headers, answer = self.server.answers.pop(0) if self.server.answers else (200, {}, b"")
         self.send_response(status)
@@ -51,6 +52,7 @@ class Receiver(http.server.ThreadingHTTPServer):
     """An HTTP server on a free loopback port that keeps what it was sent."""
 
     daemon_threads = True
+    delay = 0.0  # seconds before each answer
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
         super().__init__(("127.0.0.1", 0), Answering)

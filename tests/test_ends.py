@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from programs import count, environment, exported, number, run, spans, write
+from receivers import receiving
 
 START = """
 import os, signal, sys, time
@@ -323,6 +325,25 @@ def silent_server() -> Iterator[int]:
         yield server.getsockname()[1]
         for connection in held:
             connection.close()
+
+
+def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
+    """One that takes what comes, but needs seconds for it, is waited for: 40,000 points of the last moment arrive."""
+    program = """
+    import tachograph
+    metric = tachograph.Metric("burst", throttle=None)
+    tachograph.start(metrics="none", traces="none", logs="otlp")
+    for step in range(40_000):
+        metric.record(float(step), at=step)
+    """
+    with receiving() as server:
+        server.delay = 0.04
+        done = run(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=server.url.removesuffix("/v1/metrics"))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [ExportLogsServiceRequest.FromString(body) for _, _, body in server.requests]
+    told = [record for each in found for scope in each.resource_logs[0].scope_logs for record in scope.log_records]
+    assert len([record for record in told if record.event_name == "tachograph.metric"]) == 40_000
+    assert len(found) * server.delay > 1.5  # more than a dead one would get
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

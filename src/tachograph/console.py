@@ -74,6 +74,11 @@ class Console:
         """Write what is queued; True where that was done within ``timeout`` seconds."""
         return self._outbox.flush(timeout)
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
+
     def close(self, timeout: float) -> None:
         """Write what is queued, and end, within ``timeout`` seconds. The stream stays open."""
         self._outbox.close(timeout)

@@ -28,6 +28,10 @@ Temporality = Mapping[type, Any]
 class Destination(Protocol):
     """Where batches go: an exporter behind its queue."""
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+
     def __call__(self, batch: Batch) -> None:
         """Take a batch; never waits."""
 
@@ -66,6 +70,11 @@ class Queued:
         self.flush = self._outbox.flush
         self.close = self._outbox.close
         self.reset_in_child = self._outbox.reset_in_child
+
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
 
     def __call__(self, batch: Batch) -> None:
         """Queue the batch."""

@@ -89,6 +89,11 @@ class LogEmitter:
         if self._force_flush is not None and left > 0 and self._force_flush(left) is False:
             raise RuntimeError("it could not be flushed in time")
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
+
     def close(self, timeout: float) -> None:
         """Hand over what is queued, and end, within ``timeout`` seconds."""
         shutdown = self._shutdown

@@ -144,6 +144,11 @@ class Outbox:
                 self._changed.wait(left)
             return self._finished >= wanted and self._lost == lost
 
+    @property
+    def delivered(self) -> int:
+        """How many deliveries have succeeded."""
+        return self._finished - self._lost
+
     def close(self, timeout: float) -> None:
         """Deliver what is queued, and end, within ``timeout`` seconds; what is left then is counted (``shutdown``)."""
         with self._changed:

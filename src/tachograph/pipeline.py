@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tachograph.points import AttributeValue, MetricPoints
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
+LONGEST_EXIT = 10.0  # seconds that destinations may add which take what comes, but slowly
 _CLOSING = 0.05
 
 
@@ -211,6 +212,26 @@ class Pipeline:
         arrived.append(self._events.flush(_left(deadline)))
         return self._flush_joined(deadline) and collected and all(arrived)
 
+    def hand_on(self) -> bool:
+        """Deliver the events that wait, while somebody takes them: the process is about to end.
+
+        Returns:
+            False where nobody has taken anything for half a second, or it took too long.
+        """
+        end = time.monotonic() + LONGEST_EXIT
+        while not self._closed and os.getpid() == self._pid:
+            before, deadline = self._delivered(), time.monotonic() + EXIT_TIMEOUT / 2
+            handed_over = self._export(metrics=False, wait=EXIT_TIMEOUT / 2)
+            arrived = [route.destination.flush(_left(deadline)) for route in self._all()]
+            if handed_over and all(arrived):
+                break
+            if self._delivered() == before or time.monotonic() >= end:
+                return False
+        return True
+
+    def _delivered(self) -> int:
+        return sum(route.destination.delivered for route in self._all())
+
     def _flush_joined(self, deadline: float) -> bool:
         if self._joined is None:
             return True
@@ -219,7 +240,7 @@ class Pipeline:
 
     def _last_words(self, dying: bool) -> None:
         if dying:
-            self.shutdown(EXIT_TIMEOUT, exiting=True)
+            self.shutdown(EXIT_TIMEOUT if self.hand_on() else EXIT_TIMEOUT / 2, exiting=True)
         else:
             self.flush(EXIT_TIMEOUT)
 

@@ -190,6 +190,11 @@ class SdkExporter:
         if force_flush is not None and not force_flush(timeout_millis=timeout * 1000):
             raise RuntimeError(f"{type(self._exporter).__name__} could not flush")
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
+
     def close(self, timeout: float) -> None:
         """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
         shutdown = getattr(self._exporter, "shutdown", None)

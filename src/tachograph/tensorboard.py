@@ -75,6 +75,11 @@ class TensorBoard:
         """Write what is queued; True where all of it was written within ``timeout`` seconds."""
         return self._outbox.flush(timeout)
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
+
     def close(self, timeout: float) -> None:
         """Write what is queued, and close the file, within ``timeout`` seconds."""
         if self._outbox.flush(timeout) and self._file is not None:

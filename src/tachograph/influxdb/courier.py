@@ -105,6 +105,11 @@ class Courier:
                 self._changed.wait(left)
             return self._settled >= wanted and self._lost == lost
 
+    @property
+    def delivered(self) -> int:
+        """How many points were written, or are lost for good."""
+        return self._settled
+
     def close(self, timeout: float) -> None:
         """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
         with self._changed:

@@ -129,6 +129,11 @@ class InfluxDB:
         """Deliver what was taken so far; True where all of it has arrived within ``timeout`` seconds."""
         return self._courier.flush(timeout)
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._courier.delivered
+
     def close(self, timeout: float) -> None:
         """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
         self._courier.close(timeout)

@@ -88,6 +88,11 @@ class OtlpExporter:
         arrived = [outbox.flush(_left(deadline)) for outbox in self._outboxes.values()]
         return all(arrived)
 
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return sum(outbox.delivered for outbox in self._outboxes.values())
+
     def close(self, timeout: float) -> None:
         """Send what is queued, and end, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
