@@ -21,7 +21,7 @@ DEMO = Path(__file__).resolve().parents[1] / "examples" / "digits_ddp.py"
 KILL = "--kill-a-worker"
 RESTARTS = 3  # gloo may fail by itself on a small machine
 KILLED_AFTER = "epoch  3"
-PAGE = "tachograph: the metrics of this node are at "
+PAGE = "tachograph: the run is drawn at "
 TABLE_ENDS = "step_duration_seconds_sum"
 MARK = f"DEMO_STARTED_BY={os.getpid()}"
 # torchrun kills workers that ignore it after 30 s by itself.
@@ -75,7 +75,8 @@ def node(url: str) -> str:
             lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
     except OSError as error:
         return f"{url}: {error}"
-    processes = len({line.rpartition(" ")[0] for line in lines if line.startswith("target_info{")})
+    told = {line.rpartition(" ")[0] for line in lines if line.startswith("target_info{")}
+    processes = sum('dl_role="node"' not in each for each in told)  # that is the machine, and not one of the job's
     restarts = [line.rpartition(" ")[2] for line in lines if line.startswith("torchrun_restarts_total{")]
     restarted = f"{float(restarts[0]):.0f}" if restarts else "an unknown number of"
     return (

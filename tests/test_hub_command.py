@@ -55,7 +55,7 @@ def test_from_the_first_line_to_the_last(tmp_path: Path, number: signal.Signals)
         assert (last["points"], last["events"], last["dropped"], last["run"]) == (3, 0, 0, "my run")
         assert "a-run" in last["runs"]
         assert said.splitlines() == [
-            f"tachograph hub: {hub.url}/metrics shows this node; post OTLP to {hub.url}",
+            f"tachograph hub: {hub.url}/ draws its runs, {hub.url}/metrics shows this node; post OTLP to {hub.url}",
             f"tachograph hub: run my run, kept in {hub.first['store']}",
             "tachograph hub: 3 points and 0 events kept, 0 dropped",
         ]

@@ -49,7 +49,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     """With a hub, stderr has the page's address, the run and its place, and at the end what was recorded."""
     done = run(tmp_path, "sh", "-c", "echo job >&2", options=("--run-id", "r 1", "--store", str(tmp_path / "kept")))
     page, stored, job, recorded = done.stderr.splitlines()
-    assert page.startswith("tachograph: the metrics of this node are at http://127.0.0.1:")
+    assert page.startswith("tachograph: the run is drawn at http://127.0.0.1:")
     assert page.endswith("/metrics")
     assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
     assert job == "job"

@@ -31,7 +31,7 @@ class Announcement:
         """Tell where the hub listens, and where it keeps what it receives."""
         self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
         if not self._quiet:
-            _say(f"{url}/metrics shows this node; post OTLP to {url}")
+            _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
             _say(f"run {summary['run']}, kept in {summary['store']}")
 
     def ended(self, summary: Mapping[str, Any]) -> None:

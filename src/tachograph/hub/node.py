@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from tachograph.batch import Batch
 from tachograph.hardware import SHARED_MEMORY, observe
+from tachograph.hub.processes import NODE
 from tachograph.identity.resource import instance_id
 from tachograph.otlp.encoding import MetricsEncoder
 from tachograph.pace import Pace
@@ -34,7 +35,7 @@ class Node:
             "service.name": "tachograph",
             "host.name": socket.gethostname(),
             "dl.run.id": run,
-            "dl.role": "node",
+            "dl.role": NODE,
         }
         self._resource = {**found, "service.instance.id": instance_id(found)}
         self._hardware = observe(self._registry, node=True, process=False, folders=(".", str(store), SHARED_MEMORY))

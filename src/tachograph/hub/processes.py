@@ -11,6 +11,7 @@ from tachograph.hub.series import Labels, Shape
 from tachograph.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.points import AttributeValue, MetricPoints, NumberPoint
 
+NODE = "node"  # the role of what a hub says of its machine: no process of the job
 SECOND = 1_000_000_000
 LEAST_SILENCE = 5 * SECOND
 INTERVALS = 5  # of silence after which a process is lost

@@ -43,7 +43,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
         return _INTERRUPTED
     say = _nothing if options.quiet else _say
     if hub is not None:
-        say(f"the metrics of this node are at {hub.url}/metrics")
+        say(f"the run is drawn at {hub.url}/ and its metrics are at {hub.url}/metrics")
         say(f"run {run}, stored in {hub.store}")
     elif endpoint:
         say(f"telemetry goes to {endpoint}")

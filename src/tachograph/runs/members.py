@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tachograph.hub.processes import INTERVALS, LEAST_SILENCE, SECOND, UNKNOWN_INTERVAL
+from tachograph.hub.processes import INTERVALS, LEAST_SILENCE, NODE, SECOND, UNKNOWN_INTERVAL
 from tachograph.points import AttributeValue
 from tachograph.runs.look import Look
 
@@ -94,11 +94,11 @@ def members(look: Look) -> list[Member]:
 def state(found: Iterable[Member], now: int, *, written: bool) -> State:
     """Return how a run stands.
 
-    It is live while a process of it is heard. After that torchrun's own process decides, where there is one: a rank
-    that was killed and started again has not failed. Otherwise whoever ended with an exception or by SIGTERM makes it
+    It is live while a process of the job is heard. After that torchrun's own process decides, where there is one: a
+    rank that was killed and started again has not failed. Otherwise whoever ended with an exception or by SIGTERM makes it
     failed, and whoever fell silent makes it lost; of programs that never say how they end nothing is known.
     """
-    listed = list(found)
+    listed = [one for one in found if one.role != NODE]
     if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in listed):
         return "live"
     judges = [one for one in listed if one.role == "agent"] or listed

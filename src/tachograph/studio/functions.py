@@ -46,7 +46,7 @@ def functions(look: Look) -> list[dict[str, Any]]:
 def _function(key: tuple[str, int | None, str], found: Buckets, failures: Mapping[str, int]) -> dict[str, Any]:
     name, rank, role = key
     mean = found.total / found.count if found.count else None
-    middle, high = percentile(found, 0.5), percentile(found, 0.99)
+    middle, high = (mean if found.count == 1 else percentile(found, share) for share in (0.5, 0.99))
     about = {"function": name, "rank": rank, "role": role, "calls": found.count, "failures": failures}
     return {**about, "mean": mean, "p50": middle, "p99": high}
 

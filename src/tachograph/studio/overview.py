@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.hub.events import BEGIN
-from tachograph.hub.processes import SECOND
+from tachograph.hub.processes import NODE, SECOND
 from tachograph.hub.store import StoreError
 from tachograph.runs.catalogue import files_of, id_of, in_use, paths_in
 from tachograph.runs.file import RunFile
@@ -94,7 +94,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "last": last,
         "seconds": max(0, last - started) / SECOND,
         "ranks": len({each.rank for each in found} - {None}),
-        "processes": len(found),
+        "processes": sum(each.role != NODE for each in found),
         "restarts": max((len(each.starts) - 1 for each in found), default=0),
         "points": points,
         "bytes": _size(reading.file.path),
