@@ -215,7 +215,8 @@ def _last_part(curve: Json) -> float:
 def _points(line: Json) -> list[tuple[float, float]]:
     finite = list(zip(line["x"], line["y"], strict=True))
     others = [(x, _NO_NUMBER[kind]) for x, kind in line["nonfinite"]]
-    return sorted(finite + others, key=lambda point: point[0]) if others else finite
+    # A point whose interval has some that are not finite has these at its own x, and is later than they.
+    return sorted(others + finite, key=lambda point: point[0]) if others else finite
 
 
 def _value(point: Any) -> float:
