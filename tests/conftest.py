@@ -15,7 +15,17 @@ settings.load_profile("tests")
 
 _SETTINGS = ("OTEL_", "TACHOGRAPH_", "SLURM_", "K8S_", "TORCHELASTIC_")
 _RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_NAME", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_KEPT = "TACHOGRAPH_TEST_BIN"
+_KEPT = "TACHOGRAPH_TEST_"  # settings of the tests themselves
+LONG = "TACHOGRAPH_TEST_LONG"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes and says little more than its neighbours, unless it is asked for."""
+    if os.environ.get(LONG) == "1":
+        return
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason=f"takes minutes: {LONG}=1 runs it"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -23,7 +33,7 @@ def plain_machine() -> Iterator[None]:
     """No settings of telemetry, no rank, and a state folder that goes away, for the tests and what they start."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tachograph-state-") as state:
         for name in list(os.environ):
-            if name != _KEPT and (name.startswith(_SETTINGS) or name in _RANK):
+            if not name.startswith(_KEPT) and (name.startswith(_SETTINGS) or name in _RANK):
                 patch.delenv(name)
         patch.setenv("XDG_STATE_HOME", state)
         yield
