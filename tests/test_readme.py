@@ -95,7 +95,7 @@ def test_files_that_the_text_names_exist() -> None:
 def test_variables_that_the_text_names_are_read() -> None:
     """Each setting that the text names is one that the code, the tests or the Makefile know."""
     named = set(re.findall(r"\b(?:OTEL|TACHOGRAPH)_[A-Z_]*[A-Z]\b", README)) - {"OTEL_EXPORTER_OTLP"}
-    sources = [*(ROOT / "src").rglob("*.py"), ROOT / "tests" / "servers.py"]
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests" / name for name in ("conftest.py", "servers.py"))]
     known = "\n".join(path.read_text() for path in sources)
     assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", known)] == []
 
