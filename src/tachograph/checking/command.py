@@ -48,6 +48,7 @@ def _tried(probe: Probe, timeout: float) -> bool:
         why = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:
             why = error.strerror
+        why = why.removeprefix(f"{probe.where}: ")
         what = remedy(why)
         print(f"FAILED  {probe.name:12}  {probe.where}  {why}{': ' if what else ''}{what}", flush=True)  # noqa: T201
         return False

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from tachograph.hub.claim import SUFFIX as LOCK
 from tachograph.hub.claim import Claim
+from tachograph.hub.processes import NODE
 from tachograph.hub.store import SUFFIX, StoreError, path_of
 from tachograph.identity.resource import store as default_store
 from tachograph.runs.file import RunFile
@@ -147,6 +148,13 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
 
 
+# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
+_HEARD = (
+    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
+    f""" JOIN process ON process = id WHERE resource NOT LIKE '%"dl.role": "{NODE}"%'"""
+)
+
+
 def _summary(path: Path) -> Summary:
     size = sum(each.stat().st_size for each in files_of(path) if each.exists())
     changed = max((each.stat().st_mtime_ns for each in files_of(path)[::2] if each.exists()), default=0)
@@ -154,9 +162,7 @@ def _summary(path: Path) -> Summary:
     problem = ""
     try:
         file = RunFile(path)
-        for first, newest, count in file.rows(
-            "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
-        ):
+        for first, newest, count in file.rows(_HEARD):
             start, last, processes = first or start, newest or changed, count
         points = sum(row[0] or 0 for row in file.rows("SELECT sum(n) FROM block"))
         events = sum(row[0] for row in file.rows("SELECT count(*) FROM event"))
