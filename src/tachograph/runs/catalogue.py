@@ -151,8 +151,9 @@ def files_of(path: Path) -> list[Path]:
 # The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
 _HEARD = (
     "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
-    f""" JOIN process ON process = id WHERE resource NOT LIKE '%"dl.role": "{NODE}"%'"""
+    " JOIN process ON process = id WHERE resource NOT LIKE ?"
 )
+_NODE = f'%"dl.role": "{NODE}"%'
 
 
 def _summary(path: Path) -> Summary:
@@ -162,7 +163,7 @@ def _summary(path: Path) -> Summary:
     problem = ""
     try:
         file = RunFile(path)
-        for first, newest, count in file.rows(_HEARD):
+        for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
         points = sum(row[0] or 0 for row in file.rows("SELECT sum(n) FROM block"))
         events = sum(row[0] for row in file.rows("SELECT count(*) FROM event"))

@@ -95,8 +95,8 @@ def state(found: Iterable[Member], now: int, *, written: bool) -> State:
     """Return how a run stands.
 
     It is live while a process of the job is heard. After that torchrun's own process decides, where there is one: a
-    rank that was killed and started again has not failed. Otherwise whoever ended with an exception or by SIGTERM makes it
-    failed, and whoever fell silent makes it lost; of programs that never say how they end nothing is known.
+    rank that was killed and started again has not failed. Otherwise whoever ended with an exception or by SIGTERM
+    makes it failed, and whoever fell silent makes it lost; of programs that never say how they end nothing is known.
     """
     listed = [one for one in found if one.role != NODE]
     if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in listed):
