@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from test_readme import quiet_environment
+from test_readme import ends_well
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
@@ -25,17 +23,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_python_runs_as_it_is(program: str, tmp_path: Path) -> None:
     """Each Python block is a program that ends well and complains about nothing."""
-    (tmp_path / "program.py").write_text(program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "program.py"],
-        cwd=tmp_path,
-        env=quiet_environment(tmp_path / "store"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    ends_well(program, tmp_path)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)

@@ -27,20 +27,25 @@ def quiet_environment(store: Path) -> dict[str, str]:
     return {**kept, "OTEL_EXPORTER_PROMETHEUS_PORT": "0", "TACHOGRAPH_STORE": str(store)}
 
 
-@pytest.mark.parametrize("program", PYTHON, ids=range(len(PYTHON)))
-def test_python_runs_as_it_is(program: str, tmp_path: Path) -> None:
-    """Each Python block is a program that ends well and complains about nothing."""
-    (tmp_path / "program.py").write_text(program)
+def ends_well(program: str, folder: Path) -> None:
+    """Run a program, which must end well and complain about nothing."""
+    (folder / "program.py").write_text(program, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", "program.py"],
-        cwd=tmp_path,
-        env=quiet_environment(tmp_path / "store"),
+        cwd=folder,
+        env=quiet_environment(folder / "store"),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("program", PYTHON, ids=range(len(PYTHON)))
+def test_python_runs_as_it_is(program: str, tmp_path: Path) -> None:
+    """Each Python block is a program that ends well and complains about nothing."""
+    ends_well(program, tmp_path)
 
 
 def test_the_ten_lines_are_the_example() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.hub.blocks import Block, Sample, unpack
 from tachograph.points import AttributeValue
 from tachograph.runs.file import RunFile
+from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
 from tachograph.runs.thinning import Bucket, Raw, thin
 
@@ -59,10 +59,10 @@ class Run:
             "SELECT instance, resource, pid, first_export, last_export, ended FROM process"
             " JOIN incarnation ON process = id ORDER BY first_export"
         ):
-            about = _mapping(resource)
+            about = mapping(resource)
             before = found.get(instance)
             starts, began = (before.starts + 1, before.first_export) if before else (1, first)
-            rank, role = _rank(about), str(about.get("dl.role", ""))
+            rank, role = rank_of(about), str(about.get("dl.role", ""))
             found[instance] = Process(instance, rank, role, pid, starts, began, last, ended, about)
         return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
 
@@ -79,9 +79,9 @@ class Run:
             " LEFT JOIN definition ON definition.stream = curve.stream"
             " AND definition.execution = curve.execution AND definition.metric = curve.metric ORDER BY curve.id"
         ):
-            definition = _mapping(about) if about else {}
+            definition = mapping(about) if about else {}
             group = chart or str(definition.get("group", ""))
-            found.append(Curve(metric, group, _rank(_mapping(resource)), execution, stream, definition, number))
+            found.append(Curve(metric, group, rank_of(mapping(resource)), execution, stream, definition, number))
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
             raise LookupError(_missing(self.id, name, rank, found))
@@ -107,7 +107,7 @@ class Run:
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
         """Return the latest definition of each metric in each task and start of a process, with its rank."""
         return [
-            {**_mapping(about), "rank": _rank(_mapping(resource)), "stream": stream, "time_unix_nano": time}  # type: ignore[dict-item]
+            {**mapping(about), "rank": rank_of(mapping(resource)), "stream": stream, "time_unix_nano": time}  # type: ignore[dict-item]
             for about, resource, stream, time in self._file.rows(
                 "SELECT about, resource, stream.name, time FROM definition JOIN stream ON stream.id = stream"
                 " JOIN process ON process.id = process ORDER BY definition.metric, stream, execution"
@@ -227,7 +227,7 @@ class Run:
     def ranks(self) -> Mapping[str, int | None]:
         """The rank of each stream: of each start of a process."""
         rows = self._file.rows("SELECT name, resource FROM stream JOIN process ON process.id = process")
-        return {stream: _rank(_mapping(resource)) for stream, resource in rows}
+        return {stream: rank_of(mapping(resource)) for stream, resource in rows}
 
     def to_pandas(self, name: str | None = None, *, rank: int | None = None) -> Any:
         """Return the points of one metric or of all as a ``pandas.DataFrame``: a row each, as :meth:`points` has them.
@@ -258,21 +258,6 @@ def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
         end = max(end, place[2])
     if together:
         yield together
-
-
-def _mapping(text: str) -> dict[str, AttributeValue]:
-    try:
-        found = json.loads(text)
-    except ValueError:  # damage that SQLite cannot see
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _rank(resource: Mapping[str, AttributeValue]) -> int | None:
-    try:
-        return int(str(resource["dl.rank"]))
-    except (KeyError, ValueError):
-        return None
 
 
 def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve]) -> str:
