@@ -152,6 +152,7 @@ FLOORS = {
     "pipeline": 4,
     "settings": 4,
     "point_routes": 4,
+    "routes": 4,
     "ticker": 4,
     "starting": 4,
     "testing": 4,

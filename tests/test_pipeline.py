@@ -78,7 +78,7 @@ class Slow:
 for _ in range(3):
     pipeline = start(interval=0.01)
     (route,) = pipeline._routes
-    pipeline._routes = [route._replace(destination=Slow(route.destination))]
+    pipeline._routes.own = [route._replace(destination=Slow(route.destination))]
     tachograph.put_metric("loss", 1.0)
     while not taken:
         time.sleep(0.01)

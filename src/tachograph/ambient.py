@@ -101,8 +101,8 @@ class Ambient(Pipeline):
         # A new variable may move the environment under a thread of the program's that reads it in C; a changed one
         # does not. So it is made here, in the main thread.
         os.environ.setdefault(OWNER, UNMARKED)
-        self._routes = build_routes(self.settings, self._registry, metrics=True, own_logs=True)
-        self._events.open(self._routes)
+        self._routes.own = build_routes(self.settings, self._registry, metrics=True, own_logs=True)
+        self._events.open(self._routes.own)
         self._say_start()
         self._settle()
         self._ticker.start()
@@ -124,7 +124,7 @@ class Ambient(Pipeline):
         if self._announced:
             self._announced = False
             self._journal.append(ENDED, time.time_ns(), {"reason": "renamed"})
-            self._events.deliver(self._all(), self._resource)
+            self._events.deliver(list(self._routes), self._resource)
             self._say_start()
         first, self._identified = self._identified is None, identified
         self._resource = self._identity()
@@ -152,7 +152,7 @@ class Ambient(Pipeline):
             return
         if owns_meter_provider():
             self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            for route in self._all():
+            for route in self._routes:
                 self._sdk.attach(route.temporality)
             return
         theirs = foreign_provider(load=False)

@@ -26,6 +26,7 @@ from tachograph.prometheus.endpoint import Endpoint
 from tachograph.prometheus.page import Page
 from tachograph.providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
 from tachograph.registry import Registry
+from tachograph.routes import Routes
 from tachograph.settings import Settings
 from tachograph.sigterm import SigtermFlush
 from tachograph.spans import SpanQueue
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tachograph.points import AttributeValue, MetricPoints
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
-LONGEST_EXIT = 10.0  # seconds that destinations may add which take what comes, but slowly
 _CLOSING = 0.05
 
 
@@ -81,8 +81,7 @@ class Pipeline:
         self._events: Feed = EventFeed(journal, registry) if feed is None else feed
         self._pid = os.getpid()
         self._resource: Mapping[str, AttributeValue] = {}
-        self._routes: list[Route] = []
-        self._attached: list[Route] = []
+        self._routes = Routes()
         self._sdk = SdkInstruments(None)
         self._spans: SpanQueue | None = None
         self._endpoint: Endpoint | None = None
@@ -115,22 +114,23 @@ class Pipeline:
         foreign = None if owns_meter_provider() else foreign_provider()
         ours = foreign is None or "metrics" in self._asked
         own_logs = "logs" in self._asked or not self._leads
-        self._routes = build_routes(settings, registry, metrics=ours, own_logs=own_logs, served=self._served)
+        own = build_routes(settings, registry, metrics=ours, own_logs=own_logs, served=self._served)
+        self._routes.own = own
         serves = ours and "prometheus" in settings.metrics
-        if serves or self._routes:
-            self._events.open(self._routes)
+        if serves or own:
+            self._events.open(own)
         if foreign is not None:
             self._joined = Joined(foreign, registry) if self._leads else None
-        elif serves or any(route.metrics for route in self._routes):
+        elif serves or any(route.metrics for route in own):
             self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            for temporality in [None] * serves + [route.temporality for route in self._routes if route.metrics]:
+            for temporality in [None] * serves + [route.temporality for route in own if route.metrics]:
                 self._sdk.attach(temporality)
-        if any(route.spans for route in self._routes):
+        if any(route.spans for route in own):
             self._spans = SpanQueue(registry)
             tap_spans(self._spans, self._resource)
         if serves:
             self._serve()
-        if self._routes or self._joined:
+        if own or self._joined:
             self._ticker.start()
         self._observe()
 
@@ -166,15 +166,15 @@ class Pipeline:
             if self._joined is not None:
                 self._joined.refresh()
             now = time.time_ns()
-            points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._all()) else []
+            points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
             spans = self._spans.drain() if self._spans is not None else []
-            for route in self._all():
+            for route in self._routes:
                 wanted = spans if route.spans else []
                 found = points if route.metrics else []
                 if found or wanted:
                     sdk = self._sdk.read(route.temporality) if found else None
                     route.destination(Batch(found, sdk, wanted, self._resource, now))
-            return self._events.deliver(self._all(), self._resource, deadline)
+            return self._events.deliver(list(self._routes), self._resource, deadline)
         finally:
             self._collecting.release()
 
@@ -183,15 +183,12 @@ class Pipeline:
         if self._closed:
             return
         self._sdk.attach(route.temporality)
-        self._attached = [*self._attached, route]
+        self._routes.attach(route)
         self._ticker.start()
 
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
-        self._attached = [other for other in self._attached if other is not route]
-
-    def _all(self) -> list[Route]:
-        return [*self._routes, *self._attached]
+        self._routes.detach(route)
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Deliver everything recorded so far.
@@ -206,11 +203,9 @@ class Pipeline:
             return True
         deadline = time.monotonic() + timeout
         collected = self._export(metrics=True, wait=timeout)
-        for route in self._all():
-            route.destination.flush(0)  # all of them hurry, not only the one that is waited for
-        arrived = [route.destination.flush(_left(deadline)) for route in self._all()]
-        arrived.append(self._events.flush(_left(deadline)))
-        return self._flush_joined(deadline) and collected and all(arrived)
+        arrived = self._routes.flush(deadline)
+        arrived = self._events.flush(_left(deadline)) and arrived
+        return self._flush_joined(deadline) and collected and arrived
 
     def hand_on(self) -> bool:
         """Deliver the events that wait, while somebody takes them: the process is about to end.
@@ -218,19 +213,9 @@ class Pipeline:
         Returns:
             False where nobody has taken anything for half a second, or it took too long.
         """
-        end = time.monotonic() + LONGEST_EXIT
-        while not self._closed and os.getpid() == self._pid:
-            before, deadline = self._delivered(), time.monotonic() + EXIT_TIMEOUT / 2
-            handed_over = self._export(metrics=False, wait=EXIT_TIMEOUT / 2)
-            arrived = [route.destination.flush(_left(deadline)) for route in self._all()]
-            if handed_over and all(arrived):
-                break
-            if self._delivered() == before or time.monotonic() >= end:
-                return False
-        return True
-
-    def _delivered(self) -> int:
-        return sum(route.destination.delivered for route in self._all())
+        if self._closed or os.getpid() != self._pid:
+            return True
+        return self._routes.hand_on(lambda seconds: self._export(metrics=False, wait=seconds))
 
     def _flush_joined(self, deadline: float) -> bool:
         if self._joined is None:
@@ -269,8 +254,7 @@ class Pipeline:
         self._ticker.stop()
         self.flush(max(0.0, _left(deadline) - _CLOSING))
         self._closed = True
-        for route in self._routes:
-            route.destination.close(max(_left(deadline), _CLOSING))
+        self._routes.close(deadline, _CLOSING)
         if self._spans is not None:
             untap_spans(self._spans)
         if self._joined is not None and not exiting:
@@ -311,8 +295,7 @@ class Pipeline:
         self._closed = True
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
-        for route in self._all():
-            route.destination.reset_in_child()
+        self._routes.reset_in_child()
         for part in (self._joined, self._endpoint, self._sigterm):
             if part is not None:
                 part.reset_in_child()

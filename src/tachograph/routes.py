@@ -1,0 +1,73 @@
+"""All routes of a pipeline: those that its settings name, and those that somebody has attached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from tachograph.destinations import Route
+
+PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of the process
+LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take what comes, but slowly
+
+
+class Routes:
+    """The routes of a pipeline.
+
+    Attributes:
+        own: those of its settings, which end with it; whoever has attached another one closes that.
+    """
+
+    def __init__(self) -> None:
+        self.own: list[Route] = []
+        self._attached: list[Route] = []
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter([*self.own, *self._attached])
+
+    def attach(self, route: Route) -> None:
+        """Deliver to one more."""
+        self._attached = [*self._attached, route]
+
+    def detach(self, route: Route) -> None:
+        """Deliver to an attached one no longer."""
+        self._attached = [other for other in self._attached if other is not route]
+
+    def flush(self, deadline: float) -> bool:
+        """Deliver what the destinations have taken; True where all of it arrived before ``deadline``, monotonic."""
+        for route in self:
+            route.destination.flush(0)  # all of them hurry, not only the one that is waited for
+        arrived = [route.destination.flush(max(0.0, deadline - time.monotonic())) for route in self]
+        return all(arrived)
+
+    def hand_on(self, export: Callable[[float], bool]) -> bool:
+        """Deliver what waits, while somebody takes it.
+
+        Args:
+            export: hands over what waits, within so many seconds; False where there was more.
+
+        Returns:
+            False where nobody has taken anything for half a second, or it took too long.
+        """
+        end = time.monotonic() + LONGEST_EXIT
+        while time.monotonic() < end:
+            before, deadline = self._delivered(), time.monotonic() + PATIENCE
+            handed_over = export(PATIENCE)
+            if self.flush(deadline) and handed_over:
+                return True
+            if self._delivered() == before:
+                break
+        return False
+
+    def _delivered(self) -> int:
+        return sum(route.destination.delivered for route in self)
+
+    def close(self, deadline: float, least: float) -> None:
+        """End the pipeline's own before ``deadline``, with ``least`` seconds for each."""
+        for route in self.own:
+            route.destination.close(max(deadline - time.monotonic(), least))
+
+    def reset_in_child(self) -> None:
+        """Leave everything to the parent process, after a fork."""
+        for route in self:
+            route.destination.reset_in_child()
