@@ -25,8 +25,8 @@ def made(found: LogEvent, resource: dict[str, Any] | None = None) -> str:
     return result.text.decode()
 
 
-def split(text: str, at: str) -> list[str]:
-    """Split at a character that is neither escaped nor in a field's text."""
+def split(text: str, at: str, *, quotes: bool = True) -> list[str]:
+    """Split at a character that is not escaped, nor in a field's text; tags know no ``quotes``."""
     parts, quoted, place = [""], False, 0
     while place < len(text):
         letter = text[place]
@@ -34,7 +34,7 @@ def split(text: str, at: str) -> list[str]:
             parts[-1] += text[place : place + 2]
             place += 2
             continue
-        begins = parts[-1].endswith("=") and not parts[-1].endswith("\\=")
+        begins = quotes and parts[-1].endswith("=") and not parts[-1].endswith("\\=")
         quoted ^= letter == '"' and (quoted or begins)
         if letter == at and not quoted:
             parts.append("")
@@ -116,11 +116,11 @@ def test_every_line_reads_back(measurement: str, tags: dict[str, str], fields: d
     if not result.text:
         return
     text, _, at = result.text.decode().rpartition(" ")
-    head, *rest = split(text, " ")
+    head, *rest = split(text, " ", quotes=False)
     told = " ".join(rest)
-    name, *pairs = split(head, ",")
+    name, *pairs = split(head, ",", quotes=False)
     assert bare(name) == measurement
-    assert {bare(key): bare(text) for key, text in (split(pair, "=") for pair in pairs)} == tags
+    assert {bare(key): bare(text) for key, text in (split(pair, "=", quotes=False) for pair in pairs)} == tags
     read = {bare(key): value(text) for key, text in (split(pair, "=") for pair in split(told, ","))}
     assert read == {
         key: float(each) if isinstance(each, int) and abs(each) >= 2**63 else each for key, each in fields.items()
