@@ -27,20 +27,19 @@ def made(found: LogEvent, resource: dict[str, Any] | None = None) -> str:
 
 def split(text: str, at: str, *, quotes: bool = True) -> list[str]:
     """Split at a character that is not escaped, nor in a field's text; tags know no ``quotes``."""
-    parts, quoted, place = [""], False, 0
+    parts, quoted, place, before = [""], False, 0, ""
     while place < len(text):
         letter = text[place]
         if letter == "\\" and place + 1 < len(text):
             parts[-1] += text[place : place + 2]
-            place += 2
+            place, before = place + 2, ""
             continue
-        begins = quotes and parts[-1].endswith("=") and not parts[-1].endswith("\\=")
-        quoted ^= letter == '"' and (quoted or begins)
+        quoted ^= letter == '"' and (quoted or (quotes and before == "="))
         if letter == at and not quoted:
             parts.append("")
         else:
             parts[-1] += letter
-        place += 1
+        place, before = place + 1, letter
     return parts
 
 
