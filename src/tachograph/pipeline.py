@@ -225,7 +225,7 @@ class Pipeline:
 
     def _last_words(self, dying: bool) -> None:
         if dying:
-            self.shutdown(EXIT_TIMEOUT if self.hand_on() else EXIT_TIMEOUT / 2, exiting=True)
+            self.shutdown(EXIT_TIMEOUT if self.hand_on() else EXIT_TIMEOUT / 4, exiting=True)
         else:
             self.flush(EXIT_TIMEOUT)
 

@@ -258,7 +258,7 @@ def _end_with_the_process() -> None:
 
 def _at_exit() -> None:
     stuck = _process.pipeline is not None and not _process.pipeline.hand_on()
-    deadline = time.monotonic() + (EXIT_TIMEOUT / 2 if stuck else EXIT_TIMEOUT)
+    deadline = time.monotonic() + (EXIT_TIMEOUT / 4 if stuck else EXIT_TIMEOUT)
     for guest in _process.ambient.guests if _process.ambient is not None else ():
         guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
     if _process.pipeline is not None:
