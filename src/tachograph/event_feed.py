@@ -106,7 +106,7 @@ class EventFeed:
     def close(self, *, exiting: bool) -> None:
         """End: what could not leave waits for a later start, or is counted where the process ends."""
         self._journal.keep(True)
-        lost = len(self._journal.drain()) if exiting else 0
+        lost = self._journal.give_up() if exiting else 0
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
             what = "1 event was" if lost == 1 else f"{lost} events were"

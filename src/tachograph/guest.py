@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tachograph.destinations import Route
+from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.points import AttributeValue
+from tachograph.settings import Settings
 
 
 class Host(Protocol):
@@ -66,3 +68,21 @@ class GuestFeed:
         for route in self._attached:
             self._host.detach(route)
         self._attached = []
+
+
+def pages_alike(there: Settings, asked: Settings) -> bool:
+    """Tell whether the page that was asked for is the one that is there."""
+    return "prometheus" in asked.metrics and all(
+        getattr(there, name) == getattr(asked, name)
+        for name in ("prometheus_host", "prometheus_port", "resource_labels")
+    )
+
+
+def served_alike(there: Settings, asked: Settings) -> frozenset[Signal]:
+    """Return the signals whose OTLP goes already where it was asked to go: it shall not arrive twice."""
+    return frozenset(
+        signal
+        for signal in SIGNALS
+        for found in [there.otlp_for(signal)]
+        if found is not None and found == asked.otlp_for(signal)
+    )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tachograph.points import AttributeValue, MetricPoints
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
+_STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
 _CLOSING = 0.05
 
 
@@ -207,15 +208,16 @@ class Pipeline:
         arrived = self._events.flush(_left(deadline)) and arrived
         return self._flush_joined(deadline) and collected and arrived
 
-    def hand_on(self) -> bool:
+    def hand_on(self) -> float:
         """Deliver the events that wait, while somebody takes them: the process is about to end.
 
         Returns:
-            False where nobody has taken anything for half a second, or it took too long.
+            The seconds that the rest of the end may take: few, where nobody has taken anything.
         """
         if self._closed or os.getpid() != self._pid:
-            return True
-        return self._routes.hand_on(lambda seconds: self._export(metrics=False, wait=seconds))
+            return EXIT_TIMEOUT
+        arrived = self._routes.hand_on(lambda seconds: self._export(metrics=False, wait=seconds))
+        return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
 
     def _flush_joined(self, deadline: float) -> bool:
         if self._joined is None:
@@ -225,7 +227,7 @@ class Pipeline:
 
     def _last_words(self, dying: bool) -> None:
         if dying:
-            self.shutdown(EXIT_TIMEOUT if self.hand_on() else EXIT_TIMEOUT / 4, exiting=True)
+            self.shutdown(self.hand_on(), exiting=True)
         else:
             self.flush(EXIT_TIMEOUT)
 

@@ -16,7 +16,7 @@ from tachograph import elastic, registry
 from tachograph.ambient import Ambient
 from tachograph.destinations import Route, given
 from tachograph.elastic.handlers import Exports
-from tachograph.guest import GuestFeed
+from tachograph.guest import GuestFeed, pages_alike, served_alike
 from tachograph.identity.resource import is_helper, owner_mark
 from tachograph.logger import delivery
 from tachograph.otlp.settings import SIGNALS, Signal
@@ -151,9 +151,9 @@ def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
     for guest in host.guests:
         if guest.running and guest.settings == asked:
             return guest
-    paged = _pages_alike(host.settings, asked) and host.metrics_url is not None
+    paged = pages_alike(host.settings, asked) and host.metrics_url is not None
     wanted = replace(asked, metrics=tuple(name for name in asked.metrics if not (paged and name == "prometheus")))
-    served = _served(host, asked)
+    served = served_alike(host.settings, asked)
     guest = Pipeline(
         wanted, registry.default, asked=_named(settings), feed=GuestFeed(host, shared=bool(served)), served=served
     )
@@ -161,23 +161,6 @@ def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
         guest.metrics_url = host.metrics_url
     host.guests = [*(other for other in host.guests if other.running), guest]
     return guest
-
-
-def _pages_alike(there: Settings, asked: Settings) -> bool:
-    return "prometheus" in asked.metrics and all(
-        getattr(there, name) == getattr(asked, name)
-        for name in ("prometheus_host", "prometheus_port", "resource_labels")
-    )
-
-
-def _served(host: Pipeline, asked: Settings) -> frozenset[Signal]:
-    """Return the signals whose OTLP goes already where it was asked to go: it shall not arrive twice."""
-    return frozenset(
-        signal
-        for signal in SIGNALS
-        for there in [host.settings.otlp_for(signal)]
-        if there is not None and there == asked.otlp_for(signal)
-    )
 
 
 def _named(settings: dict[str, Any]) -> frozenset[Signal]:
@@ -257,8 +240,8 @@ def _end_with_the_process() -> None:
 
 
 def _at_exit() -> None:
-    stuck = _process.pipeline is not None and not _process.pipeline.hand_on()
-    deadline = time.monotonic() + (EXIT_TIMEOUT / 4 if stuck else EXIT_TIMEOUT)
+    timeout = _process.pipeline.hand_on() if _process.pipeline is not None else EXIT_TIMEOUT
+    deadline = time.monotonic() + timeout
     for guest in _process.ambient.guests if _process.ambient is not None else ():
         guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
     if _process.pipeline is not None:

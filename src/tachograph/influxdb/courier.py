@@ -75,7 +75,7 @@ class Courier:
         self._under_way: dict[int, list[Parcel]] = {}
         self._reading = self._writing = self._hurry = False  # of the disk, the first two
         self._ended = self._deadline is not None
-        self._number = self._accepted = self._settled = self._lost = 0
+        self._number = self._accepted = self._settled = self._lost = self._written = 0
         self._disk_not_before = 0.0
         self._look_at = 0.0 if self._spool is not None else _NEVER
         self._crew.forget()
@@ -107,8 +107,8 @@ class Courier:
 
     @property
     def delivered(self) -> int:
-        """How many points were written, or are lost for good."""
-        return self._settled
+        """How many points were written."""
+        return self._written
 
     def close(self, timeout: float) -> None:
         """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
@@ -277,6 +277,7 @@ class Courier:
             self._losses.count(count, reason, why)
         with self._changed:
             self._settled += own
+            self._written += delivery.written
             self._lost += delivery.loses_points
             self._hurry = self._hurry and delivery.again is None and bool(self._backlog)
             if delivery.tried:

@@ -47,13 +47,14 @@ class Delivery:
         again: why; None where nothing is left.
         tried: whether the server was asked.
         settled: how many points were written, or are lost.
+        written: how many were written.
         lost: what was lost, whole points and single fields.
     """
 
     def __init__(self) -> None:
         self.left: list[Item] = []
         self.again: Retry | None = None
-        self.settled = 0
+        self.settled = self.written = 0
         self.tried = False
         self.lost: list[Lost] = []
 
@@ -118,6 +119,7 @@ class Delivery:
 
     def _finish(self, items: list[Item], written: int) -> None:
         self.settled += written
+        self.written += written
         self._count_fields(sum(item.line.nonfinite for item in items))
 
     def _count_fields(self, nonfinite: int) -> None:
