@@ -23,6 +23,7 @@ FLOORS = {
     "pace": 0,
     "values": 0,
     "version": 0,
+    "command_line": 0,
     # 1: the registry
     "function_calls": 1,
     "journal": 1,

@@ -1,4 +1,4 @@
-"""The command ``tachograph``: ``run``, ``hub``, ``check``, ``replay``, ``export`` and ``runs``."""
+"""The command ``tachograph``, which hands over to the module of each of its commands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from tachograph.command_line import WRONG_USAGE
 from tachograph.version import __version__
 
 # The module of each command, which has command(arguments) -> exit code, and its line in the help.
@@ -21,7 +22,6 @@ _COMMANDS = {
     "top": ("tachograph.top.command", "show a run in this terminal, live"),
     "runs": ("tachograph.runs.command", "list, show and prune the runs that were recorded"),
 }
-_WRONG_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     if not given:
         parser.print_help(sys.stderr)
-        return _WRONG_USAGE
+        return WRONG_USAGE
     if not given[0].startswith("-"):
         near = difflib.get_close_matches(given[0].lower(), _COMMANDS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {' and '.join(map(repr, _COMMANDS))}"
         sys.stderr.write(f"tachograph: there is no command {given[0]!r:.100}: {hint}\n")
-        return _WRONG_USAGE
+        return WRONG_USAGE
     parser.parse_args(given[:1])
-    return _WRONG_USAGE
+    return WRONG_USAGE
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tachograph.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, seconds
+
 if TYPE_CHECKING:
     from tachograph.checking.probes import Probe
-
-_FAILED, _WRONG_USAGE = 1, 2
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -25,17 +24,15 @@ def command(arguments: Sequence[str]) -> int:
 
     try:
         settings = read_settings(os.environ, endpoint=options.endpoint)
-        named = {"host": options.host, "port": options.port, "database": options.database, "org": options.org}
-        influx = InfluxTarget.read(os.environ, **named)
+        influx = InfluxTarget.read(os.environ, **influxdb(options))
     except (ValueError, TypeError) as error:
-        sys.stderr.write(f"tachograph check: {error}\n")
-        return _WRONG_USAGE
+        return fail("check", str(error), WRONG_USAGE)
     results = [
         _tried(probe, options.timeout) for probe in probes(settings, influx, text(os.environ, "TACHOGRAPH_ENDPOINT"))
     ]
     if not results:
-        sys.stderr.write("tachograph check: no destination is configured; OTEL_EXPORTER_OTLP_ENDPOINT names one\n")
-    return 0 if results and all(results) else _FAILED
+        return fail("check", "no destination is configured; OTEL_EXPORTER_OTLP_ENDPOINT names one", FAILED)
+    return 0 if all(results) else FAILED
 
 
 def _tried(probe: Probe, timeout: float) -> bool:
@@ -58,17 +55,13 @@ def _tried(probe: Probe, timeout: float) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph check",
-        description="Send one test point to every destination that the OTEL_*, INFLUXDB_* and TACHOGRAPH_* variables "
+    made = parser(
+        "check",
+        "Send one test point to every destination that the OTEL_*, INFLUXDB_* and TACHOGRAPH_* variables "
         "name, and print a line for each: where, and how long it took, or what is wrong and what to do about it.",
-        allow_abbrev=False,
     )
-    add = parser.add_argument
-    add("--timeout", type=float, default=10.0, metavar="SECONDS", help="for each destination (default 10)")
-    add("--host", help="of InfluxDB (default: INFLUXDB_HOST); the token is read from INFLUXDB_TOKEN only")
-    add("--port", help="of InfluxDB (default: INFLUXDB_PORT, else 8086)")
-    add("--database", help="of InfluxDB, or its bucket (default: INFLUXDB_DATABASE, else tplr)")
-    add("--org", help="of InfluxDB (default: INFLUXDB_ORG, else tplr)")
+    add = made.add_argument
+    add("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="for each destination (default 10)")
+    add_influxdb(made)
     add("--endpoint", metavar="URL", help="of OTLP (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
-    return parser
+    return made

@@ -11,6 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from tachograph.command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.dashboards.charts import charts
 from tachograph.dashboards.panel import INFLUXDB, PROMETHEUS
 from tachograph.dashboards.provisioning import (
@@ -24,7 +25,6 @@ from tachograph.dashboards.run_dashboard import run_dashboard
 from tachograph.runs.catalogue import opened
 from tachograph.runs.run import Run
 
-_FAILED, _WRONG_USAGE = 1, 2
 _LONGEST_NAME = 100  # characters of a run's id in a file name
 
 
@@ -38,14 +38,12 @@ def command(arguments: Sequence[str]) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             sys.stdout.write(f"{path}\n")
-    except LookupError as error:
-        return _fail(str(error.args[0]), _WRONG_USAGE)
-    except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), _WRONG_USAGE)
+    except (LookupError, OSError) as error:
+        return fail("dashboards", reason(error), WRONG_USAGE)
     problems = [problem for run in runs for problem in _problems(run, empty=made[_file_name(run)] is None)]
     for problem in problems:
-        _fail(problem, _FAILED)
-    return _FAILED if problems else 0
+        fail("dashboards", problem, FAILED)
+    return FAILED if problems else 0
 
 
 def _of_run(run: Run, datasource: str) -> str | None:
@@ -106,19 +104,13 @@ def _file_name(run: Run) -> str:
     return f"run-{name}.json"
 
 
-def _fail(why: str, code: int) -> int:
-    sys.stderr.write(f"tachograph dashboards: {why}\n")
-    return code
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph dashboards",
-        description="Write dashboards for Grafana, and the files by which it finds them and their data sources.",
-        epilog="DIR/dashboards has the dashboards; DIR/provisioning belongs into Grafana's provisioning folder.",
-        allow_abbrev=False,
+    made = parser(
+        "dashboards",
+        "Write dashboards for Grafana, and the files by which it finds them and their data sources.",
+        "DIR/dashboards has the dashboards; DIR/provisioning belongs into Grafana's provisioning folder.",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--out", type=Path, metavar="DIR", required=True, help="the folder to write to; files of the same name go")
     add("--run", metavar="ID", action="append", default=[], help="a dashboard from what this run has defined, too")
     add("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
@@ -127,4 +119,4 @@ def _parser() -> argparse.ArgumentParser:
     add("--prometheus", metavar="URL", default=PROMETHEUS_URL, help=f"else where it is (default {PROMETHEUS_URL})")
     add("--influxdb-datasource", metavar="UID", help="an InfluxDB data source that Grafana has already")
     add("--influxdb", metavar="URL", default=INFLUXDB_URL, help=f"else where it is (default {INFLUXDB_URL})")
-    return parser
+    return made

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
 import signal
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from tachograph.command_line import WRONG_USAGE, parser, seconds
 from tachograph.environment import clean, setting, text
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.resource import store
 
 DEFAULT_RUN = "default"
 _LAST_PORT = 65535
-_WRONG_USAGE = 2
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -30,7 +29,7 @@ def command(arguments: Sequence[str]) -> int:
         announcement = Announcement(options.announce, quiet=options.quiet)
     except OSError as error:
         Announcement(None, quiet=True).failed(f"--announce {options.announce}: {error.strerror}")
-        return _WRONG_USAGE
+        return WRONG_USAGE
     try:
         asyncio.run(_serve(options, announcement))
     except ModuleNotFoundError as error:
@@ -38,10 +37,10 @@ def command(arguments: Sequence[str]) -> int:
         if missing == "tachograph":
             raise
         announcement.failed(f"{missing} is missing: pip install 'tachograph[hub]'")
-        return _WRONG_USAGE
+        return WRONG_USAGE
     except (OSError, ValueError) as error:
         announcement.failed(str(error))
-        return _WRONG_USAGE
+        return WRONG_USAGE
     return 0
 
 
@@ -81,23 +80,19 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph hub",
-        description="Receive OTLP over HTTP, keep it, and serve /metrics for all processes of this node.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
+    made = parser("hub", "Receive OTLP over HTTP, keep it, and serve /metrics for all processes of this node.")
+    add = made.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
     add("--port", type=_port, help="0 for any free one (default: 4318, the next free one where that is taken)")
     add("--store", type=Path, metavar="DIR", help="where to keep it (default: TACHOGRAPH_STORE)")
     add("--run-id", metavar="ID", help=f"the run of what names none (default: TACHOGRAPH_RUN, else {DEFAULT_RUN!r})")
     add("--token-file", type=Path, metavar="FILE", help="who posts must send this token (else TACHOGRAPH_HUB_TOKEN)")
     add("--forward", metavar="URL", help="pass on what comes to this OTLP/HTTP endpoint")
-    add("--linger", type=_seconds, metavar="S", help="serve so long after the end (default 0; 30 where scraped)")
+    add("--linger", type=seconds, metavar="S", help="serve so long after the end (default 0; 30 where scraped)")
     add("--parent", type=_pid, metavar="PID", help="end with this process")
     add("--announce", type=_descriptor, metavar="FD", help="write JSON lines about start and end to this descriptor")
     add("--quiet", action="store_true", help="say nothing on stderr")
-    return parser
+    return made
 
 
 def _port(given: str) -> int:
@@ -119,13 +114,3 @@ def _number(given: str, allowed: str) -> int:
     if not (given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004 - what fits into 32 bits
         raise argparse.ArgumentTypeError(f"{allowed}, not {given!r:.100}")
     return int(given)
-
-
-def _seconds(given: str) -> float:
-    try:
-        found = float(given)
-    except ValueError:
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"seconds are a number from 0 on, not {given!r:.100}")
-    return found

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from tachograph.command_line import seconds
 from tachograph.environment import Setting
 from tachograph.otlp.settings import read_otlp_settings
 
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--run-id", metavar="ID", help="the run's id; by default the launcher's or scheduler's, or a new one")
     add("--port", type=_port, metavar="N", help="the hub's port; by default 4318, or the next free one")
     add("--store", type=Path, metavar="DIR", help="the folder where the hub stores runs")
-    add("--linger", type=_seconds, metavar="S", help="seconds that the hub stays after the job")
+    add("--linger", type=seconds, metavar="S", help="seconds that the hub stays after the job")
     add("--forward", metavar="URL", help="have the hub send everything on to this OTLP endpoint")
     add("--interval", type=_interval, metavar="S", help="seconds between two exports of a process; 1")
     profile = "profile functions: package.module:Class.method, with wildcards; may be repeated"
@@ -106,10 +107,3 @@ def _interval(value: str) -> float:
         return Setting("--interval=", float(value)).seconds()
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _seconds(value: str) -> float:
-    number = float(value)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value!r} is no number of seconds from 0")
-    return number

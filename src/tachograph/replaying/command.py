@@ -11,12 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tachograph.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
+
 if TYPE_CHECKING:
     from tachograph.destinations import Destination
     from tachograph.registry import Registry
     from tachograph.replaying.recording import Part, Recording
 
-_FAILED, _WRONG_USAGE = 1, 2
 _AT_ONCE = 5_000
 _REPORT_EVERY = 0.2
 
@@ -31,14 +32,10 @@ def command(arguments: Sequence[str]) -> int:
     try:
         paths = files(options.paths)
         destination = _destination(options, registry)
-    except (ValueError, TypeError) as error:
-        return _say(str(error), _WRONG_USAGE)
-    except ModuleNotFoundError as error:
-        return _say(str(error), _WRONG_USAGE)
-    except OSError as error:
-        return _say(f"{error.filename}: {error.strerror}", _WRONG_USAGE)
+    except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
+        return fail("replay", reason(error), WRONG_USAGE)
     if not paths:
-        return _say(f"there are no *.jsonl files in {', '.join(map(str, options.paths))}", _WRONG_USAGE)
+        return fail("replay", f"there are no *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE)
     replay = _Replay(destination, options.timeout, delete=options.delete)
     try:
         for path in paths:
@@ -126,7 +123,7 @@ class _Replay:
         sys.stderr.write(
             f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{skipped}\n"
         )
-        return 0 if self.good else _FAILED
+        return 0 if self.good else FAILED
 
 
 def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
@@ -137,8 +134,7 @@ def _destination(options: argparse.Namespace, registry: Registry) -> Destination
         from tachograph.influx_target import InfluxTarget
         from tachograph.influxdb import InfluxDB
 
-        named = {"host": options.host, "port": options.port, "database": options.database, "org": options.org}
-        target = InfluxTarget.read(os.environ, **named, batch_size=_AT_ONCE)
+        target = InfluxTarget.read(os.environ, **influxdb(options), batch_size=_AT_ONCE)
         if target is None:
             raise ValueError("--host or INFLUXDB_HOST must say where InfluxDB listens")
         return InfluxDB(target, registry, spool_limit=0, pace=rests)
@@ -160,27 +156,18 @@ def _destination(options: argparse.Namespace, registry: Registry) -> Destination
     )
 
 
-def _say(why: str, code: int) -> int:
-    sys.stderr.write(f"tachograph replay: {why}\n")
-    return code
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph replay",
-        description="Send the events of files to an exporter: of a spool, of the exporter 'jsonl', or of 'tachograph "
+    made = parser(
+        "replay",
+        "Send the events of files to an exporter: of a spool, of the exporter 'jsonl', or of 'tachograph "
         "export --format jsonl'. Nothing is deleted unless it is asked for.",
-        allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("paths", nargs="+", type=Path, metavar="FILE|FOLDER", help="a folder stands for the *.jsonl files in it")
     add("--to", required=True, choices=["influxdb", "otlp", "console", "jsonl"], help="the exporter")
     add("--delete", action="store_true", help="delete each file once everything in it has arrived")
-    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="to wait for an answer (default 60)")
-    add("--host", help="of InfluxDB (default: INFLUXDB_HOST); the token is read from INFLUXDB_TOKEN only")
-    add("--port", help="of InfluxDB (default: INFLUXDB_PORT, else 8086)")
-    add("--database", help="of InfluxDB, or its bucket (default: INFLUXDB_DATABASE, else tplr)")
-    add("--org", help="of InfluxDB (default: INFLUXDB_ORG, else tplr)")
+    add("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="to wait for an answer (default 60)")
+    add_influxdb(made)
     add("--endpoint", metavar="URL", help="of OTLP (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
     add("--output", type=Path, metavar="FILE", help="the file that 'jsonl' appends to")
-    return parser
+    return made

@@ -9,18 +9,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tachograph.command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
 from tachograph.runs.listing import listing, shown, size_of
 
-_FAILED, _WRONG_USAGE = 1, 2
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def command(arguments: Sequence[str]) -> int:
     """List, show or prune runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         if options.what == "show":
             return _show(options)
@@ -28,9 +27,7 @@ def command(arguments: Sequence[str]) -> int:
             return _prune(options)
         sys.stdout.write(listing(listed(options.store)))
     except (LookupError, OSError) as error:
-        named = isinstance(error, OSError) and error.filename
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and named else error.args[0]
-        return _fail(str(why), _WRONG_USAGE)
+        return fail("runs", reason(error), WRONG_USAGE)
     return 0
 
 
@@ -38,13 +35,13 @@ def _show(options: argparse.Namespace) -> int:
     run = opened(options.run, options.store)
     sys.stdout.write(shown(run))
     if run.damage:
-        return _fail(f"{run.path} is damaged: {run.damage[0]}", _FAILED)
+        return fail("runs", f"{run.path} is damaged: {run.damage[0]}", FAILED)
     return 0
 
 
 def _prune(options: argparse.Namespace) -> int:
     if options.older_than is options.keep is options.max_size is None:
-        return _fail("say which runs shall go: --older-than, --keep or --max-size", _WRONG_USAGE)
+        return fail("runs", "say which runs shall go: --older-than, --keep or --max-size", WRONG_USAGE)
     rules = {"older": options.older_than, "keep": options.keep, "size": options.max_size}
     gone = superfluous(listed(options.store), time.time_ns(), **rules)
     if not gone:
@@ -52,13 +49,13 @@ def _prune(options: argparse.Namespace) -> int:
         return 0
     sys.stdout.write(listing(gone))
     if not options.yes and not _agreed(gone):
-        return _WRONG_USAGE
+        return WRONG_USAGE
     return _delete(gone)
 
 
 def _agreed(gone: Sequence[Summary]) -> bool:
     if not sys.stdin.isatty():
-        _fail("nobody is there to be asked whether to delete these runs: give --yes", _WRONG_USAGE)
+        fail("runs", "nobody is there to be asked whether to delete these runs: give --yes", WRONG_USAGE)
         return False
     many = f"{len(gone)} run{'s' * (len(gone) > 1)}, {size_of(sum(each.size for each in gone))}"
     sys.stdout.write(f"Delete {many}? [y/N] ")
@@ -69,10 +66,10 @@ def _agreed(gone: Sequence[Summary]) -> bool:
 def _delete(gone: Sequence[Summary]) -> int:
     stays = {each.path: why for each in gone if (why := _why_it_stays(each))}
     for path, why in stays.items():
-        _fail(f"{path}: {why}", _FAILED)
+        fail("runs", f"{path}: {why}", FAILED)
     size = size_of(sum(each.size for each in gone if each.path not in stays))
     sys.stdout.write(f"deleted: {len(gone) - len(stays)}, {size}\n")
-    return _FAILED if stays else 0
+    return FAILED if stays else 0
 
 
 def _why_it_stays(run: Summary) -> str:
@@ -83,16 +80,9 @@ def _why_it_stays(run: Summary) -> str:
         return str(error.strerror)
 
 
-def _fail(why: str, code: int) -> int:
-    sys.stderr.write(f"tachograph runs: {why}\n")
-    return code
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph runs", description="The runs that hubs have recorded on this machine.", allow_abbrev=False
-    )
-    commands = parser.add_subparsers(dest="what", metavar="COMMAND", required=True)
+    parsed = parser("runs", "The runs that hubs have recorded on this machine.")
+    commands = parsed.add_subparsers(dest="what", metavar="COMMAND", required=True)
     about = {"list": "list them, the oldest first", "show": "show one", "prune": "delete those that are not needed"}
     made = {name: commands.add_parser(name, help=line, allow_abbrev=False) for name, line in about.items()}
     for each in made.values():
@@ -103,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep", type=_count, metavar="N", help="all but the N newest")
     add("--max-size", type=_size, metavar="SIZE", help="the oldest, until the others take no more: 10G, 500M")
     add("--yes", action="store_true", help="do not ask")
-    return parser
+    return parsed
 
 
 def _age(given: str) -> float:

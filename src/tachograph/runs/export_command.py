@@ -12,12 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
+from tachograph.command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, write_csv, write_jsonl
 from tachograph.runs.recorded import Point
 from tachograph.runs.run import Run
-
-_FAILED, _WRONG_USAGE = 1, 2
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -27,7 +26,7 @@ def command(arguments: Sequence[str]) -> int:
         run = opened(options.run, options.store)
         points = _points(run, options.metric)
     except (LookupError, OSError) as error:
-        return _fail(_said(error), _WRONG_USAGE)
+        return fail("export", reason(error), WRONG_USAGE)
     try:
         with _output(options.output) as out:
             if options.format == "csv":
@@ -36,12 +35,12 @@ def command(arguments: Sequence[str]) -> int:
                 write_jsonl(lines(run, points, everything=not options.metric), out)
     except BrokenPipeError:  # who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FAILED
+        return FAILED
     except OSError as error:
-        return _fail(_said(error), _FAILED)
+        return fail("export", reason(error), FAILED)
     if run.damage:
         more = f" (and {len(run.damage) - 1} more)" if len(run.damage) > 1 else ""
-        return _fail(f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", _FAILED)
+        return fail("export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
     return 0
 
 
@@ -61,28 +60,12 @@ def _output(path: Path | None) -> Iterator[TextIO]:
         yield out
 
 
-def _said(error: Exception) -> str:
-    """Return an error in one line, with the file that it is about."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error.args[0] if error.args else error)
-
-
-def _fail(why: str, code: int) -> int:
-    sys.stderr.write(f"tachograph export: {why}\n")
-    return code
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph export",
-        description="Write every point of a run's journal, as exact as it was recorded.",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
+    made = parser("export", "Write every point of a run's journal, as exact as it was recorded.")
+    add = made.add_argument
     add("run", metavar="RUN", help="the run's id; 'tachograph runs list' shows them")
     add("--format", choices=["csv", "jsonl"], default="csv", help="jsonl has definitions and events, too (default csv)")
     add("--metric", action="append", metavar="NAME", help="points of this metric only; may be given more than once")
     add("--output", type=Path, metavar="FILE", help="where to write it (default: standard output)")
     add("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
-    return parser
+    return made

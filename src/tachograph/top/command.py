@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tachograph.command_line import FAILED, WRONG_USAGE, fail, parser
 from tachograph.environment import clean, text
 from tachograph.top.asking import TOKEN, Asking
 from tachograph.top.picture import Picture
@@ -19,7 +20,6 @@ from tachograph.top.source import Away, Refused, Source
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
 HUB = "TACHOGRAPH_HUB"
-_FAILED, _WRONG_USAGE = 1, 2
 _WIDTH = 120  # of what is written where there is no terminal
 _LEAST, _MOST = 0.1, 3600.0
 
@@ -30,11 +30,11 @@ def command(arguments: Sequence[str]) -> int:
     try:
         from rich.text import Text  # noqa: F401 - it is there, or this is not for this machine
     except ModuleNotFoundError:
-        return _fail("rich is missing: pip install 'tachograph[top]'", _WRONG_USAGE)
+        return _fail("rich is missing: pip install 'tachograph[top]'", WRONG_USAGE)
     try:
         source = _source(options)
     except ValueError as error:
-        return _fail(str(error), _WRONG_USAGE)
+        return _fail(str(error), WRONG_USAGE)
     return _shown(source, options)
 
 
@@ -65,15 +65,15 @@ def _shown(source: Source, options: argparse.Namespace) -> int:
         from tachograph.top.screen import Screen
 
         Screen(source, picture, interval=options.interval, by_rank=options.ranks).show()
-        return _fail(picture.refused, _WRONG_USAGE) if picture.refused else 0
+        return _fail(picture.refused, WRONG_USAGE) if picture.refused else 0
     try:
         source.fill(picture)
     except Refused as error:
-        return _fail(str(error), _WRONG_USAGE)
+        return _fail(str(error), WRONG_USAGE)
     except Away as error:
-        return _fail(str(error), _FAILED)
+        return _fail(str(error), FAILED)
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # the border to another version's answers
-        return _fail(f"what {source.where} says is not understood: {type(error).__name__}: {error}", _FAILED)
+        return _fail(f"what {source.where} says is not understood: {type(error).__name__}: {error}", FAILED)
     finally:
         source.close()
     return _print(source, picture, by_rank=options.ranks)
@@ -91,7 +91,7 @@ def _print(source: Source, picture: Picture, *, by_rank: bool) -> int:
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     except BrokenPipeError:  # who reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FAILED
+        return FAILED
     return 0
 
 
@@ -104,18 +104,16 @@ def _never_fails(stream: object) -> None:
 def _fail(why: str, code: int) -> int:
     from tachograph.top.legible import legible
 
-    sys.stderr.write(f"tachograph top: {legible(why, 1000)}\n")
-    return code
+    return fail("top", legible(why, 1000), code)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tachograph top",
-        description="Show a run in this terminal, live: progress, metrics, functions, events, and what was lost.",
-        epilog=f"Beyond loopback a hub wants its token: set {TOKEN}.",
-        allow_abbrev=False,
+    made = parser(
+        "top",
+        "Show a run in this terminal, live: progress, metrics, functions, events, and what was lost.",
+        f"Beyond loopback a hub wants its token: set {TOKEN}.",
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("url", nargs="?", metavar="URL", help=f"of the hub (default: {HUB}, else {DEFAULT_HUB})")
     add("--run", metavar="ID", help="the run's id (default: the hub's own, else the newest)")
     add("--store", type=Path, metavar="DIR", help="read from this store instead: no hub is needed")
@@ -124,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--interval", type=_seconds, default=2.0, metavar="S", help="seconds between two drawings (default %(default)g)"
     )
-    return parser
+    return made
 
 
 def _seconds(given: str) -> float:
