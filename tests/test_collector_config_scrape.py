@@ -37,6 +37,7 @@ for number in range(40):
     tachograph.put_metric("load.duration.ms", number, "g")
 sys.stdin.read()
 """
+HISTOGRAMS = ("step_seconds", "load_duration_milliseconds")
 Series = frozenset[tuple[str, str]]
 
 
@@ -117,8 +118,17 @@ def shown(collector: Collector, *, across: bool = False) -> dict[Series, float]:
     """Return what a collector shows once both ranks, and what is made of them together, are there."""
 
     def complete() -> bool:
-        names = [dict(one)["__name__"] for one in series(collector.page())]
-        return names.count("step_seconds_count") == 2 and (not across or any(map(is_across, names)))
+        found = {
+            (dict(one)["__name__"], dict(one).get("dl_rank")): value for one, value in series(collector.page()).items()
+        }
+        counts = {(name, rank): value for (name, rank), value in found.items() if name.endswith("s_count")}
+        each = [counts.get((f"{name}_count", str(rank))) for name in HISTOGRAMS for rank in (0, 1)]
+        together = [value for (name, _), value in counts.items() if is_across(name)]
+        return (
+            set(each) == {40}
+            and all(value == 80 for value in together)
+            and (not across or any(is_across(name) for name, _ in found))
+        )
 
     wait_until(complete, 60, lambda: (collector.page(), collector.server.log()[-2000:]))
     return series(collector.page())
