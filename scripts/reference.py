@@ -69,9 +69,16 @@ def page() -> str:
     for title, groups in _PARTS:
         rows = [metric for metric in own_metrics.ALL if metric.group in groups]
         parts.append(f"## {title}\n\n" + _table(_line(*row[1:5], row.attributes) for row in rows))
+    parts.append("## Why something was dropped\n\n" + _reasons())
     for title, tables in _TABLES:
         parts.append(f"## {title}\n\n" + _table(_of_tables(tables)))
     return "\n".join([*parts, _TAIL])
+
+
+def _reasons() -> str:
+    said = "The values of `reason` on `tachograph_dropped_total`; the log says the first of each kind.\n\n"
+    rows = "".join(f"| `{reason}` | {what} |\n" for reason, what in own_metrics.REASONS.items())
+    return said + "| reason | what |\n|---|---|\n" + rows
 
 
 def _of_tables(tables: Iterable[Iterable[object]]) -> Iterator[str]:

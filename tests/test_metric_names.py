@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from tachograph.own_metrics import REASONS, Reason
 
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN: set[str] = runpy.run_path(str(ROOT / "scripts" / "dashboards" / "instruments.py"))["names"]()
@@ -32,6 +35,11 @@ def test_the_reference_is_what_the_code_says() -> None:
     """docs/metrics.md is as ``python scripts/reference.py`` makes it now."""
     page = runpy.run_path(str(ROOT / "scripts" / "reference.py"))["page"]
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page()
+
+
+def test_every_reason_is_explained() -> None:
+    """Whoever sees a reason on the page finds it in the reference."""
+    assert set(REASONS) == set(get_args(Reason))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tachograph.own_metrics import Reason
 from tachograph.registry import Registry
 
 LIMIT_BYTES = 64 * 2**20
@@ -195,7 +196,8 @@ class Outbox:
 
     def _deliver(self, parcel: _Parcel) -> bool:
         """Send one parcel, or lose it; False where the end came first."""
-        reason = why = ""
+        reason: Reason | None = None
+        why = ""
         while self._wait_for_turn():
             began = self._clock()
             try:
@@ -217,7 +219,7 @@ class Outbox:
             if reason != "unreachable":
                 self._attempts = 0
             with self._changed:
-                self._finish(parcel, lost=bool(reason))
+                self._finish(parcel, lost=reason is not None)
                 self._changed.notify_all()
             return True
         return False
@@ -256,7 +258,7 @@ class Outbox:
         self._finished += 1
         self._lost += lost
 
-    def _report(self, parcel: _Parcel, reason: str, why: str) -> None:
+    def _report(self, parcel: _Parcel, reason: Reason, why: str) -> None:
         self._registry.count_dropped(reason, self.destination, parcel.items)
         self._say_once(reason, f"data was lost ({reason}; further losses are counted): {why}")
 

@@ -6,7 +6,8 @@ and units follow the OpenTelemetry semantic conventions ("Metrics semantic conve
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from tachograph.naming import Kind
 
@@ -48,6 +49,62 @@ DROPPED = _ours(
     "What was not recorded or not delivered, by reason.",
     *("reason", "destination"),
 )
+Reason = Literal[
+    "no_number",
+    "negative",
+    "nonfinite",
+    "overflow",
+    "max_samples",
+    "throttled",
+    "closed",
+    "empty",
+    "name_conflict",
+    "exponential_histogram",
+    "not_exportable",
+    "encoding",
+    "not_installed",
+    "queue_full",
+    "unreachable",
+    "rejected",
+    "shutdown",
+    "spool_full",
+    "damaged",
+    "newer",
+    "replay_rate",
+    "replay_late",
+    "replay_negative",
+    "cardinality",
+    "malformed",
+    "no_value",
+]
+REASONS: Mapping[Reason, str] = {
+    "no_number": "What was recorded is no number: its `__float__` or `item` is missing, or raised.",
+    "negative": "A negative value would have made a counter go backwards.",
+    "nonfinite": "NaN or an infinity came where there is no such number: in InfluxDB's line protocol, in a sum.",
+    "overflow": "Values came faster than they could be added up, or those on a device never arrived.",
+    "max_samples": "A `Stat` had its `max_samples` before its window ended: torch.monitor's rule.",
+    "throttled": "Points of `progress()` in a loop that begins anew more often than is of use.",
+    "closed": "A point came after `close()` of its `MetricsLogger`.",
+    "empty": "A point had no field that could be written.",
+    "name_conflict": "A metric has the name of another one of another kind; the later one is left out.",
+    "exponential_histogram": "An SDK's exponential histogram: Prometheus' text format has none.",
+    "not_exportable": "An SDK's metric that the Prometheus exporter refuses.",
+    "encoding": "It could not be encoded for this destination.",
+    "not_installed": "A package is missing that a destination needs: `tachograph[influxdb]`.",
+    "queue_full": "More waited than there is room for: the destination is away or too slow.",
+    "unreachable": "The destination did not answer, or asked for patience, until the time for it was up.",
+    "rejected": "The destination refused it; the log says what it answered.",
+    "shutdown": "The process ended before it was delivered.",
+    "spool_full": "The disk's share for what waits for InfluxDB is used up; the oldest goes.",
+    "damaged": "A line of the spool cannot be read.",
+    "newer": "A later version of Tachograph has written it.",
+    "replay_rate": "More values than can be handed on one by one to your own SDK; its histogram lacks them.",
+    "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
+    "replay_negative": "Negative values, which an SDK's histogram does not take.",
+    "cardinality": "The hub has no room for one more series of this metric.",
+    "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
+    "no_value": "A data point came to the hub without a value.",
+}
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
 EXPORT_DURATION = _ours(

@@ -26,6 +26,7 @@ from tachograph.own_metrics import (
     NONFINITE,
     OWN_GROUP,
     OwnMetric,
+    Reason,
 )
 from tachograph.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
 from tachograph.switch import switch
@@ -208,7 +209,7 @@ class Registry:
             found = self.groups.setdefault(name, made)
         return found
 
-    def count_dropped(self, reason: str, destination: str, count: int = 1) -> None:
+    def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
         """Count what was given up: exported as ``tachograph.dropped``."""
         self._dropped.record(count, {"reason": reason, "destination": destination})
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tachograph.accumulators import Distribution
 from tachograph.instrument import FOLD_WAIT
+from tachograph.own_metrics import Reason
 from tachograph.points import Attributes
 from tachograph.values import Number, as_float, fits_int64
 
@@ -48,7 +49,7 @@ class Source:
         if self.distribution.tap is self.tap:
             self.distribution.tap = ignore
 
-    def take(self, lost: Counter[str], pace: Callable[[], None]) -> list[Number]:
+    def take(self, lost: Counter[Reason], pace: Callable[[], None]) -> list[Number]:
         """Return the values that came since the last time and can be replayed; count the others in ``lost``."""
         values: list[Number] = []
         while self.chunks:
@@ -111,7 +112,7 @@ class Replay:
         """Forget every distribution, as a forked child does."""
         self._sources = {}
 
-    def drain(self, record: Record, pace: Callable[[], None], deadline: float | None = None) -> Counter[str]:
+    def drain(self, record: Record, pace: Callable[[], None], deadline: float | None = None) -> Counter[Reason]:
         """Hand over what has come since the last time, and return how many values were not, by reason.
 
         ``replay_rate``: more than 2,000 values a second (an evenly spaced sample is replayed); ``replay_late``: folded
@@ -122,7 +123,7 @@ class Replay:
             pace: called between slices of less than a millisecond.
             deadline: on the clock; then everything is replayed that can be until there, whatever the rate.
         """
-        lost: Counter[str] = Counter()
+        lost: Counter[Reason] = Counter()
         backlog: list[tuple[dict[str, Any], list[Number]]] = []
         for source in list(self._sources.values()):
             source.distribution.fold(wait=FOLD_WAIT)

@@ -75,13 +75,21 @@ def read(value: object) -> Number | Pending:
     device = getattr(value, "device", None)
     kind = getattr(device, "type", "cpu")
     if kind == "cuda":
-        return _from_cuda(value)
+        return Pending(*leave_device(value))
     if kind != "cpu":
         raise RuntimeError(f"a tensor on {device} cannot be read without waiting for it: record .item() yourself")
     return plain(item())
 
 
-def _from_cuda(tensor: Any) -> Pending:
+def leave_device(tensor: Any) -> tuple[Any, Any]:
+    """Begin to copy a CUDA tensor into pinned memory, on its stream: nothing waits for the device.
+
+    Returns:
+        The copy, and the event that says when it is there.
+
+    Raises:
+        RuntimeError: a CUDA graph is being captured.
+    """
     torch: Any = sys.modules["torch"]
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph is being captured: a value cannot leave it")
@@ -90,7 +98,7 @@ def _from_cuda(tensor: Any) -> Pending:
     host.copy_(source, non_blocking=True)
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(source.device))
-    return Pending(host, event)
+    return host, event
 
 
 def is_finite(value: Number) -> bool:

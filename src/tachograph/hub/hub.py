@@ -25,7 +25,7 @@ from tachograph.hub.processes import SECOND, Lost, life
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.own_metrics import HUB, OWN_GROUP
+from tachograph.own_metrics import HUB, OWN_GROUP, Reason
 from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import Registry
 
@@ -99,7 +99,7 @@ class Hub:
     def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> int:
         """Take metrics; return how many data points were rejected. The hub's ``own`` do not count as received."""
         now = self._clock()
-        rejected: Counter[str] = Counter()
+        rejected: Counter[Reason] = Counter()
         points = 0
         with self._lock:
             for resource in request.resource_metrics:
@@ -123,7 +123,7 @@ class Hub:
         self._reject(rejected)
         return sum(rejected.values())
 
-    def _reject(self, rejected: Counter[str]) -> None:
+    def _reject(self, rejected: Counter[Reason]) -> None:
         for reason, count in rejected.items():
             self._totals["dropped"] += count
             self.registry.count_dropped(reason, "hub", count)

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -21,6 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from tachograph.hub.buckets import Buckets
 from tachograph.hub.series import Series, Shape
+from tachograph.own_metrics import Reason
 from tachograph.points import Attributes, AttributeValue
 from tachograph.spread import Exemplar
 
@@ -57,7 +58,7 @@ class Lane:
         self._by_bytes: dict[tuple[bytes, ...], Series] = {}
         self.by_attributes: dict[str, Series] = {}
 
-    def take(self, metric: Metric, data: str, writer: Hashable, now: int) -> dict[str, int]:
+    def take(self, metric: Metric, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take the points of a metric, and return how many were rejected by reason.
 
         Args:
@@ -70,7 +71,7 @@ class Lane:
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
         read, by_bytes = _READ[data], self._by_bytes
         cumulative = self.shape in ("counter", "histogram")
-        rejected: dict[str, int] = {}
+        rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
             attributes = point.attributes
             key = tuple([each.SerializeToString() for each in attributes]) if attributes else ()
@@ -83,7 +84,8 @@ class Lane:
             value = read(point, series)
             if value.__class__ is str:
                 if value:
-                    rejected[value] = rejected.get(value, 0) + 1
+                    reason = cast("Reason", value)
+                    rejected[reason] = rejected.get(reason, 0) + 1
                 continue
             series.seen = now
             if delta:
@@ -156,7 +158,7 @@ def _number(point: NumberDataPoint, series: Series) -> Any:
     value = point.as_double if kind == "as_double" else point.as_int
     if series.shape != "gauge":
         if value - value:  # neither NaN nor an infinity can be added to
-            return "not_finite"
+            return "nonfinite"
         if value < 0 and series.shape == "counter":
             return "negative"
     return value
@@ -168,7 +170,7 @@ def _histogram(point: HistogramDataPoint, series: Series) -> Any:
     counts = tuple(point.bucket_counts)
     total = point.sum
     if total - total:
-        return "not_finite"
+        return "nonfinite"
     if point.exemplars:
         series.exemplars = tuple(map(_exemplar, point.exemplars))
     if len(counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
@@ -192,7 +194,7 @@ def _without_bounds(point: ExponentialHistogramDataPoint | SummaryDataPoint, ser
     if point.flags & NO_VALUE:
         return ""
     total = point.sum
-    return "not_finite" if total - total else Buckets(point.count, total, (), ())
+    return "nonfinite" if total - total else Buckets(point.count, total, (), ())
 
 
 def _exemplar(found: Any) -> Exemplar:

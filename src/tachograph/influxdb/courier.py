@@ -19,6 +19,7 @@ from tachograph.influxdb.patience import Patience
 from tachograph.influxdb.server import TIMEOUT, Server
 from tachograph.influxdb.spool import Spool
 from tachograph.influxdb.spooling import EVENTS, keep
+from tachograph.own_metrics import Reason
 
 _MANY = 5_000  # points that wait while the server is away
 _FULL = 0.9
@@ -294,13 +295,13 @@ class Courier:
     def _allowance(self) -> float:
         return TIMEOUT if self._deadline is None else max(self._deadline - self._clock(), 0.001)
 
-    def _lose(self, count: int, reason: str, why: str, *, own: bool = True) -> None:
+    def _lose(self, count: int, reason: Reason, why: str, *, own: bool = True) -> None:
         self._losses.count(count, reason, why)
         with self._changed:
             self._settled += count if own else 0
             self._lost += 1
             self._changed.notify_all()
 
-    def lose_kept(self, count: int, reason: str, own: bool) -> None:
+    def lose_kept(self, count: int, reason: Reason, own: bool) -> None:
         """Count what the spool has given up."""
         self._lose(count, reason, "the disk's share for what waits is full", own=own)

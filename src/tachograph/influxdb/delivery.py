@@ -11,6 +11,7 @@ from tachograph.influxdb.line import Line, line
 from tachograph.influxdb.server import BadLines
 from tachograph.journal import LogEvent
 from tachograph.outbox import Retry
+from tachograph.own_metrics import Reason
 
 _PACE_EVERY = 8
 
@@ -28,7 +29,7 @@ class Lost(NamedTuple):
     """So many were lost, and why."""
 
     points: int
-    reason: str
+    reason: Reason
     why: str
 
 
@@ -63,7 +64,7 @@ class Delivery:
         """Tell whether anything was lost that could have been written."""
         return any(lost.reason not in ("nonfinite", "empty") for lost in self.lost)
 
-    def lose(self, count: int, reason: str, why: str) -> None:
+    def lose(self, count: int, reason: Reason, why: str) -> None:
         """Note that points were lost."""
         self.settled += count
         self.lost.append(Lost(count, reason, why))

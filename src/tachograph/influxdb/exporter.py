@@ -24,6 +24,7 @@ from tachograph.influxdb.server import Server
 from tachograph.influxdb.spool import Spool
 from tachograph.journal import LogEvent
 from tachograph.outbox import LIMIT_BYTES
+from tachograph.own_metrics import Reason
 from tachograph.pace import Pace
 from tachograph.point import EVENT_NAME, Point
 from tachograph.registry import Registry
@@ -145,7 +146,7 @@ class InfluxDB:
     def _lose(self, count: int, why: str) -> None:
         self._losses.count(count, "encoding", why)
 
-    def _lose_kept(self, count: int, reason: str, own: bool) -> None:
+    def _lose_kept(self, count: int, reason: Reason, own: bool) -> None:
         self._courier.lose_kept(count, reason, own)
 
 

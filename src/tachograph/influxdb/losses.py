@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from tachograph.own_metrics import Reason
 from tachograph.registry import Registry
 
 NAME = "influxdb"
@@ -22,7 +23,7 @@ class Losses:
         self._registry = registry
         self._said: set[str] = set()
 
-    def count(self, count: int, reason: str, why: str) -> None:
+    def count(self, count: int, reason: Reason, why: str) -> None:
         """Count points, or fields, that are lost."""
         self._registry.count_dropped(reason, NAME, count)
         self.say(reason, f"data was lost ({reason}; further losses are counted): {why}")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tachograph.influxdb.spooled import records
+from tachograph.own_metrics import Reason
 
 _SEGMENT = 4 * 2**20
 _AT_ONCE = 2**16
@@ -100,7 +101,7 @@ class Spool:
     """
 
     def __init__(
-        self, folder: Path, limit: int, lose: Callable[[int, str, bool], None], pace: Callable[[], None]
+        self, folder: Path, limit: int, lose: Callable[[int, Reason, bool], None], pace: Callable[[], None]
     ) -> None:
         self.folder = folder
         self.limit = limit

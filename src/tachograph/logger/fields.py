@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tachograph.values import Number, Pending, as_float, fits_int64, read
+from tachograph.values import Number, Pending, as_float, fits_int64, leave_device, read
 
 ELEMENTS = 4096  # of an array or tensor that counts as a list of numbers; a larger one becomes a string
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.0005, 0.02
@@ -110,16 +109,9 @@ def _of_array(value: Any) -> Field:
 
 
 def _from_cuda(tensor: Any) -> Field:
-    torch: Any = sys.modules["torch"]
     if tensor.numel() > ELEMENTS:
         return f"<{type(tensor).__name__} of {tensor.numel()} elements on {tensor.device}>"
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("a CUDA graph is being captured: a value cannot leave it")
-    source = tensor.detach()
-    host = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
-    host.copy_(source, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(source.device))
+    host, event = leave_device(tensor)
     return Arriving(event.query, lambda: host)
 
 

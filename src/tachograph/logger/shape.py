@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tachograph.instrument import Record, nothing
 from tachograph.logger.fields import Arriving, Field, Plain, Statistics, field
+from tachograph.own_metrics import Reason
 from tachograph.point import FIELDS, MEASUREMENT, TAGS, Point
 from tachograph.points import encodable
 from tachograph.registry import Registry
@@ -70,7 +71,7 @@ class Origin:
             self._said.add(what)
             _log.warning(what, *args)
 
-    def lose(self, reason: str, what: str, *args: object) -> None:
+    def lose(self, reason: Reason, what: str, *args: object) -> None:
         """Count something that was not recorded, and say so once."""
         self.registry.count_dropped(reason, "logger")
         self.say(what, *args)

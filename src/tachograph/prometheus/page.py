@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tachograph.own_metrics import Reason
 from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.prometheus.family import Family, families
 from tachograph.prometheus.format import Format
@@ -110,7 +111,7 @@ class Page:
         """Count a series that has the name and the labels of another one; ``which`` tells it from all others."""
         self._conflict(name, f"has two series with the labels {{{labels}}}", which=which)
 
-    def _left_out(self, reason: str, name: str) -> None:
+    def _left_out(self, reason: Reason, name: str) -> None:
         key = (name, reason)
         if key not in self._conflicts and len(self._conflicts) < _CONFLICTS_KEPT:
             self._conflicts.add(key)

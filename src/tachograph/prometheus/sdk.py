@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tachograph.own_metrics import Reason
 from tachograph.registry import Registry
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class SdkFamily(NamedTuple):
         return sum(sample.suffix in ("", "_count") for sample in self.samples)
 
 
-def sdk_families(data: MetricsData, registry: Registry, left_out: Callable[[str, str], None]) -> Iterator[SdkFamily]:
+def sdk_families(data: MetricsData, registry: Registry, left_out: Callable[[Reason, str], None]) -> Iterator[SdkFamily]:
     """Yield the families of SDK metrics; what cannot be shown is left out.
 
     Args:
