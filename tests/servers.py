@@ -6,9 +6,11 @@ one is missing the test is skipped and says so; where ``CI`` is set it fails.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -43,11 +45,18 @@ class Server:
         return self.log_path.read_text(errors="replace")
 
 
+# Below what Linux gives to whoever asks for any port: no connection is made from one of these meanwhile.
+_PORTS = iter(random.sample(range(16_384, 32_768), 16_384))
+
+
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of 127.0.0.1 on which nothing listens now, each time another one."""
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 def find(program: str, major: int | None = None) -> str:
@@ -214,7 +223,20 @@ def exported_series(base: str, match: str = '{__name__!=""}') -> list[dict[str, 
         pass
     query = urllib.parse.urlencode({"match[]": match, "reduce_mem_usage": "1"})
     with urllib.request.urlopen(f"{base}/api/v1/export?{query}", timeout=60) as response:
-        return [json.loads(line) for line in response.read().splitlines()]
+        lines = [json.loads(line) for line in response.read().splitlines()]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:  # one for each block that holds some of a series
+        found.setdefault(json.dumps(line["metric"], sort_keys=True), []).append(line)
+    return [_joined(blocks) for blocks in found.values()]
+
+
+def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    samples = sorted(pair for block in blocks for pair in zip(block["timestamps"], block["values"], strict=True))
+    return {
+        "metric": blocks[0]["metric"],
+        "timestamps": [time for time, _ in samples],
+        "values": [value for _, value in samples],
+    }
 
 
 _INFLUXDB1 = """

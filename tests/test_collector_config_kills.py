@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 
-from collectors import PROMETHEUS, Ports, agent, gateway
+from collectors import PROMETHEUS, TOKEN, Ports, agent, gateway
 from programs import events
 from servers import api, find, free_port, wait_until
 from tachograph.batch import Batch
@@ -115,3 +115,51 @@ def test_prometheus_and_the_agent_may_be_killed(tmp_path: Path) -> None:
         wait_until(lambda: len(events(through.file)) >= sender.events, 30, through.server.log)
         seen = [record["attributes"]["tachograph.seq"] for record in events(through.file)]
         assert sorted(seen) == list(range(1, sender.events + 1))
+
+
+def test_long_events_wait_for_a_gateway_that_is_away(tmp_path: Path) -> None:
+    """What an agent makes of many long events after an outage is no larger than a gateway takes: each arrives, once."""
+    ports = Ports.free()
+    for name in ("agent", "gateway"):
+        (tmp_path / name).mkdir()
+    journal, total = Journal(Registry(), limit=3000), 3000
+    with ExitStack() as stack:
+        near = stack.enter_context(agent(tmp_path / "agent", ports.http))
+        where = OtlpSettings("logs", "http/protobuf", f"http://127.0.0.1:{near.http}/v1/logs")
+        exporter = OtlpExporter({"logs": where}, Registry())
+        for number in range(total):
+            journal.append("raised", time.time_ns(), {"traceback": f"{number:>12,}\n" * 1000})
+        while found := journal.drain(200):
+            exporter(Batch([], None, [], {"service.name": "train"}, time.time_ns(), found))
+            assert exporter.flush(30)
+        exporter.close(1)
+        far = stack.enter_context(gateway(tmp_path / "gateway", ports=ports))
+        # The file is put aside at 100 MB; 39 MB come.
+        wait_until(lambda: len(events(far.file)) >= total, 60, near.server.log)
+        assert sorted(record["attributes"]["tachograph.seq"] for record in events(far.file)) == [*range(1, total + 1)]
+
+
+@pytest.mark.parametrize(("layer", "variables"), [("influxdb", ["INFLUXDB"]), ("hub", ["HUB"])])
+def test_a_destination_that_is_away_holds_up_no_other(layer: str, variables: list[str], tmp_path: Path) -> None:
+    """With InfluxDB or the hub away for 1,500 requests, all that comes is on the gateway's page and in its file."""
+    env = {**dict.fromkeys(variables, f"http://127.0.0.1:{free_port()}"), "HUB_TOKEN": "t"}
+    with gateway(tmp_path, f"gateway-{layer}", **env) as through:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        registry, journal = Registry(), Journal(Registry())
+        signals: tuple[Signal, ...] = ("metrics", "logs")
+        base = f"http://127.0.0.1:{through.http}/v1/"
+        settings = {
+            signal: OtlpSettings(signal, "http/protobuf", base + signal, headers=tuple(headers.items()))
+            for signal in signals
+        }
+        exporter, total = OtlpExporter(settings, Registry()), 1500
+        counter = registry.group("g").instrument("save.success")
+        for _ in range(total):
+            counter.record(1)
+            journal.append("saved", time.time_ns(), {})
+            (metric,) = (metric for metric in registry.collect() if metric.name == "save.success")
+            exporter(Batch([metric], None, [], {"service.name": "train"}, time.time_ns(), journal.drain()))
+            assert exporter.flush(10)
+        exporter.close(1)
+        wait_until(lambda: through.values("train").get("save_success_total") == total, 30, through.server.log)
+        wait_until(lambda: len(events(through.file)) == total, 30, through.server.log)

@@ -84,9 +84,9 @@ def slurm(folder: Path, **more: str) -> dict[str, str]:
     return environment(folder, **{**job, **more})
 
 
-def node(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def node(folder: Path, *, job: str = SAYS, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the script of one node, with a stand-in for the job; an empty string takes a variable away."""
-    path = programs(folder / "bin", tachograph=SAYS, torchrun=SAYS)
+    path = programs(folder / "bin", tachograph=job, torchrun=SAYS)
     ports = Ports.free().environment()
     given = {"GATEWAY": f"http://127.0.0.1:{free_port()}", "GATEWAY_TOKEN": TOKEN, "OTELCOL": find("otelcol")}
     env = slurm(folder, PATH=path, HEAD_NODE="127.0.0.1", SLURMD_NODENAME="n1", **{**ports, **given, **more})
@@ -156,6 +156,18 @@ def test_a_job_of_two_nodes_arrives_at_the_gateway(tmp_path: Path) -> None:
         hosts = {labels["host_name"] for name, labels, _ in collector.samples("program") if name == "target_info"}
         assert hosts == set(NODES)
     assert list((tmp_path / "node").iterdir()) == []
+
+
+@pytest.mark.otelcol
+def test_a_job_does_not_get_the_token(tmp_path: Path) -> None:
+    """A token that is in a file is for the agent alone; ranks export every five seconds, and observe the hardware."""
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    prints = "#!/usr/bin/env bash\nenv\n"
+    done = node(tmp_path, job=prints, GATEWAY_TOKEN="", GATEWAY_TOKEN_FILE=str(tmp_path / "token"), DRAIN_SECONDS="1")
+    assert "no agent" not in done.stderr
+    assert TOKEN not in done.stdout
+    assert "OTEL_METRIC_EXPORT_INTERVAL=5000" in done.stdout.splitlines()
+    assert "TACHOGRAPH_SYSTEM_METRICS=false" in done.stdout.splitlines()  # what the user has set stays
 
 
 @pytest.mark.otelcol

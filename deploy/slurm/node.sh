@@ -11,6 +11,8 @@
 #   NODE_FOLDER            on a disk of this node: queue, log, and the store of a hub
 #   DRAIN_SECONDS          how long, after the job, the agent may take to hand on what it has (30)
 #   OTELCOL, COLLECTOR_CONFIG  the collector's program, and the folder of agent.yaml
+#   OTEL_METRIC_EXPORT_INTERVAL  milliseconds between two exports of a process (5000); see docs/fleet.md
+#   TACHOGRAPH_SYSTEM_METRICS  whether a rank observes the node's GPUs and each rank itself (true)
 #   OTLP_HTTP, OTLP_GRPC, HEALTH, OWN_METRICS_PORT, …  as in agent.yaml: jobs that share a node need ports of their own
 set -uo pipefail
 
@@ -33,6 +35,8 @@ export OTLP_HTTP=${OTLP_HTTP:-127.0.0.1:4318} OTLP_GRPC=${OTLP_GRPC:-127.0.0.1:4
 export HEALTH=${HEALTH:-127.0.0.1:13133} OWN_METRICS_PORT=${OWN_METRICS_PORT:-8888}
 export QUEUE=${QUEUE:-$folder/queue}
 export OTEL_RESOURCE_ATTRIBUTES="host.name=$name${OTEL_RESOURCE_ATTRIBUTES:+,$OTEL_RESOURCE_ATTRIBUTES}"
+export OTEL_METRIC_EXPORT_INTERVAL=${OTEL_METRIC_EXPORT_INTERVAL:-5000}
+export TACHOGRAPH_SYSTEM_METRICS=${TACHOGRAPH_SYSTEM_METRICS:-true}
 agent=
 
 # Tells whether somebody listens on host:port.
@@ -62,7 +66,9 @@ start_agent() {
     say "no agent: GATEWAY must be a URL such as http://gateway:4318, not '${GATEWAY:-}'"
     return 1
   fi
-  local where=${BASH_REMATCH[1]}:${BASH_REMATCH[3]:-4318}
+  local port=80
+  [[ $GATEWAY == https:* ]] && port=443
+  local where=${BASH_REMATCH[1]}:${BASH_REMATCH[3]:-$port}
   if [[ -z ${GATEWAY_TOKEN:-} ]]; then
     say "no agent: GATEWAY_TOKEN is not set"
     return 1
@@ -80,8 +86,8 @@ start_agent() {
     return 1
   fi
   listens "$where" || say "the gateway $GATEWAY does not answer now: what it has not got yet is kept in $QUEUE"
-  export GATEWAY GATEWAY_TOKEN
-  "$otelcol" --config "$config" >"$log" 2>&1 &
+  # The token is for the agent, not for the job's processes.
+  GATEWAY=$GATEWAY GATEWAY_TOKEN=$GATEWAY_TOKEN "$otelcol" --config "$config" >"$log" 2>&1 &
   agent=$!
   local tries=0
   until is_ready; do
