@@ -18,9 +18,9 @@ from tachograph.registry import Registry
 from tachograph.switch import switch
 
 
-def dropped(registry: Registry) -> float:
+def dropped(registry: Registry, reason: str = "queue_full") -> float:
     """Return how many events the journal dropped."""
-    wanted = (("destination", "journal"), ("reason", "queue_full"))
+    wanted = (("destination", "journal"), ("reason", reason))
     return sum(
         point.value
         for metric in registry.collect()
@@ -166,3 +166,31 @@ log("parent")
     assert sorted((name, seq) for name, _, seq in found) == [("child", 1), ("parent", 1), ("parent", 2)]
     assert len(streams["parent"]) == len(streams["child"]) == 1
     assert streams["parent"] != streams["child"]
+
+
+def test_an_event_that_cannot_be_made_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is counted, said once, and has a number of its own: a reader sees the gap."""
+    registry = Registry()
+    journal = Journal(registry)
+    for number in range(5):
+        journal.append("event", 1, (fails, number) if number in (1, 3) else {"n": number})
+    found = journal.drain()
+    assert [(event.attributes["n"], event.seq) for event in found] == [(0, 1), (2, 3), (4, 5)]
+    assert dropped(registry, "encoding") == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_what_is_given_up_is_counted() -> None:
+    """All that waits is forgotten, and no number is given twice."""
+    journal = Journal(Registry())
+    for number in range(3):
+        journal.append("event", 1, {"n": number})
+    assert journal.give_up() == 3
+    assert len(journal) == 0
+    journal.append("event", 1, {"n": 3})
+    assert [event.seq for event in journal.drain()] == [4]
+
+
+def fails(number: int) -> dict[str, int]:
+    """Raise."""
+    raise RuntimeError(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -199,3 +200,185 @@ def test_no_waiting_for_a_dead_server(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     assert time.monotonic() - began < 10
+
+
+# Nobody listens there; the exporter says so only once it has tried.
+DEAD = THREE.replace("int(sys.argv[1])", "9")
+
+
+def spooled(folder: Path) -> list[dict[str, object]]:
+    """Return the attributes of each point that waits on the disk."""
+    return [
+        event["attributes"] for file in (folder / "store" / "spool").rglob("*.jsonl") for event in programs.events(file)
+    ]
+
+
+@pytest.mark.usefixtures("untraced")
+def test_sigterm_leaves_on_the_disk_what_was_not_delivered(tmp_path: Path) -> None:
+    """Torchrun ends its ranks by SIGTERM: what a dead server did not take waits for the next process, as at any end."""
+    program = f"""
+import os, signal, time
+{DEAD}
+time.sleep(0.5)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(30)
+"""
+    ran = programs.run(tmp_path, program)
+    assert ran.returncode == -signal.SIGTERM, ran.stderr
+    assert len(spooled(tmp_path)) == 3
+
+
+def test_close_leaves_nothing_behind(tmp_path: Path) -> None:
+    """What close() has no time for goes on leaving; it takes no longer than it was told."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        program = f"""
+import sys, time
+import influxdb_client, tachograph
+from tachograph.logger import MetricsLogger
+tachograph.start(jsonl="out.jsonl")
+logger = MetricsLogger(host="127.0.0.1", port={server.server_port}, token="t0k3n", role="miner")
+for step in range(20_000):
+    logger.log("train", {{"step": step}}, {{"loss": 0.5}})
+began = time.monotonic()
+logger.close(0.1)
+print(time.monotonic() - began)
+"""
+        ran = programs.run(tmp_path, program, **JSONL)
+        lines = written(server.requests)
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout) < 2.0
+    assert len(points(tmp_path)) == 20_000
+    assert len(lines) + len(spooled(tmp_path)) == 20_000
+
+
+def test_close_takes_its_timeout_once(tmp_path: Path) -> None:
+    """Where the server is dead, close() waits as long as it was told, and not once for each of its steps."""
+    program = f"""
+import time
+{DEAD}
+began = time.monotonic()
+logger.close(1.5)
+print(time.monotonic() - began)
+"""
+    ran = programs.run(tmp_path, program)
+    assert 1.0 < float(ran.stdout) < 2.6, ran.stderr
+    assert len(spooled(tmp_path)) == 3
+
+
+def test_a_logger_outlives_what_start_returned(tmp_path: Path) -> None:
+    """Its points go on to its own database after the end of a start(), and a start() waits for no dead server."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        program = f"""
+import tachograph
+{THREE}
+with tachograph.start(jsonl="out.jsonl"):
+    logger.log("within", {{}}, {{"loss": 1.0}})
+logger.log("after", {{}}, {{"loss": 2.0}})
+print(logger.flush())
+logger.log("last", {{}}, {{"loss": 3.0}})
+"""
+        ran = programs.run(tmp_path, program, str(server.server_port), **JSONL)
+        lines = written(server.requests)
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+    assert [line.split(",")[0] for line in lines] == ["train"] * 3 + ["within", "after", "last"]
+
+
+def test_start_does_not_wait_for_a_loggers_dead_server(tmp_path: Path) -> None:
+    """A start() after a logger takes over at once what that has to deliver; nothing is lost by it."""
+    program = f"""
+import time
+import tachograph
+{DEAD}
+time.sleep(0.5)
+began = time.monotonic()
+tachograph.start(jsonl="out.jsonl")
+print(time.monotonic() - began)
+"""
+    ran = programs.run(tmp_path, program, **JSONL)
+    assert float(ran.stdout) < 2.0, ran.stderr
+    assert len(spooled(tmp_path)) == 3
+    assert len(points(tmp_path)) == 3
+
+
+def test_what_nobody_took_is_said_at_the_end(tmp_path: Path) -> None:
+    """Points that were logged after shutdown() are lost with the process, which says how many."""
+    program = f"""
+import tachograph
+tachograph.start(jsonl="out.jsonl")
+{DEAD}
+tachograph.shutdown()
+tachograph.shutdown()
+logger.log("late", {{}}, {{"loss": 1.0}})
+"""
+    ran = programs.run(tmp_path, program, **JSONL)
+    assert ran.returncode == 0
+    assert "journal: 1 event was lost" in ran.stderr
+    assert len(points(tmp_path)) == 3
+
+
+def test_a_child_of_a_program_that_has_shut_down_holds_no_spool(tmp_path: Path) -> None:
+    """A child that goes on keeps no lock on its parent's files: another process may send what is in them."""
+    program = f"""
+import fcntl, os, pathlib, time
+import tachograph
+tachograph.start(metrics="none")
+{DEAD}
+tachograph.shutdown()
+tachograph.shutdown()
+time.sleep(2.5)
+if os.fork():
+    os._exit(0)
+files = list(pathlib.Path(os.environ["TACHOGRAPH_STORE"], "spool").rglob("*.jsonl"))
+time.sleep(0.5)
+for file in files:
+    with file.open("r+b") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print(len(files))
+"""
+    ran = programs.run(tmp_path, program)
+    assert ran.stderr.count("Traceback") == 0, ran.stderr
+
+
+def test_one_point_that_cannot_be_made_costs_no_other(tmp_path: Path) -> None:
+    """An int of more digits than CPython writes leaves in hexadecimal; a tag that raises is left out."""
+    program = """
+import tachograph
+tachograph.start(jsonl="out.jsonl")
+from tachograph.logger import MetricsLogger
+class Raises:
+    ndim = 0
+    def item(self):
+        raise RuntimeError("no")
+logger = MetricsLogger(role="miner")
+logger.log("m", {"step": 1}, {"f": 10 ** 5000})
+logger.log("m", {"big": 10 ** 5000}, {"f": 1.0})
+logger.log("m", {"bad": Raises()}, {"f": 2.0})
+logger.log("m", {}, {"f": 3.0})
+"""
+    ran = programs.run(tmp_path, program, **JSONL)
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert [point["tachograph.fields"] for point in points(tmp_path)] == [
+        {"f": hex(10**5000)},
+        {"f": 1.0},
+        {"f": 2.0},
+        {"f": 3.0},
+    ]
+
+
+def test_without_the_extra_nothing_piles_up(tmp_path: Path) -> None:
+    """Where nothing can write to the database, its points are counted, and the journal is as small as ever."""
+    program = f"""
+import sys
+sys.modules["influxdb_client"] = None
+from tachograph import journal, testing
+{DEAD.replace("import influxdb_client", "")}
+for step in range(70_000):
+    logger.log("train", {{"step": step}}, {{"loss": 0.5}})
+print(len(journal.default) <= journal.LIMIT, journal.default._pinned)
+from tachograph import registry
+print(sum(p.value for m in registry.default.collect() if m.name == "tachograph.dropped"
+          for p in m.points if dict(p.attributes)["reason"] == "not_installed"))
+"""
+    ran = programs.run(tmp_path, program)
+    assert ran.stdout == "True False\n70003\n", ran.stderr

@@ -163,11 +163,6 @@ class Ambient(Pipeline):
         # Their readers collect when they always do: only what they read is brought up to date.
         return self._joined is None or self._joined.drain(max(0.0, deadline - time.monotonic()))
 
-    def deliver_events(self, deadline: float | None) -> bool:
-        """Hand the events that wait to every destination; False where the deadline came first."""
-        wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-        return self._export(metrics=False, wait=wait)
-
     def attach(self, route: Route) -> None:
         """Deliver to one more destination: whoever asks for that does not want to wait for a rank."""
         self._waits = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import time
 from collections import deque
@@ -28,6 +29,8 @@ Later = tuple[Any, ...]
 # As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
 _Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
 _STREAM_BYTES = 16
+
+_log = logging.getLogger("tachograph")
 
 
 class LogEvent(NamedTuple):
@@ -95,7 +98,7 @@ class Journal:
 
     def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
         self._registry = registry
-        self._wanted, self._pinned = True, False
+        self._wanted, self._pinned, self._failed = True, False, False
         self.last_words: list[Callable[[float], object]] = []
         self.feeders: list[Callable[[float], object]] = []
         self._limit = limit
@@ -164,10 +167,21 @@ class Journal:
             for _ in range(len(events) if limit is None else limit):
                 name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
                 if isinstance(attributes, tuple):
-                    attributes = attributes[0](*attributes[1:])
+                    try:
+                        attributes = attributes[0](*attributes[1:])
+                    except Exception as error:  # noqa: BLE001 - one event that cannot be made costs the others nothing
+                        next(numbers)
+                        self._fail(name, error)
+                        continue
                 span = trace_id, span_id, flags
                 found.append(LogEvent(name, at, observed, attributes, next(numbers), *span, stream))
         return found
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self._registry.count_dropped("encoding", "journal")
+        if not self._failed:
+            self._failed = True
+            _log.error("an event %r was lost (further ones are counted): %r", name, error)
 
     def give_up(self) -> int:
         """Forget what was logged and not taken out, and return how much that is: it takes next to no time."""

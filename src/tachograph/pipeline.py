@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tachograph import journal as journals
@@ -61,6 +61,7 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
+        on_ended: called after its end, if the process goes on.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class Pipeline:
         journal: journals.Journal = journals.default,
         feed: Feed | None = None,
         served: frozenset[Signal] = frozenset(),
+        on_ended: Callable[[], object] | None = None,
     ) -> None:
         self.settings = settings
-        self._asked, self._served = asked, served
+        self._asked, self._served, self._on_ended = asked, served, on_ended
         self.metrics_url: str | None = None
         self._registry = registry
         self._leads = feed is None
@@ -180,7 +182,10 @@ class Pipeline:
             self._collecting.release()
 
     def attach(self, route: Route) -> None:
-        """Deliver to one more destination from the next collection on; whoever attached it closes it."""
+        """Deliver to one more destination from the next collection on.
+
+        Whoever attached it closes it, if the process goes on when the pipeline ends.
+        """
         if self._closed:
             return
         self._sdk.attach(route.temporality)
@@ -207,6 +212,10 @@ class Pipeline:
         arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
         return self._flush_joined(deadline) and collected and arrived
+
+    def deliver_events(self, deadline: float | None) -> bool:
+        """Hand the events that wait to every destination; False where the deadline came first."""
+        return self._export(metrics=False, wait=-1 if deadline is None else _left(deadline))
 
     def hand_on(self) -> float:
         """Deliver the events that wait, while somebody takes them: the process is about to end.
@@ -239,6 +248,8 @@ class Pipeline:
             exiting: the process ends right after it; a provider of the program's own collects once more, then.
         """
         if (self._closed and not self._ending.locked()) or os.getpid() != self._pid:
+            if exiting and os.getpid() == self._pid:
+                self._events.close(exiting=True)  # what was logged since its end is lost
             return
         deadline = time.monotonic() + timeout
         if not self._ending.acquire(timeout=timeout):  # another thread is at it
@@ -248,6 +259,8 @@ class Pipeline:
                 self._end(deadline, exiting=exiting)
         finally:
             self._ending.release()
+        if self._on_ended is not None and not exiting:
+            self._on_ended()
 
     def _end(self, deadline: float, *, exiting: bool) -> None:
         if exiting:
@@ -256,7 +269,7 @@ class Pipeline:
         self._ticker.stop()
         self.flush(max(0.0, _left(deadline) - _CLOSING))
         self._closed = True
-        self._routes.close(deadline, _CLOSING)
+        self._routes.close(deadline, _CLOSING, exiting=exiting)
         if self._spans is not None:
             untap_spans(self._spans)
         if self._joined is not None and not exiting:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tachograph import journal as journals
@@ -13,6 +15,8 @@ from tachograph.registry import Registry
 if TYPE_CHECKING:
     from tachograph.influx_target import InfluxTarget
     from tachograph.pipeline import Pipeline
+
+_CLOSING = 0.05  # seconds that the end of a destination has at least
 
 _log = logging.getLogger("tachograph")
 
@@ -58,17 +62,23 @@ class PointRoutes:
         pipeline.attach(route)
 
     def release(self, target: InfluxTarget, timeout: float) -> None:
-        """Deliver to a database what it has to get yet, within ``timeout`` seconds, and no more."""
-        route = self._routes.pop(target, None)
-        if route is not None:
-            if self._pipeline is not None:
-                self._pipeline.detach(route)
-            route.destination.close(timeout)
+        """Deliver to a database what it has to get yet, within ``timeout`` seconds, and no more.
 
-    def close(self, timeout: float) -> None:
-        """Deliver what there is, within ``timeout`` seconds for each: the process ends."""
-        for route in list(self._routes.values()):
-            route.destination.close(timeout)
+        What has not left the journal by then goes on leaving, until the process ends.
+        """
+        route = self._routes.get(target)
+        if route is None:
+            return
+        deadline = time.monotonic() + timeout
+        if self._pipeline is not None:
+            if self._pipeline.running and not self._pipeline.deliver_events(deadline):
+                return
+            self._pipeline.detach(route)
+        del self._routes[target]
+        route.destination.close(max(deadline - time.monotonic(), _CLOSING))
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(list(self._routes.values()))
 
     def flush(self, timeout: float) -> bool:
         """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
@@ -77,6 +87,8 @@ class PointRoutes:
         return self._pipeline.flush(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget the parent's routes, after a fork; its pipeline resets them."""
+        """Leave the parent's routes to it, after a fork."""
+        for route in self._routes.values():
+            route.destination.reset_in_child()
         self._routes = {}
         self._pipeline = None

@@ -15,7 +15,8 @@ class Routes:
     """The routes of a pipeline.
 
     Attributes:
-        own: those of its settings, which end with it; whoever has attached another one closes that.
+        own: those of its settings, which end with it; whoever has attached another one closes that, if the process
+            goes on.
     """
 
     def __init__(self) -> None:
@@ -62,9 +63,9 @@ class Routes:
     def _delivered(self) -> int:
         return sum(route.destination.delivered for route in self)
 
-    def close(self, deadline: float, least: float) -> None:
-        """End the pipeline's own before ``deadline``, with ``least`` seconds for each."""
-        for route in self.own:
+    def close(self, deadline: float, least: float, *, exiting: bool) -> None:
+        """End the pipeline's own before ``deadline``, with ``least`` seconds for each; at the process's end all."""
+        for route in self if exiting else self.own:
             route.destination.close(max(deadline - time.monotonic(), least))
 
     def reset_in_child(self) -> None:

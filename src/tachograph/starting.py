@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tachograph.influx_target import InfluxTarget
     from tachograph.settings import Settings
 
+_CLOSING = 0.05  # seconds that the end of a destination has at least
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 
 _log = logging.getLogger("tachograph")
@@ -89,7 +91,7 @@ def start(**settings: Any) -> Pipeline:
         asked = read_settings(os.environ, **settings)
         running = _process.pipeline
         if running is not None and running.running and _process.by_itself:
-            running.shutdown()
+            running.shutdown(0)  # the next one takes its destinations over, and what they have to get
         elif running is not None and running.running:
             if running.settings == asked:
                 return running
@@ -108,7 +110,7 @@ def start(**settings: Any) -> Pipeline:
         if mark is not None:
             os.environ["TACHOGRAPH_OWNER"] = mark
         _process.arguments, _process.by_itself = settings, False
-        _process.pipeline = pipeline = Pipeline(asked, registry.default, asked=_named(settings))
+        _process.pipeline = pipeline = Pipeline(asked, registry.default, asked=_named(settings), on_ended=_go_on)
         for route in _process.configured.values():
             pipeline.attach(route)
         _deliver_configured(pipeline)
@@ -175,6 +177,7 @@ def _differences(running: Settings, asked: Settings) -> str:
 def shutdown(timeout: float = 5.0) -> None:
     """Deliver everything recorded so far and stop delivering, within ``timeout`` seconds; recording goes on in memory.
 
+    Where a ``start()`` is ended, what ``configure`` was given and what a ``MetricsLogger`` has of its own goes on.
     Does nothing where nothing runs. Under zero code it takes off only what the program has added by :func:`start`.
     """
     if _process.ambient is not None:
@@ -224,6 +227,13 @@ def _deliver() -> None:
         _process.by_itself = True
 
 
+def _go_on() -> None:
+    """Deliver what was configured by itself, after the end of what ``start()`` returned."""
+    with _process.lock:
+        if not _process.by_itself and (delivery.targets or elastic.exporters):
+            _deliver()
+
+
 elastic.on_exporter = _on_exporter
 delivery.on_target = _on_target
 
@@ -240,17 +250,34 @@ def _end_with_the_process() -> None:
 
 
 def _at_exit() -> None:
-    timeout = _process.pipeline.hand_on() if _process.pipeline is not None else EXIT_TIMEOUT
+    pipeline, timeout = _process.pipeline, EXIT_TIMEOUT
+    running = pipeline is not None and pipeline.running
+    if pipeline is not None:
+        with _said("the last events"):
+            timeout = pipeline.hand_on()
     deadline = time.monotonic() + timeout
     for guest in _process.ambient.guests if _process.ambient is not None else ():
-        guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
-    if _process.pipeline is not None:
-        _process.pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
-    for route in _process.configured.values():
-        route.destination.close(max(deadline - time.monotonic(), 0.05))
-    _process.points.close(max(deadline - time.monotonic(), 0.05))
-    if _process.pipeline is not None:
-        _process.pipeline.await_signal()
+        with _said("what start() has added"):
+            guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
+    if pipeline is not None:
+        with _said("the rest"):
+            pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
+    if not running:  # else it has closed them
+        for route in [*_process.configured.values(), *_process.points]:
+            with _said("a destination"):
+                route.destination.close(max(deadline - time.monotonic(), _CLOSING))
+    if pipeline is not None:
+        pipeline.await_signal()
+
+
+@contextlib.contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Keep an exception from the program's end, and from what is to be done after it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - the border to every exporter
+        registry.default.count_error("exit")
+        _log.exception("%s could not be delivered at the end of the process", what)
 
 
 def _before_fork() -> None:
@@ -265,6 +292,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _process.lock = threading.RLock()
+    for route in _process.configured.values():
+        route.destination.reset_in_child()
     _process.configured = {}
     _process.points.reset_in_child()
     inherited, _process.pipeline = _process.pipeline, None

@@ -136,17 +136,19 @@ class MetricsLogger:
             labels={name: value for name, value in named.items() if value},
             tags=identity_tags(uid, self._prefix, version, runtime_id, named, config),
         )
-        self._journal = journal
+        self._journal: Journal | delivery.Unreachable = journal
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self._last = 0
         self._lock = threading.RLock()  # reentrant: a signal handler may log
         self._off = not registry.enabled
         self._closed = False
         _loggers.add(self)
-        journal.widen(max_queue_size)
         if target is not None and not self._off:
             self._origin.to = delivery.acquire(target)
-            self._origin.missing = self._origin.to is None
+            if self._origin.to is None:
+                self._journal = delivery.Unreachable(journal, registry)
+                return
+        journal.widen(max_queue_size)
 
     process_value = staticmethod(process_value)
     get_system_metrics = staticmethod(get_system_metrics)
@@ -270,16 +272,20 @@ class MetricsLogger:
         return self._off or delivery.flush(timeout)
 
     def close(self, timeout: float = TIMEOUT) -> None:
-        """Deliver what was logged, within ``timeout`` seconds, and log no more; what comes later is counted."""
+        """Deliver what was logged, within ``timeout`` seconds, and log no more; what comes later is counted.
+
+        What could not leave by then leaves in the background, or waits on the disk for the next process.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         if not self._off:
             self._off = True
+            deadline = time.monotonic() + timeout
             delivery.flush(timeout)
             if self._origin.to is not None:
-                delivery.release(self._origin.to, timeout)
+                delivery.release(self._origin.to, max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> MetricsLogger:  # noqa: PYI034 - typing.Self needs CPython 3.11
         return self

@@ -7,9 +7,13 @@ import os
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from tachograph import journal as journals
 from tachograph.influx_target import InfluxTarget
+from tachograph.journal import Journal
+from tachograph.own_metrics import DROPPED, OWN_GROUP
+from tachograph.registry import Registry
 
 _log = logging.getLogger("tachograph")
 
@@ -44,20 +48,47 @@ def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
         journals.default.pin(True)
     if target != wanted:
         _log.warning("%s: another logger writes there already, this one's points go its way: %r", target.url, target)
-    return target if on_target is not None and on_target(target) else None
+    if on_target is not None and on_target(target):
+        return target
+    _leave(target)
+    _unpin()
+    return None
 
 
 def release(target: InfluxTarget, timeout: float) -> None:
     """Deliver to a database no longer, after its last points, where no other logger writes to it."""
-    with _Changing.lock:
-        left = targets[target] = targets.get(target, 1) - 1
-        if left > 0:
-            return
-        del targets[target]
+    if not _leave(target):
+        return
     if on_release is not None:
         on_release(target, timeout)
+    _unpin()
+
+
+def _leave(target: InfluxTarget) -> bool:
+    """Tell whether that was its last logger."""
+    with _Changing.lock:
+        left = targets[target] = targets.get(target, 1) - 1
+        if left <= 0:
+            del targets[target]
+    return left <= 0
+
+
+def _unpin() -> None:
     with _Changing.lock:
         journals.default.pin(bool(targets))
+
+
+class Unreachable:
+    """A journal for points whose database nothing can write to: they go everywhere else, and are counted."""
+
+    def __init__(self, journal: Journal, registry: Registry) -> None:
+        self._journal = journal
+        self._count = registry.group(OWN_GROUP).own(DROPPED).bind(reason="not_installed", destination="influxdb")
+
+    def append(self, *event: Any, **ids: Any) -> None:
+        """Log one event; see :class:`tachograph.journal.Append`."""
+        self._count(1)
+        self._journal.append(*event, **ids)
 
 
 def flush(timeout: float) -> bool:

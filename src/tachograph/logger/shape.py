@@ -40,10 +40,9 @@ class Origin:
         tags: the tags that come after the user's.
         labels: the labels that come after the user's.
         to: the database that takes the points.
-        missing: there is such a database, but nothing that could write to it.
     """
 
-    __slots__ = ("_said", "as_fields", "census", "counting", "labels", "missing", "registry", "tags", "to")
+    __slots__ = ("_said", "as_fields", "census", "counting", "labels", "registry", "tags", "to")
 
     def __init__(
         self,
@@ -62,7 +61,6 @@ class Origin:
         self.labels = labels
         self.tags = tags
         self.to: InfluxTarget | None = None
-        self.missing = False
         self._said: set[str] = set()
 
     def say(self, what: str, *args: object) -> None:
@@ -93,17 +91,17 @@ class Origin:
         """Return the value of a tag that nobody changes later."""
         if value.__class__ is str or value.__class__ is int:
             return value
-        if getattr(getattr(value, "device", None), "type", "cpu") != "cpu":
-            self.say("a tag is on a device, and is not waited for: give its .item()")
-            return f"<{type(value).__name__}>"
-        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-            value = value.item()
         return self._shown(value) or ""
 
-    def _shown(self, value: object) -> str | None:
+    def _shown(self, value: Any) -> str | None:
         try:
+            if getattr(getattr(value, "device", None), "type", "cpu") != "cpu":
+                self.say("a tag is on a device, and is not waited for: give its .item()")
+                return f"<{type(value).__name__}>"
+            if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+                value = value.item()
             return str.__str__(str(value))
-        except Exception as error:  # noqa: BLE001 - the border to user code: any object's __str__ may fail
+        except Exception as error:  # noqa: BLE001 - the border to user code: whatever an object raises that is read
             self.registry.count_error("logger")
             self.say("a tag or a name was left out (further ones are counted): %r", error)
             return None
@@ -174,7 +172,7 @@ class Shape:
 
     def gauges_for(self, tag_values: Sequence[Any]) -> Gauges | None:
         """Return the gauges for the values of the tags; None where one of them may not be a label any more."""
-        values = [encodable(str(tag_values[place])) for place in self.places]
+        values = [encodable(_text(tag_values[place])) for place in self.places]
         names = [self.tag_names[place] for place in self.places]
         admitted = [
             self.origin.census.admits(self.measurement, name, value) for name, value in zip(names, values, strict=True)
@@ -217,8 +215,7 @@ class Shape:
         """Return the attributes of a point that leaves; in a thread of ours."""
         origin = self.origin
         tags = {
-            encodable(name): encodable(value if value.__class__ is str else str(value))
-            for name, value in zip(self.tag_names, tag_values, strict=True)
+            encodable(name): encodable(_text(value)) for name, value in zip(self.tag_names, tag_values, strict=True)
         }
         fields = self._fields(field_values)
         x = self._x(tags)
@@ -227,8 +224,6 @@ class Shape:
         for own in (device or {}), origin.tags:
             for name, value in own.items():
                 tags.setdefault(encodable(name), encodable(value))
-        if origin.missing:
-            origin.registry.count_dropped("not_installed", "influxdb")
         point = Point({MEASUREMENT: encodable(self.measurement), TAGS: tags, FIELDS: fields}, origin.to)
         if x is not None:
             point["x"] = x
@@ -244,7 +239,7 @@ class Shape:
             elif isinstance(found, str):
                 fields[encodable(name)] = encodable(found)
             elif found is not None:
-                fields[encodable(name)] = found if found.__class__ is float or fits_int64(found) else str(found)
+                fields[encodable(name)] = found if found.__class__ is float or fits_int64(found) else _text(found)
         return fields
 
     def _arrived(self, name: str, value: Arriving, deadline: float) -> Plain | None:
@@ -281,6 +276,15 @@ class Shape:
 
 def _no_labels(_tag_values: Sequence[Any]) -> None:
     return None
+
+
+def _text(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return str(value)
+    except ValueError:  # CPython writes no more than 4,300 decimal digits
+        return hex(cast("int", value))
 
 
 def _flattened(name: str, found: Statistics) -> dict[str, float]:
