@@ -155,6 +155,8 @@ FLOORS = {
     "point_routes": 4,
     "routes": 4,
     "ticker": 4,
+    "own_process": 4,
+    "process_ends": 4,
     "starting": 4,
     "testing": 4,
     # 5: the outside

@@ -184,8 +184,8 @@ for number in range(70_000):
     journal.default.append("e", time.time_ns(), {{"n": number, "a": 0.5, "b": 0.25, "c": 0.125}})
 import atexit
 atexit.register(lambda: print(time.monotonic() - began, flush=True))  # the last that is registered runs first
-atexit.unregister(tachograph.starting._at_exit)
-atexit.register(tachograph.starting._at_exit)
+atexit.unregister(tachograph.process_ends._at_exit)
+atexit.register(tachograph.process_ends._at_exit)
 began = time.monotonic()
 """,
     )

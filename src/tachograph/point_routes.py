@@ -86,9 +86,7 @@ class PointRoutes:
             return not len(journals.default)
         return self._pipeline.flush(timeout)
 
-    def reset_in_child(self) -> None:
+    def forget(self) -> None:
         """Leave the parent's routes to it, after a fork."""
-        for route in self._routes.values():
-            route.destination.reset_in_child()
         self._routes = {}
         self._pipeline = None

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import os
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tachograph import elastic, registry
 from tachograph.ambient import Ambient
-from tachograph.destinations import Route, given
+from tachograph.destinations import given
 from tachograph.elastic.handlers import Exports
 from tachograph.guest import GuestFeed, pages_alike, served_alike
 from tachograph.identity.resource import is_helper, owner_mark
 from tachograph.logger import delivery
 from tachograph.otlp.settings import SIGNALS, Signal
+from tachograph.own_process import process
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.point_routes import PointRoutes
+from tachograph.process_ends import end_with_the_process
 from tachograph.settings import read_settings
 from tachograph.switch import switch
 
@@ -30,28 +27,7 @@ if TYPE_CHECKING:
     from tachograph.influx_target import InfluxTarget
     from tachograph.settings import Settings
 
-_CLOSING = 0.05  # seconds that the end of a destination has at least
-_ELASTIC = "torch.distributed.elastic.multiprocessing.api"
-
 _log = logging.getLogger("tachograph")
-
-
-class _Process:
-    """What this process has running."""
-
-    lock = threading.RLock()
-    pipeline: Pipeline | None = None
-    ambient: Ambient | None = None  # the same pipeline, where zero code has begun it
-    begin: Callable[[], object] | None = None  # what began it, for a forked child
-    by_itself = False  # started by configure(exporter), so an explicit start() takes over
-
-    def __init__(self) -> None:
-        self.arguments: dict[str, Any] = {}
-        self.configured: dict[str | None, Route] = {}
-        self.points = PointRoutes(registry.default)
-
-
-_process = _Process()
 
 
 def start(**settings: Any) -> Pipeline:
@@ -85,12 +61,12 @@ def start(**settings: Any) -> Pipeline:
         TypeError: an unknown argument, or one of a wrong type.
         RuntimeError: it runs already with other settings.
     """
-    with _process.lock:
-        if _process.ambient is not None and _process.ambient.running:
-            return _start_beside(_process.ambient, settings)
+    with process.lock:
+        if process.ambient is not None and process.ambient.running:
+            return _start_beside(process.ambient, settings)
         asked = read_settings(os.environ, **settings)
-        running = _process.pipeline
-        if running is not None and running.running and _process.by_itself:
+        running = process.pipeline
+        if running is not None and running.running and process.by_itself:
             running.shutdown(0)  # the next one takes its destinations over, and what they have to get
         elif running is not None and running.running:
             if running.settings == asked:
@@ -109,12 +85,12 @@ def start(**settings: Any) -> Pipeline:
         mark = owner_mark(os.environ, os.getpid())
         if mark is not None:
             os.environ["TACHOGRAPH_OWNER"] = mark
-        _process.arguments, _process.by_itself = settings, False
-        _process.pipeline = pipeline = Pipeline(asked, registry.default, asked=_named(settings), on_ended=_go_on)
-        for route in _process.configured.values():
+        process.again, process.by_itself = partial(start, **settings), False
+        process.pipeline = pipeline = Pipeline(asked, registry.default, asked=_named(settings), on_ended=_go_on)
+        for route in process.configured.values():
             pipeline.attach(route)
         _deliver_configured(pipeline)
-        _end_with_the_process()
+        end_with_the_process()
         return pipeline
 
 
@@ -129,15 +105,15 @@ def begin(settings: Settings, *, waits: bool = False, directly: bool = True, aga
         directly: whether ``tachograph run`` itself started the process.
         again: called in a forked child that may become a rank.
     """
-    with _process.lock:
+    with process.lock:
         if not switch.on:
             registry.default.reset()
-        _process.begin = again
-        _process.pipeline = _process.ambient = Ambient(
-            settings, registry.default, waits=waits, directly=directly, on_settled=_end_with_the_process
+        process.begin = again
+        process.pipeline = process.ambient = Ambient(
+            settings, registry.default, waits=waits, directly=directly, on_settled=end_with_the_process
         )
-        _process.points.attach_to(_process.ambient)
-        _end_with_the_process()
+        process.points.attach_to(process.ambient)
+        end_with_the_process()
 
 
 def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
@@ -180,29 +156,29 @@ def shutdown(timeout: float = 5.0) -> None:
     Where a ``start()`` is ended, what ``configure`` was given and what a ``MetricsLogger`` has of its own goes on.
     Does nothing where nothing runs. Under zero code it takes off only what the program has added by :func:`start`.
     """
-    if _process.ambient is not None:
-        for guest in _process.ambient.guests:
+    if process.ambient is not None:
+        for guest in process.ambient.guests:
             guest.shutdown(timeout)
         return
-    running = _process.pipeline
+    running = process.pipeline
     if running is not None:
         running.shutdown(timeout)
 
 
 def _deliver_configured(pipeline: Pipeline) -> None:
     for group, exporter in elastic.exporters.items():
-        if group not in _process.configured:
+        if group not in process.configured:
             groups = None if group is None else {group}
-            _process.configured[group] = given(exporter, registry.default, metrics=True, spans=False, groups=groups)
-            pipeline.attach(_process.configured[group])
-    _process.points.attach_to(pipeline)
+            process.configured[group] = given(exporter, registry.default, metrics=True, spans=False, groups=groups)
+            pipeline.attach(process.configured[group])
+    process.points.attach_to(pipeline)
 
 
 def _on_exporter(group: str | None, _exporter: Exports | None) -> None:
     """Deliver a group to the exporter that ``configure`` was given."""
-    with _process.lock:
-        pipeline = _process.pipeline
-        replaced = _process.configured.pop(group, None)
+    with process.lock:
+        pipeline = process.pipeline
+        replaced = process.configured.pop(group, None)
         if replaced is not None:
             if pipeline is not None:
                 pipeline.flush(EXIT_TIMEOUT)
@@ -213,108 +189,26 @@ def _on_exporter(group: str | None, _exporter: Exports | None) -> None:
 
 
 def _on_target(target: InfluxTarget) -> bool:
-    with _process.lock:
+    with process.lock:
         _deliver()
-        return target not in _process.points.unreachable
+        return target not in process.points.unreachable
 
 
 def _deliver() -> None:
     """Deliver what was configured, with or without a ``start()`` before."""
-    if _process.pipeline is not None and _process.pipeline.running:
-        _deliver_configured(_process.pipeline)
+    if process.pipeline is not None and process.pipeline.running:
+        _deliver_configured(process.pipeline)
     else:
         start(metrics="none", traces="none", logs="none")
-        _process.by_itself = True
+        process.by_itself = True
 
 
 def _go_on() -> None:
     """Deliver what was configured by itself, after the end of what ``start()`` returned."""
-    with _process.lock:
-        if not _process.by_itself and (delivery.targets or elastic.exporters):
+    with process.lock:
+        if not process.by_itself and (delivery.targets or elastic.exporters):
             _deliver()
 
 
 elastic.on_exporter = _on_exporter
 delivery.on_target = _on_target
-
-
-def _end_with_the_process() -> None:
-    # Last registered, first called: before the exit of a provider that the program has made.
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit)
-    if "multiprocessing.process" in sys.modules:
-        from multiprocessing import parent_process, util
-
-        if parent_process() is not None:  # such a child may end without atexit
-            util.Finalize(None, _at_exit, exitpriority=1)
-
-
-def _at_exit() -> None:
-    pipeline, timeout = _process.pipeline, EXIT_TIMEOUT
-    running = pipeline is not None and pipeline.running
-    if pipeline is not None:
-        with _said("the last events"):
-            timeout = pipeline.hand_on()
-    deadline = time.monotonic() + timeout
-    for guest in _process.ambient.guests if _process.ambient is not None else ():
-        with _said("what start() has added"):
-            guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
-    if pipeline is not None:
-        with _said("the rest"):
-            pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
-    if not running:  # else it has closed them
-        for route in [*_process.configured.values(), *_process.points]:
-            with _said("a destination"):
-                route.destination.close(max(deadline - time.monotonic(), _CLOSING))
-    if pipeline is not None:
-        pipeline.await_signal()
-
-
-@contextlib.contextmanager
-def _said(what: str) -> Iterator[None]:
-    """Keep an exception from the program's end, and from what is to be done after it."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001 - the border to every exporter
-        registry.default.count_error("exit")
-        _log.exception("%s could not be delivered at the end of the process", what)
-
-
-def _before_fork() -> None:
-    if _process.pipeline is not None:
-        _process.pipeline.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    if _process.pipeline is not None:
-        _process.pipeline.after_fork_in_parent()
-
-
-def _after_fork_in_child() -> None:
-    _process.lock = threading.RLock()
-    for route in _process.configured.values():
-        route.destination.reset_in_child()
-    _process.configured = {}
-    _process.points.reset_in_child()
-    inherited, _process.pipeline = _process.pipeline, None
-    ambient, _process.ambient = _process.ambient, None
-    if inherited is None or not inherited.running:
-        return
-    inherited.reset_in_child()
-    for guest in ambient.guests if ambient is not None else ():
-        guest.reset_in_child()
-    if ambient is not None:
-        _begin_in_child()
-    elif os.environ.get("TACHOGRAPH_HELPERS") == "1":
-        start(**_process.arguments)
-
-
-def _begin_in_child() -> None:
-    """Begin again where the child may become a rank: torchelastic forks its workers if told so."""
-    wanted = _ELASTIC in sys.modules or os.environ.get("TACHOGRAPH_HELPERS") == "1"
-    if wanted and _process.begin is not None and not is_helper(os.environ, os.getpid()):
-        _process.begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

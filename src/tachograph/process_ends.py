@@ -1,0 +1,108 @@
+"""The end of the process, and its forks: what is delivered, what is left to the parent."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from tachograph import registry
+from tachograph.identity.resource import is_helper
+from tachograph.own_process import process
+from tachograph.pipeline import EXIT_TIMEOUT
+
+_CLOSING = 0.05  # seconds that the end of a destination has at least
+_ELASTIC = "torch.distributed.elastic.multiprocessing.api"
+
+_log = logging.getLogger("tachograph")
+
+
+def end_with_the_process() -> None:
+    """See to it that what was recorded leaves at the end of the process.
+
+    Called again it comes first again: before the exit of a provider that the program has made meanwhile.
+    """
+    # Last registered, first called.
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    if "multiprocessing.process" in sys.modules:
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:  # such a child may end without atexit
+            util.Finalize(None, _at_exit, exitpriority=1)
+
+
+def _at_exit() -> None:
+    pipeline, timeout = process.pipeline, EXIT_TIMEOUT
+    running = pipeline is not None and pipeline.running
+    if pipeline is not None:
+        with _said("the last events"):
+            timeout = pipeline.hand_on()
+    deadline = time.monotonic() + timeout
+    for guest in process.guests():
+        with _said("what start() has added"):
+            guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
+    if pipeline is not None:
+        with _said("the rest"):
+            pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
+    if not running:  # else it has closed them
+        for route in process.by_themselves():
+            with _said("a destination"):
+                route.destination.close(max(deadline - time.monotonic(), _CLOSING))
+    if pipeline is not None:
+        pipeline.await_signal()
+
+
+@contextlib.contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Keep an exception from the program's end, and from what is to be done after it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - the border to every exporter
+        registry.default.count_error("exit")
+        _log.exception("%s could not be delivered at the end of the process", what)
+
+
+def _before_fork() -> None:
+    if process.pipeline is not None:
+        process.pipeline.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if process.pipeline is not None:
+        process.pipeline.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    process.lock = threading.RLock()
+    for route in process.by_themselves():
+        route.destination.reset_in_child()
+    process.configured = {}
+    process.points.forget()
+    inherited, process.pipeline = process.pipeline, None
+    guests, ambient, process.ambient = process.guests(), process.ambient, None
+    if inherited is None or not inherited.running:
+        return
+    inherited.reset_in_child()
+    for guest in guests:
+        guest.reset_in_child()
+    if ambient is not None:
+        _begin_in_child()
+    elif process.again is not None and os.environ.get("TACHOGRAPH_HELPERS") == "1":
+        process.again()
+
+
+def _begin_in_child() -> None:
+    """Begin again where the child may become a rank: torchelastic forks its workers if told so."""
+    wanted = _ELASTIC in sys.modules or os.environ.get("TACHOGRAPH_HELPERS") == "1"
+    if wanted and process.begin is not None and not is_helper(os.environ, os.getpid()):
+        process.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
