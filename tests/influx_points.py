@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from tachograph.batch import Batch
 from tachograph.influx_target import InfluxTarget
 from tachograph.influxdb import InfluxDB
+from tachograph.influxdb.parcel import packed
+from tachograph.influxdb.spool import Spool
+from tachograph.influxdb.spooling import keep
 from tachograph.journal import LogEvent
 from tachograph.point import FIELDS, MEASUREMENT, TAGS, Point
 from tachograph.registry import Registry
@@ -38,6 +42,13 @@ def event(
 def events(start: int, stop: int) -> list[LogEvent]:
     """Return points with the numbers from ``start`` to below ``stop``."""
     return [event(number) for number in range(start, stop)]
+
+
+def leave(spool: Spool, found: Sequence[LogEvent], resource: dict[str, Any] | None = None) -> None:
+    """Put points into a spool."""
+    waiting = deque(packed(found, resource or {}, 0.0, lambda *_: None))
+    while waiting:
+        keep(waiting, spool.append)
 
 
 def feed(out: InfluxDB, found: Sequence[LogEvent], resource: dict[str, Any] | None = None) -> None:

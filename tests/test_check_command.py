@@ -11,6 +11,9 @@ import pytest
 from receivers import SECRET, grpc_receiving, receiving, silent
 from servers import free_port, influxdb1, influxql, victoria_metrics
 from tachograph.cli import main
+from tachograph.prometheus.endpoint import Endpoint
+from tachograph.prometheus.page import Page
+from tachograph.registry import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -122,14 +125,43 @@ def test_the_token_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Prometheus page's port is tried; where it is taken, that is said."""
+    """The Prometheus page's port is tried; where it is taken, the next that is free is named, as start() takes it."""
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", str(taken.getsockname()[1]))
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", str(port))
         code, (line,) = checked(capsys)
+        made = Endpoint(lambda: ([], None), Page({}, {}, Registry()), "127.0.0.1", port, Registry())
+        made.close(1)
+    assert code == 0
+    assert line.startswith("ok      prometheus")
+    assert line.endswith(f"it is taken: start() takes port {made.port}")
+
+
+def test_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An address for the Prometheus page that is not this machine's fails."""
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
+    monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_HOST", "192.0.2.1")
+    code, (line,) = checked(capsys)
     assert code == 1
-    assert "prometheus" in line
-    assert "in use" in line
+    assert line.startswith("FAILED  prometheus")
+
+
+@pytest.mark.parametrize(("found", "code"), [("math:floor", 0), ("math:nothing", 1)])
+def test_an_exporter_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: str, code: int
+) -> None:
+    """An exporter of an entry point is loaded, and its line says that nothing was sent."""
+    distribution = tmp_path / "theirs-1.0.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text(f"[tachograph.exporters]\ntheirs = {found}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "theirs")
+    result, (line,) = checked(capsys)
+    assert result == code
+    assert "theirs" in line
+    assert ("NOT TESTED" in line) == (code == 0)
 
 
 def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

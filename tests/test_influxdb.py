@@ -237,17 +237,18 @@ def test_what_the_client_sends(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 def test_without_a_token_nothing_is_said_about_who_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without a token there is no Authorization header, and one warning."""
+    """Without a token there is no Authorization header, and one warning, be it for a logger or for start()."""
     from tachograph.influxdb import InfluxDB
 
     with receiving() as server:
         base = server.url.removesuffix("/v1/metrics")
-        out = InfluxDB(InfluxTarget(base), Registry(), store=tmp_path, flush_interval=0.1)
-        feed(out, events(0, 1))
-        assert out.flush(20)
-        out.close(5)
+        for only in (True, False):
+            out = InfluxDB(InfluxTarget(base), Registry(), store=tmp_path, flush_interval=0.1, only=only)
+            feed(out, [event(0, to=InfluxTarget(base) if only else None)])
+            assert out.flush(20)
+            out.close(5)
+            assert sum("Authorization" in record.message for record in caplog.records) == 1
     assert "Authorization" not in server.requests[0][1]
-    assert sum("Authorization" in record.message for record in caplog.records) == 1
 
 
 def test_it_waits_as_long_as_it_is_asked_to(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from influx_points import START, STREAM, event
@@ -102,6 +102,14 @@ def test_a_metric_is_a_line_of_its_group() -> None:
     assert made(found, who) == f"training/loss,dl.rank=2,dl.run.id=r\\ 1 x=3.0,value=0.5,branch=0i {START}"
 
 
+@pytest.mark.parametrize("measurement", ["#train", "\0#train", "#"])
+def test_a_comment_is_no_line(measurement: str) -> None:
+    """A measurement that begins with # would be a comment, which no escape prevents: it is an error."""
+    with pytest.raises(ValueError, match="comment"):
+        line(event(1, {"n": 1}, measurement=measurement), {})
+    assert made(event(1, {"n": 1}, {}, measurement=" #a#")) == rf"\ #a# n=1i {START + 1}"
+
+
 def test_other_events_have_no_line() -> None:
     """An event that is no point is none for InfluxDB."""
     assert line(LogEvent("torch.monitor.Stat", 1, 1, {"a": 1}, 1, 0, 0, 0, STREAM), {}) is None
@@ -110,6 +118,7 @@ def test_other_events_have_no_line() -> None:
 @given(_TEXT, st.dictionaries(_TEXT, _TEXT, max_size=4), st.dictionaries(_TEXT, _FIELD, min_size=1, max_size=4))
 def test_every_line_reads_back(measurement: str, tags: dict[str, str], fields: dict[str, Any]) -> None:
     """Whatever a point is called and holds, its line says the same again."""
+    assume(not measurement.startswith("#"))
     result = line(event(1, fields, tags, measurement=measurement), {})
     assert result is not None
     if not result.text:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 import programs
-from influx_points import event, events
+from influx_points import event, events, leave
 from tachograph.influxdb.parcel import packed, unpacked
 from tachograph.influxdb.spool import Spool
 from tachograph.influxdb.spooled import records, spooled
-from tachograph.influxdb.spooling import keep, request_line
+from tachograph.influxdb.spooling import request_line
 from tachograph.journal import LogEvent
 
 _WHO = {"dl.rank": 3, "host.name": "h", "ratio": 0.5, "on": True, "args": ["a", "b"]}
@@ -66,7 +66,9 @@ def test_packing_loses_nothing(many: list[dict[str, object]]) -> None:
     """What waits in memory is, unpacked, what it was."""
     before = [event(number, fields) for number, fields in enumerate(many)]
     lost: list[object] = []
-    after = [each for parcel in packed(before, 1.0, lambda *what: lost.append(what), 4) for each in unpacked(parcel)]
+    after = [
+        each for parcel in packed(before, {}, 1.0, lambda *what: lost.append(what), 4) for each in unpacked(parcel)
+    ]
     assert repr(after) == repr([LogEvent(*each[:3], dict(each.attributes), *each[4:]) for each in before])
     assert lost == []
 
@@ -75,7 +77,7 @@ def test_what_cannot_be_packed_costs_only_itself() -> None:
     """A value of a foreign type loses its own point, and says so."""
     lost: list[tuple[int, str]] = []
     some = [event(1), event(2, {"x": object()}), event(3)]
-    found = [each.seq for parcel in packed(some, 1.0, lambda *what: lost.append(what)) for each in unpacked(parcel)]
+    found = [each.seq for parcel in packed(some, {}, 1.0, lambda *what: lost.append(what)) for each in unpacked(parcel)]
     assert found == [1, 3]
     assert [count for count, _ in lost] == [1]
 
@@ -83,11 +85,11 @@ def test_what_cannot_be_packed_costs_only_itself() -> None:
 def test_lines_come_back_in_order_and_files_go(tmp_path: Path) -> None:
     """Lines are taken in the order in which they came, and a file is deleted once its lines are accepted."""
     spool, _ = opened(tmp_path)
-    keep(events(0, 100), {}, spool.append)
+    leave(spool, events(0, 100))
     first = taken(spool)
     spool.give_back()
     assert taken(spool) == first
-    keep(events(100, 110), {}, spool.append)
+    leave(spool, events(100, 110))
     spool.accept()
     assert [each.seq for line in taken(spool) for part in spooled(line) for each in part.events] == list(
         range(100, 110)
@@ -108,7 +110,7 @@ def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
 def test_the_oldest_go_where_the_share_is_full(tmp_path: Path) -> None:
     """The spool stays within its bound, and what goes is counted exactly."""
     spool, lost = opened(tmp_path, 200_000)
-    keep(events(0, 2000), {}, spool.append)
+    leave(spool, events(0, 2000))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 200_000
     left: list[int] = []
     while not spool.empty:
@@ -123,7 +125,7 @@ def test_the_oldest_go_where_the_share_is_full(tmp_path: Path) -> None:
 def test_nobody_takes_over_what_is_in_use(tmp_path: Path) -> None:
     """A file that a living process uses is not taken over; once that is gone, one other takes it, and only one."""
     mine, _ = opened(tmp_path)
-    keep(events(0, 3), {}, mine.append)
+    leave(mine, events(0, 3))
     other, _ = opened(tmp_path)
     assert other.adopt() == 0
     mine.close()
@@ -138,11 +140,11 @@ def test_a_torn_line_is_skipped_and_counted(tmp_path: Path) -> None:
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from influx_points import events
+        from influx_points import events, leave
         from tachograph.influxdb.spool import Spool
-        from tachograph.influxdb.spooling import keep, request_line
+        from tachograph.influxdb.spooling import request_line
         spool = Spool(Path("spool"), 2**20, print, lambda: None)
-        keep(events(0, 40), {{}}, spool.append)
+        leave(spool, events(0, 40))
         os.write(spool._open.file, request_line(events(40, 43), {{}})[:-200])
         os.kill(os.getpid(), signal.SIGKILL)
     """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
+from servers import wait_until
+from tachograph import append_file
+from tachograph.append_file import AppendFile
 from tachograph.batch import Batch
 from tachograph.jsonl import JsonLines
 from tachograph.otlp.json import JsonText
@@ -193,3 +199,102 @@ def test_a_line_that_does_not_fit_leaves_no_part(tmp_path: Path) -> None:
     destination.close(5)
     assert len(lines(path)) == 2
     assert path.stat().st_size > size
+
+
+def _locked(path: Path) -> bool:
+    """Tell whether somebody has the file open for appending."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def test_several_append_to_one_file_and_each_says_that_it_is_in_use(tmp_path: Path) -> None:
+    """Whoever appends keeps others from deleting the file, until the last has closed it, and nobody from appending."""
+    path = tmp_path / "c.jsonl"
+    one, two = AppendFile(path), AppendFile(path)
+    for number in range(3):
+        one.append(b"one %d\n" % number)
+        two.append(b"two %d\n" % number)
+    assert _locked(path)
+    one.close()
+    assert _locked(path)
+    two.close()
+    assert not _locked(path)
+    assert sorted(path.read_text().splitlines()) == [f"{who} {n}" for who in ("one", "two") for n in range(3)]
+
+
+def test_a_child_does_not_hold_its_parents_file(tmp_path: Path, untraced: None) -> None:
+    """A forked child lets go of the file, so that only the parent says it is in use, and can append for itself."""
+    assert untraced is None
+    path = tmp_path / "c.jsonl"
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(path, registry)
+    destination(batch(registry))
+    assert destination.flush(5)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        destination.reset_in_child()
+        os.read(reading, 1)
+        destination(batch(registry))
+        os._exit(not (destination.flush(5) and len(lines(path)) == 2))
+    os.close(reading)
+    time.sleep(0.5)
+    assert _locked(path)
+    destination.close(5)
+    wait_until(lambda: not _locked(path))
+    os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_without_locks_it_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has no locks is no reason to write nothing."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(append_file.fcntl, "flock", flock)
+    file = AppendFile(tmp_path / "c.jsonl")
+    file.append(b"x\n")
+    file.close()
+    assert (tmp_path / "c.jsonl").read_bytes() == b"x\n"
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_it_waits_until_nobody_is_about_to_delete_the_file(tmp_path: Path, *, deleted: bool) -> None:
+    """What comes while ``tachograph replay --delete`` has the file is written afterwards, to it or to a new one."""
+    path = tmp_path / "c.jsonl"
+    path.write_text("{}\n")
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(path, registry)
+    with path.open("rb") as replayed:
+        fcntl.flock(replayed, fcntl.LOCK_EX)
+        destination(batch(registry))
+        assert not destination.flush(0.3)
+        assert path.read_text() == "{}\n"
+        if deleted:
+            path.unlink()
+    assert destination.flush(10)
+    destination.close(5)
+    assert len(lines(path)) == 2 - deleted
+    assert rejected(registry) == 0
+
+
+def test_a_pipe_has_an_end(tmp_path: Path) -> None:
+    """What appends to a pipe is not its reader: where nobody reads any more, that is an error."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file = AppendFile(path)
+    file.append(b"x\n")
+    assert os.read(reading, 9) == b"x\n"
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):
+        file.append(b"y\n")
+    file.close()

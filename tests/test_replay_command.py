@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import programs
-from influx_points import event, events
+from influx_points import event, events, leave
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.influxdb.spool import Spool
-from tachograph.influxdb.spooling import keep
+from tachograph.replaying import recording
 
 _WHO = {"dl.rank": 1}
 
@@ -31,7 +32,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def spooled(folder: Path, start: int = 0, stop: int = 100) -> Path:
     """Leave points behind as a process that has ended does, and return the folder."""
     spool = Spool(folder, 2**30, lambda *_: None, lambda: None)
-    keep(events(start, stop), _WHO, spool.append)
+    leave(spool, events(start, stop), _WHO)
     spool.close()
     return folder
 
@@ -119,7 +120,7 @@ def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a living process sends itself is not sent twice."""
     spool = Spool(tmp_path / "spool", 2**30, lambda *_: None, lambda: None)
-    keep([event(1)], {}, spool.append)
+    leave(spool, [event(1)])
     assert main(["replay", str(tmp_path / "spool"), "--to", "console"]) == 1
     assert "a running process uses it" in capsys.readouterr().err
     spool.close()
@@ -148,3 +149,130 @@ def test_wrong_usage_is_said(
     said = capsys.readouterr().err
     assert why in said
     assert len(said.splitlines()) == 1
+
+
+def _exported(path: Path, values: list[tuple[int, object]]) -> Path:
+    """Write an exported run with points of these ranks and values."""
+    point = {"kind": "point", "metric": "loss", "group": "g", "units": "", "execution": 0, "branch": 0}
+    lines = [
+        {**point, "rank": rank, "x": at, "time_unix_nano": 1_700_000_000_000_000_000 + at, "value": value}
+        for at, (rank, value) in enumerate(values)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_each_point_says_who_recorded_it(tmp_path: Path) -> None:
+    """Points of several ranks in one file arrive with the rank of each."""
+    file = _exported(tmp_path / "run.jsonl", [(at % 3, float(at % 3)) for at in range(300)])
+    with influxdb1(tmp_path / "data") as base:
+        assert main(["replay", str(file), "--to", "influxdb", "--host", base]) == 0
+        (series,) = influxql(base, 'SELECT "value", "dl.rank" FROM "g/loss"')
+    assert [(int(value), int(rank)) for _, value, rank in series["values"]] == [(at % 3,) * 2 for at in range(300)]
+
+
+def test_what_is_refused_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A point that the server refuses is counted and said; all others arrive, of its file and of those after it."""
+    values: list[tuple[int, object]] = [(0, True if at in (70, 200) else 0.5) for at in range(300)]
+    folder = tmp_path / "files"
+    folder.mkdir()
+    first = _exported(folder / "a.jsonl", values)
+    second = _exported(folder / "b.jsonl", [(1, 0.5)] * 10)
+    with influxdb1(tmp_path / "data") as base:
+        line = ["replay", str(folder), "--to", "influxdb", "--host", base, "--delete", "--timeout", "20"]
+        assert main(line) == 1
+        (series,) = influxql(base, 'SELECT COUNT("value") FROM "g/loss"')
+        assert series["values"][0][1] == 308
+    said = capsys.readouterr().err
+    assert f"{first}: not taken were 2 rejected, the others were sent" in said
+    assert "not everything" not in said
+    assert "310 events of 2 files" in said
+    assert first.exists()
+    assert not second.exists()
+
+
+def test_what_cannot_be_encoded_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A point that line protocol has no line for is said, too, though the server never saw it."""
+    spool = Spool(tmp_path / "spool", 2**30, lambda *_: None, lambda: None)
+    leave(spool, [event(0), event(1, measurement="#train"), event(2)])
+    spool.close()
+    with influxdb1(tmp_path / "data") as base:
+        line = ["replay", str(tmp_path / "spool"), "--to", "influxdb", "--host", base, "--delete"]
+        assert main(line) == 1
+        (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
+        assert series["values"][0][1] == 2
+    assert "not taken were 1 encoding" in capsys.readouterr().err
+    assert len(list((tmp_path / "spool").iterdir())) == 1
+
+
+def test_a_switched_off_sdk_hides_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OTEL_SDK_DISABLED is for programs that record: what is replayed is counted all the same."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    folder = spooled(tmp_path / "spool", 0, 3)
+    line = ["replay", str(folder), "--to", "jsonl", "--output", "/dev/full", "--delete"]
+    assert main(line) == 1
+    assert "rejected" in capsys.readouterr().err
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_what_a_running_process_appends_to_is_not_deleted(tmp_path: Path) -> None:
+    """The file of ``start(logs="jsonl")`` can be read while it is written, and be deleted once that is done."""
+    program = """
+        import subprocess, sys, tachograph
+
+        def replay(*more):
+            line = [sys.executable, "-m", "tachograph", "replay", "live.jsonl", "--to", "jsonl", "--output", *more]
+            return subprocess.run(line, capture_output=True, text=True)
+
+        with tachograph.start(metrics="none", traces="none", logs="jsonl", jsonl="live.jsonl") as pipeline:
+            logger = tachograph.MetricsLogger()
+            logger.log("m", {}, {"x": 1})
+            assert pipeline.flush()
+            done = replay("deleted.jsonl", "--delete")
+            assert done.returncode == 1 and "a running process uses it" in done.stderr, done.stderr
+            assert replay("read.jsonl").returncode == 0
+            logger.log("m", {}, {"x": 2})
+        assert replay("all.jsonl", "--delete").returncode == 0
+    """
+    done = programs.run(tmp_path, program, INFLUXDB_HOST="")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "deleted.jsonl").exists()
+    assert not (tmp_path / "live.jsonl").exists()
+    assert [len(programs.events(tmp_path / name)) for name in ("read.jsonl", "all.jsonl")] == [1, 2]
+
+
+def test_what_has_grown_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system has no locks, a file that has grown since it was read stays."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(recording.fcntl, "flock", flock)
+    file = _exported(tmp_path / "run.jsonl", [(0, 0.5)] * 3)
+    found = recording.Recording(file, alone=True)
+    assert len(list(found.parts())) == 3
+    with file.open("a") as more:
+        more.write("{}\n")
+    with pytest.raises(OSError, match="grown"):
+        found.remove()
+    found.close()
+    assert file.exists()
+
+
+def test_a_file_that_cannot_be_deleted_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a folder lets nothing be deleted the exit code is 1, and a line names the file; the others are sent."""
+    folder = spooled(tmp_path / "spool", 0, 3)
+    spooled(folder, 3, 6)
+
+    def unlink(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert main(["replay", str(folder), "--to", "console", "--delete"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("cannot be deleted: Permission denied") == 2
+    assert "6 events of 2 files sent" in said

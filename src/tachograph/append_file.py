@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+
+from tachograph.outbox import Retry
 
 
 class AppendFile:
     """Appends pieces to a file, each whole or not at all.
 
-    The file is made by the first piece, readable by its owner alone, and so are the folders that it needs.
+    The file is made by the first piece, readable by its owner alone, and so are the folders that it needs. While it is
+    open it is locked, where its file system has locks, but not against others that append to it or read it:
+    ``tachograph replay --delete`` sees that it is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -17,7 +22,12 @@ class AppendFile:
         self._file: int | None = None
 
     def append(self, piece: bytes) -> None:
-        """Write a piece at the end; raises OSError where it does not fit, and leaves no part of it."""
+        """Write a piece at the end.
+
+        Raises:
+            OSError: it does not fit, and no part of it is left.
+            Retry: ``tachograph replay --delete`` is about to delete the file.
+        """
         if self._file is None:
             self._file = _open(self.path)
         before = os.fstat(self._file).st_size
@@ -31,7 +41,10 @@ class AppendFile:
             raise
 
     def close(self) -> None:
-        """Close the file; a later piece opens it again."""
+        """Close the file; a later piece opens it again.
+
+        After a fork each process closes its own: the lock is held until both have.
+        """
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -41,4 +54,17 @@ def _open(path: Path) -> int:
     for folder in reversed(path.absolute().parents):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    # NFS locks only what can be read, too; a pipe that its writer can read has no end.
+    access = os.O_WRONLY if path.exists() and not path.is_file() else os.O_RDWR
+    while True:
+        file = os.open(path, access | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise Retry(None, f"{path}: 'tachograph replay --delete' has it") from None
+        except OSError:  # a file system without locks
+            return file
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)  # deleted in this moment

@@ -39,7 +39,10 @@ class InfluxTarget:
         token: "" to send no Authorization header.
         batch_size: points in one write, at most.
         concurrency: writes at a time, at most.
-        queue_size: points that wait in memory, at most.
+        queue_size: points that wait in memory, at most; those that came last stay, even where they are more.
+
+    Raises:
+        ValueError: no HTTP header can carry the token.
     """
 
     url: str
@@ -49,6 +52,14 @@ class InfluxTarget:
     batch_size: int = BATCH_SIZE
     concurrency: int = 1
     queue_size: int = QUEUE_SIZE
+
+    def __post_init__(self) -> None:
+        """Refuse a token that would be found out only at the first write, in a message that shows it."""
+        if not self.token.isprintable() or not _is_latin1(self.token):
+            raise ValueError(
+                "the token (token= or INFLUXDB_TOKEN) has a character that no HTTP header can carry, "
+                "such as the end of a line: it is not shown here"
+            )
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -72,10 +83,11 @@ class InfluxTarget:
         """Return what arguments, or else the ``INFLUXDB_*`` variables, name; None where no host is given.
 
         A host may be a URL with its scheme, and a port; a bare host is https, a loopback address http. A port as
-        argument wins over the URL's, which wins over ``INFLUXDB_PORT``.
+        argument wins over the URL's, which wins over ``INFLUXDB_PORT``. White space around a text is none of it, as
+        that of a token read from a file.
 
         Raises:
-            ValueError: a host or a port that is none; the message names where it was given.
+            ValueError: a host, a port or a token that is none; the message names where it was given.
             TypeError: an argument is of another type.
         """
         where, told = ("host", host) if host is not None else ("INFLUXDB_HOST", environ.get("INFLUXDB_HOST"))
@@ -102,10 +114,19 @@ class InfluxTarget:
 
 def _text(name: str, value: object, environ: Mapping[str, str], default: str) -> str:
     if value is None:
-        return environ.get(f"INFLUXDB_{name.upper()}") or default
+        value = environ.get(f"INFLUXDB_{name.upper()}", "")
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")  # never the value: it may be the token
-    return value or default
+    return value.strip() or default
+
+
+def _is_latin1(text: str) -> bool:
+    """Tell whether a text has only characters that HTTP headers can carry: RFC 9110, "Field Values"."""
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _port(where: str, given: object) -> int:

@@ -31,7 +31,8 @@ class JsonLines:
     written whole or not at all; one that does not fit on the disk is counted.
 
     Args:
-        path: the file; a process should have one of its own.
+        path: the file; a process should have one of its own. ``tachograph replay`` does not
+            delete it while it is open.
         registry: where losses and durations are counted.
         pace: called between slices of encoding; by default a :class:`tachograph.pace.Pace`.
     """
@@ -71,7 +72,8 @@ class JsonLines:
         self._outbox.close(0)
 
     def reset_in_child(self) -> None:
-        """Forget what is queued, after a fork; the parent process writes it."""
+        """Forget what is queued, after a fork; the parent process writes it, and holds the file."""
+        self._file.close()
         self._outbox.reset_in_child()
 
     def _queue(self, request: Message, items: int) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.influx_target import InfluxTarget
 from tachograph.journal import LogEvent
 from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal, read_otlp_settings
-from tachograph.settings import Settings
+from tachograph.settings import GROUP, Settings
 
 NAME = "tachograph.check"
 _METRIC = "tachograph_check"
+_OURS = {"otlp", "prometheus", "console", "jsonl", "influxdb", "tensorboard"}
+_LAST_PORT = 65_535
 
 
 class Probe(NamedTuple):
@@ -59,6 +63,9 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         yield Probe("tensorboard", str(folder), lambda _: _writable(folder / "events"))
     if "console" in named:
         yield Probe("console", "standard output", lambda _: "needs nothing")
+    for entry_point in entry_points(group=GROUP):
+        if entry_point.name in named - _OURS:
+            yield Probe(entry_point.name, entry_point.value, _loaded(entry_point))
 
 
 def _otlp(settings: OtlpSettings) -> Callable[[float], str]:
@@ -118,9 +125,28 @@ def _influxdb(target: InfluxTarget) -> Callable[[float], str]:
     return send
 
 
+def _loaded(entry_point: EntryPoint) -> Callable[[float], str]:
+    def load(_: float) -> str:
+        entry_point.load()
+        return "it loads; NOT TESTED: whether what it sends arrives"
+
+    return load
+
+
 def _free(host: str, port: int) -> str:
-    with socket.create_server((host, port)):
-        return "the port is free"
+    """Return which port the page would have, as the endpoint looks for one."""
+    from tachograph.prometheus.endpoint import NEXT_PORTS
+
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    for candidate in range(port, min(port + NEXT_PORTS, _LAST_PORT) + 1):
+        try:
+            with socket.create_server((str(address[0]), candidate), family=family):
+                return "the port is free" if candidate == port else f"it is taken: start() takes port {candidate}"
+        except OSError as error:  # noqa: PERF203 - which port is free shows only when it is taken
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return "it is taken, and so are those after it: start() takes any that is free"
 
 
 def _writable(path: Path) -> str:

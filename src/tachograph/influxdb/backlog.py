@@ -1,4 +1,8 @@
-"""What waits in memory for one server: bounded, the oldest going first."""
+"""What waits in memory for one server: bounded, the oldest going first.
+
+A batch of points comes at once, and may be more than the queue takes: then those of the batches before go, and it
+stays, as a server that is there takes it in a moment.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ class Backlog:
     """Parcels in the order in which they came; not for several threads at once.
 
     Args:
-        queue_size: points that may wait.
+        queue_size: points that may wait, or as many as came last.
         limit_bytes: bytes that they may take.
 
     Attributes:
@@ -42,7 +46,9 @@ class Backlog:
         self._parcels.append(parcel)
         self._add(parcel, 1)
         dropped = 0
-        while self._parcels and self.load > 1:
+        while self._bytes > self._limit_bytes or (
+            self.points > self._queue_size and self._parcels[0].since != parcel.since
+        ):
             dropped += self._pop().points
         return dropped
 

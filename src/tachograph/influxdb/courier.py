@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from tachograph.influxdb.backlog import Backlog
 from tachograph.influxdb.crew import Crew
 from tachograph.influxdb.delivery import Delivery
+from tachograph.influxdb.disk import Disk
 from tachograph.influxdb.kept import Kept
 from tachograph.influxdb.losses import Losses
-from tachograph.influxdb.parcel import EVENTS as PARCEL
-from tachograph.influxdb.parcel import Parcel, packed, unpacked
+from tachograph.influxdb.parcel import EVENTS, Parcel
 from tachograph.influxdb.patience import Patience
 from tachograph.influxdb.server import TIMEOUT, Server
-from tachograph.influxdb.spool import Spool
-from tachograph.influxdb.spooling import EVENTS, keep
 from tachograph.own_metrics import Reason
 
 _MANY = 5_000  # points that wait while the server is away
 _FULL = 0.9
 _LOOK_AGAIN = 30.0  # seconds between looks for what processes that ended have left
 _DISK_AGAIN = 10.0
-_LAST = 0.5  # seconds for the disk at the end
 _NEVER = float("inf")
 
 
@@ -36,7 +33,7 @@ class Courier:
 
     Args:
         server: takes lines.
-        spool: keeps what has to wait for long; None where nothing does.
+        disk: keeps what has to wait for long; None where nothing does.
         backlog: keeps the rest.
         losses: is told what is lost.
         patience: says when to try again.
@@ -50,7 +47,7 @@ class Courier:
     def __init__(
         self,
         server: Server,
-        spool: Spool | None,
+        disk: Disk | None,
         backlog: Backlog,
         losses: Losses,
         patience: Patience,
@@ -61,31 +58,29 @@ class Courier:
         pace: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._server, self._spool, self._backlog = server, spool, backlog
+        self._server, self._disk, self._backlog = server, disk, backlog
         self._losses, self._patience = losses, patience
         self._batch_size, self._flush_interval = batch_size, flush_interval
         self._pace, self._clock = pace, clock
-        self._resource: Mapping[str, Any] = {}
         self._deadline: float | None = None
         self._crew = Crew(concurrency, lambda: self._server.connect(), self._next, losses)  # noqa: PLW0108 - it changes
         self._forget()
         self._crew.start()
 
     def _forget(self) -> None:
-        self._disk, self._changed = threading.Lock(), threading.Condition()
+        self._changed = threading.Condition()
         self._under_way: dict[int, list[Parcel]] = {}
         self._reading = self._writing = self._hurry = False  # of the disk, the first two
         self._ended = self._deadline is not None
         self._number = self._accepted = self._settled = self._lost = self._written = 0
         self._disk_not_before = 0.0
-        self._look_at = 0.0 if self._spool is not None else _NEVER
+        self._look_at = 0.0 if self._disk is not None else _NEVER
         self._crew.forget()
 
-    def put(self, parcels: Iterable[Parcel], resource: Mapping[str, Any]) -> None:
+    def put(self, parcels: Iterable[Parcel]) -> None:
         """Take points; never waits for the server."""
         for parcel in parcels:
             with self._changed:
-                self._resource = resource
                 self._accepted += parcel.points
                 closed = self._deadline is not None
                 dropped = parcel.points if closed else self._backlog.push(parcel)
@@ -125,27 +120,15 @@ class Courier:
             while self._reading and (time_left := self._deadline - self._clock()) > 0:
                 self._changed.wait(time_left)
             self._ended = True
-            left = [parcel for parcels in self._under_way.values() for parcel in parcels] + self._backlog.take_all()
+            under_way = [parcel for parcels in self._under_way.values() for parcel in parcels]
+            left = deque(under_way + self._backlog.take_all())
             self._changed.notify_all()
-        self._leave_behind(left)
+        if self._disk is not None:
+            self._disk.leave(left)
+        self._lose_at_the_end(left)
 
-    def _leave_behind(self, left: list[Parcel]) -> None:
-        """Put what was not delivered on the disk, as far as there is time for it."""
-        spool, until = self._spool, self._clock() + _LAST
-        if spool is not None and self._disk.acquire(timeout=_LAST):
-            try:
-                while left and self._clock() < until:
-                    keep(unpacked(left[0]), self._resource, spool.append)
-                    del left[0]
-            except OSError as error:
-                self._losses.say("disk", f"{spool.folder}: {error.strerror}: what waits is lost")
-            finally:
-                remains, folder = not spool.empty, spool.folder
-                spool.close()
-                self._disk.release()
-            if remains:
-                self._losses.say("end", f"what was not delivered before the end waits in {folder} for the next process")
-        if lost := sum(parcel.points for parcel in left):
+    def _lose_at_the_end(self, parcels: Iterable[Parcel]) -> None:
+        if lost := sum(parcel.points for parcel in parcels):
             self._lose(lost, "shutdown", f"{lost} points were not delivered before the end")
 
     def reset_in_child(self, server: Server, backlog: Backlog) -> Server:
@@ -155,8 +138,8 @@ class Courier:
             The server that it had: its connections are the parent's.
         """
         inherited, self._server, self._backlog = self._server, server, backlog
-        if self._spool is not None:
-            self._spool.close()
+        if self._disk is not None:
+            self._disk.forget()
         self._patience.forget()
         self._forget()
         return inherited
@@ -176,22 +159,22 @@ class Courier:
         return None
 
     def _to_do(self, now: float) -> Callable[[], None] | None:
-        if self._spool is not None and not self._writing:
+        if self._disk is not None and not self._writing:
             if now >= self._look_at and not self._reading:
                 self._look_at, self._writing = now + _LOOK_AGAIN, True
-                return partial(self._adopt, self._spool)
+                return partial(self._adopt, self._disk)
             if self._presses(now):
                 self._writing = True
-                return partial(self._move, self._spool)
+                return partial(self._move, self._disk)
         busy = self._patience.failures > 0 and (self._under_way or self._reading)  # one attempt at a time, then
         return None if busy or self._patience.waits(now, hurry=self._hurry) else self._to_send(now)
 
     def _to_send(self, now: float) -> Callable[[], None] | None:
-        if self._spool is not None and (self._writing or not self._spool.empty):
+        if self._disk is not None and (self._writing or not self._disk.spool.empty):
             if self._reading or self._writing:
                 return None
             self._reading = True
-            return partial(self._send_kept, self._spool)
+            return partial(self._send_kept, self._disk)
         if self._due(now, hurry=self._hurry or self._deadline is not None):
             self._number += 1
             self._under_way[self._number] = parcels = self._backlog.take(self._batch_size)
@@ -212,30 +195,31 @@ class Courier:
             return False
         return hurry or self._backlog.points >= self._batch_size or now >= self._backlog.since + self._flush_interval
 
-    def _adopt(self, spool: Spool) -> None:
+    def _adopt(self, disk: Disk) -> None:
         try:
-            with self._disk:
-                spool.adopt()
+            disk.adopt()
         finally:
             self._end_job(writing=False)
 
-    def _move(self, spool: Spool) -> None:
+    def _move(self, disk: Disk) -> None:
         """Put the oldest of what waits in memory on the disk."""
         with self._changed:
-            parcels = self._backlog.take(EVENTS) if self._backlog else []
-        left = list(parcels)
+            left = deque(self._backlog.take(EVENTS) if self._backlog else [])
         try:
-            with self._disk:
-                events = [event for parcel in parcels for event in unpacked(parcel)]
-                keep(events, self._resource, spool.append, self._pace)
-            left = []
-        except OSError as error:
-            self._losses.say("disk", f"{spool.folder}: {error.strerror}: what waits stays in memory")
-            self._disk_not_before = self._clock() + _DISK_AGAIN
+            disk.keep(left)
         finally:
-            with self._changed:
-                self._backlog.put_back(left)
+            if left:
+                self._disk_not_before = self._clock() + _DISK_AGAIN
+                self._put_back(left)
             self._end_job(writing=False)
+
+    def _put_back(self, parcels: Iterable[Parcel]) -> None:
+        with self._changed:
+            ended = self._ended
+            if not ended:
+                self._backlog.put_back(parcels)
+        if ended:
+            self._lose_at_the_end(parcels)
 
     def _end_job(self, *, writing: bool | None = None, reading: bool | None = None) -> None:
         with self._changed:
@@ -245,33 +229,42 @@ class Courier:
 
     def _send(self, number: int, parcels: list[Parcel]) -> None:
         """Send what was in memory."""
-        delivery = Delivery()
-        events = (event for parcel in parcels for event in unpacked(parcel))
-        delivery.send(delivery.prepare(events, self._resource, self._pace), self._write, self._allowance)
-        if delivery.settled or not delivery.left:
-            left = [item.event for item in delivery.left]
-            parcels = list(packed(left, parcels[0].since, lambda *_: None, min(PARCEL, self._batch_size)))
+        delivery, left = Delivery(), parcels
+        try:
+            left = delivery.send_parcels(parcels, self._write, self._allowance, self._pace)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the points are sent again
+            delivery = Delivery()
+            self._fail(error)
         with self._changed:
             if self._under_way.pop(number, None) is None or self._ended:  # it is on the disk by now
                 return
-            self._backlog.put_back(parcels)
+            self._backlog.put_back(left)
         self._settle(delivery, own=delivery.settled)
 
-    def _send_kept(self, spool: Spool) -> None:
+    def _send_kept(self, disk: Disk) -> None:
         """Send what is on the disk."""
-        kept = Kept(spool, self._pace)
+        kept = Kept(disk, self._pace)
         try:
-            with self._disk:
-                kept.take(self._batch_size)
+            kept.take(self._batch_size)
             kept.send(self._write, self._allowance)
             with self._changed:
                 if self._ended:
                     return
-            with self._disk:
-                kept.settle()
+            kept.settle()
             self._settle(kept.delivery, own=kept.own)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lines are sent again
+            kept.give_back()
+            self._fail(error)
         finally:
             self._end_job(reading=False)
+
+    def _fail(self, error: Exception) -> None:
+        """Say, once, what should not happen, and wait as after any attempt that failed."""
+        whose = "the disk" if isinstance(error, OSError) else "a bug in tachograph"
+        self._losses.blame(whose, f"not delivered yet, trying again: {whose}: {type(error).__name__}: {error}")
+        with self._changed:
+            self._hurry = False
+            self._patience.failed(self._clock())
 
     def _settle(self, delivery: Delivery, *, own: int) -> None:
         for count, reason, why in delivery.lost:

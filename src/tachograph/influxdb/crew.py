@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tachograph.influxdb.losses import NAME, Losses
+from tachograph.influxdb.losses import CLIENT, NAME, Losses
 
 _AFTER_A_BUG = 1.0
 
@@ -50,7 +50,7 @@ class Crew:
         try:
             self._prepare()
         except Exception as error:  # noqa: BLE001 - a broken installation shall cost the program nothing
-            self._losses.blame("client", f"the client does not load: {type(error).__name__}: {error}")
+            self._losses.blame(CLIENT, str(error))
         while (job := self._wait()) is not None:
             try:
                 job()

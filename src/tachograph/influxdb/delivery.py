@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 from tachograph.influxdb.line import Line, line
+from tachograph.influxdb.parcel import Parcel, packed, unpacked
 from tachograph.influxdb.server import BadLines
 from tachograph.journal import LogEvent
 from tachograph.outbox import Retry
@@ -34,9 +36,10 @@ class Lost(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An event, and its line."""
+    """An event, the attributes of the process that logged it, and its line."""
 
     event: LogEvent
+    resource: Mapping[str, Any]
     line: Line
 
 
@@ -81,13 +84,27 @@ class Delivery:
                 self.lose(1, "encoding", f"{event.name!r:.100}: {type(error).__name__}: {error}")
                 continue
             if made is not None and made.text:
-                items.append(Item(event, made))
+                items.append(Item(event, resource, made))
             elif made is not None:
                 self._count_fields(made.nonfinite)
                 self.lose(1, "empty", "a point has no field that can be written")
             else:
                 self.settled += 1
         return items
+
+    def send_parcels(
+        self, parcels: list[Parcel], write: Write, timeout: Callable[[], float], pace: Callable[[], None]
+    ) -> list[Parcel]:
+        """Write what waited in memory, and return what has to be sent again; see :meth:`send`."""
+        items = [item for parcel in parcels for item in self.prepare(unpacked(parcel), parcel.resource, pace)]
+        self.send(items, write, timeout)
+        if self.left and not self.settled:
+            return parcels
+        size, again = max(parcel.points for parcel in parcels), list[Parcel]()
+        for _, some in groupby(self.left, key=lambda item: id(item.resource)):
+            events, resources = zip(*((item.event, item.resource) for item in some), strict=True)
+            again += packed(events, resources[0], parcels[0].since, lambda *_: None, size)
+        return again
 
     def send(self, items: list[Item], write: Write, timeout: Callable[[], float]) -> None:
         """Write; where the server refuses some lines, the others are written without them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from tachograph.identity.resource import store as default_store
 from tachograph.influx_target import InfluxTarget
 from tachograph.influxdb.backlog import Backlog
 from tachograph.influxdb.courier import Courier
+from tachograph.influxdb.disk import Disk
 from tachograph.influxdb.line import METRIC
 from tachograph.influxdb.losses import Losses
 from tachograph.influxdb.parcel import EVENTS, packed
@@ -38,6 +40,8 @@ _log = logging.getLogger("tachograph")
 
 # A connection that was open at a fork is never touched in the child.
 _left_to_the_parent: list[object] = []
+_living: weakref.WeakSet[InfluxDB] = weakref.WeakSet()
+_without_token: set[tuple[str, str, str]] = set()  # the places of which that was said
 
 
 class InfluxDB:
@@ -81,27 +85,36 @@ class InfluxDB:
     ) -> None:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
-        if not only and not target.token:  # a logger says it itself
+        if not target.token and target.place not in _without_token:
+            _without_token.add(target.place)
             _log.warning("%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent", target.url)
         self._target, self._only = target, only
+        # A queue that is no longer than a write would drop points while it waits for that to be full.
+        self._batch_size = min(target.batch_size, max(target.queue_size // 2, 1))
+        self._parcel = min(EVENTS, self._batch_size, max(target.queue_size // 4, 1))
         self._limit_bytes = limit_bytes or max(LIMIT_BYTES, target.queue_size * _POINT_BYTES)
         self._pace = pace or Pace()
         self._clock = clock
         self._losses = Losses(registry)
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
-        spool = Spool(spool_folder(target, store), limit, self._lose_kept, Pace()) if limit else None
+        disk = None
+        if limit:
+            spool = Spool(spool_folder(target, store), limit, self._lose_kept, Pace())
+            disk = Disk(spool, self._losses, pace or Pace(), clock)
         self._courier = Courier(
             Server(target),
-            spool,
+            disk,
             self._backlog(),
             self._losses,
             Patience(self._losses, first_back_off),
-            batch_size=target.batch_size,
+            batch_size=self._batch_size,
             concurrency=target.concurrency,
             flush_interval=flush_interval,
             pace=pace or Pace(),
             clock=clock,
         )
+        self._process = os.getpid()
+        _living.add(self)
 
     def _backlog(self) -> Backlog:
         return Backlog(self._target.queue_size, self._limit_bytes)
@@ -109,11 +122,11 @@ class InfluxDB:
     def __call__(self, batch: Batch) -> None:
         """Take the points of a batch; never waits for the server."""
         events = batch.events
-        now, size = self._clock(), min(EVENTS, self._target.batch_size)
+        now = self._clock()
         for start in range(0, len(events), _SLICE):
             mine = [event for event in events[start : start + _SLICE] if self._takes(event)]
             if mine:
-                self._courier.put(packed(mine, now, self._lose, size), batch.resource)
+                self._courier.put(packed(mine, batch.resource, now, self._lose, self._parcel))
             self._pace()
 
     def _takes(self, event: LogEvent) -> bool:
@@ -123,7 +136,7 @@ class InfluxDB:
             return False
         to = event.attributes.to if isinstance(event.attributes, Point) else None
         if not self._only:
-            return to is None or not _same_place(to, self._target)
+            return to is None or to.place != self._target.place
         return to == self._target
 
     def flush(self, timeout: float) -> bool:
@@ -140,7 +153,10 @@ class InfluxDB:
         self._courier.close(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget everything, after a fork; the parent process delivers it."""
+        """Forget everything, after a fork, unless that was done; the parent process delivers it."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
         _left_to_the_parent.append(self._courier.reset_in_child(Server(self._target), self._backlog()))
 
     def _lose(self, count: int, why: str) -> None:
@@ -157,5 +173,10 @@ def spool_folder(target: InfluxTarget, store: Path | None = None) -> Path:
     return (default_store(os.environ) if store is None else store) / "spool" / name
 
 
-def _same_place(one: InfluxTarget, other: InfluxTarget) -> bool:
-    return (one.url, one.database, one.org) == (other.url, other.database, other.org)
+def _after_fork_in_child() -> None:
+    for exporter in list(_living):
+        exporter.reset_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tachograph.influxdb.delivery import Delivery, Write
-from tachograph.influxdb.spool import Spool
+from tachograph.influxdb.disk import Disk
 from tachograph.influxdb.spooled import Spooled, records, spooled
 
 
@@ -13,7 +13,7 @@ class Kept:
     """Some lines of a spool, and what became of them.
 
     Args:
-        spool: where they are; nobody else takes from it meanwhile.
+        disk: where they are; nobody else takes from it meanwhile.
         pace: called between slices of work.
 
     Attributes:
@@ -21,8 +21,8 @@ class Kept:
         own: how many of the points that are settled this process recorded itself.
     """
 
-    def __init__(self, spool: Spool, pace: Callable[[], None]) -> None:
-        self._spool, self._pace = spool, pace
+    def __init__(self, disk: Disk, pace: Callable[[], None]) -> None:
+        self._disk, self._pace = disk, pace
         self._parts: list[Spooled] = []
         self.delivery = Delivery()
         self.own = 0
@@ -30,14 +30,15 @@ class Kept:
     def take(self, points: int) -> None:
         """Read so many points, or some more, from one file."""
         count = 0
-        while count < points and (taken := self._spool.take()):
-            line, own = taken
-            found = self._read(line)
-            added = sum(len(part.events) + part.newer for part in found)
-            self._parts += found
-            count += added
-            self.own += added if own else 0
-            self._pace()
+        with self._disk.lock:
+            while count < points and (taken := self._disk.spool.take()):
+                line, own = taken
+                found = self._read(line)
+                added = sum(len(part.events) + part.newer for part in found)
+                self._parts += found
+                count += added
+                self.own += added if own else 0
+                self._pace()
 
     def _read(self, line: bytes) -> list[Spooled]:
         try:
@@ -60,8 +61,14 @@ class Kept:
 
     def settle(self) -> None:
         """Take from the disk what has arrived; where some of it has to be sent again, all of it has."""
-        if self.delivery.again is None:
-            self._spool.accept()
+        if self.delivery.again is not None:
+            self.give_back()
+            self.own, self.delivery.lost = 0, []
             return
-        self._spool.give_back()
-        self.own, self.delivery.lost = 0, []
+        with self._disk.lock:
+            self._disk.spool.accept()
+
+    def give_back(self) -> None:
+        """Leave all of it on the disk: it is taken again."""
+        with self._disk.lock:
+            self._disk.spool.give_back()

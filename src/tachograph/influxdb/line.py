@@ -47,6 +47,9 @@ def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
     Args:
         event: what was logged.
         resource: the attributes of the process that logged it.
+
+    Raises:
+        ValueError: its measurement begins with ``#``: the server would take the line for a comment.
     """
     attributes = event.attributes
     if event.name == EVENT_NAME:
@@ -64,6 +67,8 @@ def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
         return None
     if not measurement:
         return Line(b"", 0)
+    if measurement.lstrip("\0").startswith("#"):  # "Comments" there; it skips a zero, and no escape is read before #
+        raise ValueError(f"a measurement that begins with # is a comment in line protocol: {measurement!r:.100}")
     parts, nonfinite = _fields(fields)
     if not parts:
         return Line(b"", nonfinite)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from tachograph.journal import LogEvent
 
-EVENTS = 64  # in a parcel, at most: packing one holds the interpreter for less than 0.2 ms
+# In a parcel, and so in a line of the spool, at most: one is packed, written and read back without holding the
+# interpreter for long.
+EVENTS = 32
 
 
 class Parcel(NamedTuple):
@@ -16,22 +18,29 @@ class Parcel(NamedTuple):
 
     Attributes:
         data: the events; :func:`unpacked` returns them.
+        resource: the attributes of the process that logged them.
         points: how many they are.
         since: when they came, in seconds of the monotonic clock.
     """
 
     data: bytes
+    resource: Mapping[str, Any]
     points: int
     since: float
 
 
 def packed(
-    events: Sequence[LogEvent], since: float, lose: Callable[[int, str], None], size: int = EVENTS
+    events: Sequence[LogEvent],
+    resource: Mapping[str, Any],
+    since: float,
+    lose: Callable[[int, str], None],
+    size: int = EVENTS,
 ) -> Iterator[Parcel]:
     """Yield events as parcels.
 
     Args:
         events: with attributes of plain types.
+        resource: the attributes of the process that logged them.
         since: when they came.
         lose: called with a number of events and a reason, for what cannot be packed.
         size: events in a parcel, at most.
@@ -39,15 +48,19 @@ def packed(
     for start in range(0, len(events), size):
         some = events[start : start + size]
         try:
-            yield Parcel(marshal.dumps([_plain(event) for event in some]), len(some), since)
+            parcel = Parcel(marshal.dumps([_plain(event) for event in some]), resource, len(some), since)
         except ValueError:  # something in one of them
-            yield from _one_by_one(some, since, lose)
+            yield from _one_by_one(some, resource, since, lose)
+        else:
+            yield parcel
 
 
-def _one_by_one(events: Sequence[LogEvent], since: float, lose: Callable[[int, str], None]) -> Iterator[Parcel]:
+def _one_by_one(
+    events: Sequence[LogEvent], resource: Mapping[str, Any], since: float, lose: Callable[[int, str], None]
+) -> Iterator[Parcel]:
     for event in events:
         try:
-            yield Parcel(marshal.dumps([_plain(event)]), 1, since)
+            yield Parcel(marshal.dumps([_plain(event)]), resource, 1, since)
         except ValueError as error:  # noqa: PERF203 - each by itself
             lose(1, f"{event.name!r:.100}: {error}")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import random
 
-from tachograph.influxdb.losses import NAME, Losses
-from tachograph.influxdb.server import Misconfigured
+from tachograph.influxdb.losses import CLIENT, NAME, Losses
+from tachograph.influxdb.server import Misconfigured, NoClient
 from tachograph.outbox import Retry
 
 FIRST_BACK_OFF = 0.5
@@ -56,12 +56,15 @@ class Patience:
                 _log.info("%s: delivers again", NAME)
             self.forget()
             return
-        told = "configuration" if isinstance(again, Misconfigured) else "retry"
-        self._losses.say(told, f"not delivered yet, trying again: {again}")
+        self._losses.say(_kind(again), f"not delivered yet, trying again: {again}")
+        self.failed(now, again.after)
+
+    def failed(self, now: float, after: float | None = None) -> None:
+        """Note that an attempt failed; ``after`` so many seconds the server wants to hear the next one."""
         delay = min(self._first * 2 ** min(self.failures, 16), self._longest) * _random.uniform(0.5, 1.0)
-        self._asked = again.after is not None
-        if again.after is not None:
-            delay = max(delay, min(again.after, _LONGEST_ASKED))
+        self._asked = after is not None
+        if after is not None:
+            delay = max(delay, min(after, _LONGEST_ASKED))
         self.failures += 1
         self.not_before = now + delay
 
@@ -69,3 +72,10 @@ class Patience:
         """Wait no longer than a moment from now on."""
         self._longest = _CLOSING
         self.not_before = 0.0
+
+
+def _kind(again: Retry) -> str:
+    """Return what is said once of its kind."""
+    if isinstance(again, NoClient):
+        return CLIENT
+    return "configuration" if isinstance(again, Misconfigured) else "retry"

@@ -8,8 +8,8 @@ Sources: InfluxDB v2 API, "Write data"; InfluxDB v1 API reference, "/write HTTP 
 
 from __future__ import annotations
 
-import base64
 import json
+import os
 import re
 import threading
 import zlib
@@ -22,13 +22,16 @@ from urllib.parse import urlencode, urlsplit
 from opentelemetry import context
 
 from tachograph.influx_target import InfluxTarget
+from tachograph.influxdb.secret import Secret, basic
 from tachograph.outbox import Retry
 
 TIMEOUT = 10.0
 _WORTH_COMPRESSING = 1024
+_LOADING = 2.0  # seconds that a fork waits at most
 _LONGEST_REASON = 300
 _V1, _V2 = "/write", "/api/v2/write"
-_UNREAD = {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY}
+_PARTLY = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}  # where it says how many lines it did not take
+_UNREAD = _PARTLY | {HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 _DROPPED = re.compile(r"partial write.*\bdropped=(\d+)", re.DOTALL)
 _REMEDIES = {
     401: "is INFLUXDB_TOKEN (or token=) right?",
@@ -39,6 +42,10 @@ _REMEDIES = {
 
 class Misconfigured(Retry):
     """No point will arrive before somebody changes a setting, here or at the server."""
+
+
+class NoClient(Misconfigured):
+    """The client does not load."""
 
 
 class BadLines(Exception):  # noqa: N818 - the server's word, not a fault of the program
@@ -109,6 +116,34 @@ class _Carrier:
         return answer
 
 
+class _Loading:
+    """Lets a fork wait until the client is loaded: a child can never load what its parent had begun to."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._held = False
+
+    def before_fork(self) -> None:
+        self._held = self.lock.acquire(timeout=_LOADING)
+
+    def after_fork(self) -> None:
+        if self._held:
+            self.lock.release()  # a thread of the child may wait for it already
+
+    def after_in_child(self) -> None:
+        self.after_fork()
+        self.lock = threading.Lock()
+
+
+_loading = _Loading()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_loading.before_fork,
+        after_in_parent=_loading.after_fork,
+        after_in_child=_loading.after_in_child,
+    )
+
+
 class Server:
     """Writes lines; used by several threads.
 
@@ -123,21 +158,33 @@ class Server:
         self._client: Any = None
         self._carrier: _Carrier | None = None
         self._path: str | None = None  # found out by the first write
+        self._secret = Secret(target.token)
 
     def connect(self) -> None:
-        """Load the client, unless that was done: half a second of work, on a slow machine more."""
+        """Load the client, unless that was done: half a second of work, on a slow machine more.
+
+        Raises:
+            NoClient: it does not load.
+        """
         with self._lock:
             if self._client is not None:
                 return
-            library: Any = import_module("influxdb_client")
-            target = self._target
-            client = library.InfluxDBClient(target.url, token=target.token or None, org=target.org)
-            basic = ":" in target.token  # v1: user and password; only its version 1.8 takes them as a token
-            authorization = f"Basic {base64.b64encode(target.token.encode()).decode()}" if basic else None
-            self._carrier = _Carrier(client.api_client.rest_client.pool_manager, authorization)
-            client.api_client.rest_client = self._carrier
-            self._service = library.WriteService(client.api_client)
-            self._client = client
+            try:
+                with _loading.lock:  # making a client imports, too
+                    self._load()
+            except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
+                why = self._secret.hidden(f"{type(error).__name__}: {error}")
+                raise NoClient(None, f"{self._where}: the client does not load: {why}") from None
+
+    def _load(self) -> None:
+        library: Any = import_module("influxdb_client")
+        target = self._target
+        client = library.InfluxDBClient(target.url, token=target.token or None, org=target.org)
+        by_user = ":" in target.token  # v1: user and password; only its version 1.8 takes them as a token
+        self._carrier = _Carrier(client.api_client.rest_client.pool_manager, basic(target.token) if by_user else None)
+        client.api_client.rest_client = self._carrier
+        self._service = library.WriteService(client.api_client)
+        self._client = client
 
     def write(self, body: bytes, timeout: float) -> int:
         """Write lines with timestamps in nanoseconds, and return the answer's status.
@@ -148,7 +195,7 @@ class Server:
 
         Raises:
             Retry: it may succeed later.
-            Misconfigured: it will, but only once a setting is changed.
+            Misconfigured: it will, but only once a setting is changed, or the client installed anew.
             BadLines: some lines, or the body as it is, will never be taken.
         """
         self.connect()
@@ -201,18 +248,16 @@ class Server:
                 self._path = path
             raise
         except Exception as error:  # noqa: BLE001 - of urllib3, ssl, the system: all of them mean that nobody answered
-            raise Retry(None, f"{self._where}: {_root(error)}") from None
+            raise Retry(None, f"{self._where}: {self._secret.hidden(_root(error))}") from None
         self._path = path
         return int(status)
 
     def _read(self, answer: _Answer) -> Exception:
         _, reason = _reason(answer)
-        if self._target.token:
-            reason = reason.replace(self._target.token, "…")
+        reason = self._secret.hidden(reason)
         why = f"{self._where} answered {answer.status}: {reason[:_LONGEST_REASON]}"
-        if answer.status in _UNREAD and answer.status in (400, 422) and (found := _DROPPED.search(reason)):
-            count = int(found[1])
-            return BadLines(why, count or None)
+        if answer.status in _PARTLY and (found := _DROPPED.search(reason)):
+            return BadLines(why, int(found[1]) or None)
         if answer.status in _UNREAD:
             return BadLines(why, None)
         if answer.status in _REMEDIES:

@@ -25,12 +25,13 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 
 
 class _Segment:
-    """One file of the spool, whose lock we hold."""
+    """One file of the spool, whose lock we hold, unless its file system has none."""
 
-    def __init__(self, path: Path, file: int, *, own: bool) -> None:
+    def __init__(self, path: Path, file: int, *, own: bool, locked: bool) -> None:
         self.path = path
         self.file = file
         self.own = own
+        self.locked = locked
         self.size = os.fstat(file).st_size
         self.taken = 0  # bytes that were read
         self.done = 0  # bytes whose lines were accepted
@@ -70,13 +71,14 @@ class _Segment:
         self.taken, self.buffer = self.done, b""
 
     def left(self, pace: Callable[[], None]) -> int:
-        """Return how many records are not accepted."""
+        """Return how many records are not accepted, as far as the file can be read."""
         found, position, rest = 0, self.done, b""
-        while piece := os.pread(self.file, _PIECE, position):
-            position += len(piece)
-            whole, _, rest = (rest + piece).rpartition(b"\n")
-            found += records(whole)
-            pace()
+        with contextlib.suppress(OSError):
+            while piece := os.pread(self.file, _PIECE, position):
+                position += len(piece)
+                whole, _, rest = (rest + piece).rpartition(b"\n")
+                found += records(whole)
+                pace()
         return found + records(rest)
 
     def remove(self) -> None:
@@ -87,7 +89,8 @@ class _Segment:
 
     def close(self) -> None:
         """Let go of the lock."""
-        os.close(self.file)
+        with contextlib.suppress(OSError):
+            os.close(self.file)
 
 
 class Spool:
@@ -116,6 +119,11 @@ class Spool:
         """Tell whether it holds nothing."""
         return not self._segments
 
+    @property
+    def adoptable(self) -> bool:
+        """Tell whether another process would take over what it holds: not where there are no locks."""
+        return all(segment.locked for segment in self._segments)
+
     def append(self, line: bytes) -> None:
         """Keep a line.
 
@@ -135,10 +143,15 @@ class Spool:
                 folder.mkdir(mode=0o700, exist_ok=True)
         while True:
             path = self.folder / f"{time.time_ns():020d}.jsonl"
-            with contextlib.suppress(FileExistsError, BlockingIOError):
-                file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                if _locked(file, without=True):
-                    return _Segment(path, file, own=True)
+            try:
+                file, locked = _opened(path, os.O_CREAT | os.O_EXCL)
+            except (FileExistsError, BlockingIOError, _Gone):  # somebody adopts it in this moment
+                continue
+            except OSError:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                raise
+            return _Segment(path, file, own=True, locked=locked)
 
     def _drop_oldest(self) -> bool:
         for segment in self._segments:
@@ -161,12 +174,12 @@ class Spool:
         for path in sorted(self.folder.glob("*.jsonl")):
             if path in held:
                 continue
-            with contextlib.suppress(OSError):  # gone in between, or another user's
-                file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-                if not _locked(file, without=False):
-                    continue
-                segment = _Segment(path, file, own=False)
-                if segment.size:
+            with contextlib.suppress(OSError):  # gone in between, in use, or another user's
+                file, locked = _opened(path)
+                segment = _Segment(path, file, own=False, locked=locked)
+                if not locked:  # nobody can tell whether it is in use
+                    segment.close()
+                elif segment.size:
                     self._segments.append(segment)
                     found += 1
                 else:
@@ -178,12 +191,19 @@ class Spool:
         """Return the oldest line that was not taken yet, and whether it is our own; None where there is none.
 
         What was taken waits for :meth:`accept` or :meth:`give_back`. All lines until then come from one file.
+
+        Raises:
+            OSError: the file cannot be read; the others come before it from now on.
         """
         if self._reading is None:
             self._reading = next(iter(self._segments), None)
         if self._reading is None:
             return None
-        line = self._reading.line()
+        try:
+            line = self._reading.line()
+        except OSError:
+            self._segments.sort(key=lambda segment: segment is self._reading)
+            raise
         return (line, self._reading.own) if line else None
 
     def accept(self) -> None:
@@ -207,20 +227,34 @@ class Spool:
             segment.close()
 
 
-def _locked(file: int, *, without: bool) -> bool:
-    """Lock an open file; False, and it is closed, where somebody else has it.
+class _Gone(OSError):  # noqa: N818 - no error, somebody was quicker
+    """Who had the file before has deleted it."""
 
-    Args:
-        file: its descriptor.
-        without: go on without a lock where the file system has none.
+
+def _opened(path: Path, how: int = 0) -> tuple[int, bool]:
+    """Open a file and lock it; see :func:`_lock`."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | how, 0o600)
+    try:
+        return file, _lock(file)
+    except OSError:
+        os.close(file)
+        raise
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file; False where its file system has no locks.
+
+    Raises:
+        BlockingIOError: somebody else has it.
+        _Gone: and now nobody has.
+        OSError: whatever else the file system says.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if not (without and error.errno in _NO_LOCKS):
-            os.close(file)
-            return False
-    if os.fstat(file).st_nlink:
-        return True
-    os.close(file)  # deleted by who had it before
-    return False
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    if not os.fstat(file).st_nlink:
+        raise _Gone
+    return True

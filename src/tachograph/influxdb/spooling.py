@@ -6,33 +6,34 @@ Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from json.encoder import encode_basestring as _quoted
 from typing import Any
 
+from tachograph.influxdb.parcel import EVENTS, Parcel, unpacked
 from tachograph.journal import SCOPE, LogEvent
 from tachograph.values import fits_int64
 
-EVENTS = 32  # in a line, at most: one is written, and read back, without holding the interpreter for long
 
-
-def keep(
-    events: Sequence[LogEvent],
-    resource: Mapping[str, Any],
-    append: Callable[[bytes], object],
-    pace: Callable[[], object] = lambda: None,
-) -> None:
-    """Append events as lines.
+def keep(parcels: deque[Parcel], append: Callable[[bytes], object]) -> None:
+    """Append the oldest parcels as one line, and take them out; where that raises, they are left, and no line is there.
 
     Args:
-        events: what was logged.
-        resource: the attributes of the process that logged it.
-        append: takes a line.
-        pace: called between lines.
+        parcels: what waits, the oldest first; at least one.
+        append: takes a line, whole or not at all.
     """
-    for start in range(0, len(events), EVENTS):
-        append(request_line(events[start : start + EVENTS], resource))
-        pace()
+    first, together, points = parcels[0], 0, 0
+    for parcel in parcels:
+        points += parcel.points
+        if together and (points > EVENTS or parcel.resource != first.resource):
+            break
+        together += 1
+    events = [event for parcel in islice(parcels, together) for event in unpacked(parcel)]
+    append(request_line(events, first.resource))
+    for _ in range(together):
+        parcels.popleft()
 
 
 def request_line(events: Sequence[LogEvent], resource: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from tachograph.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, inf
 if TYPE_CHECKING:
     from tachograph.destinations import Destination
     from tachograph.registry import Registry
+    from tachograph.replaying.losses import Losses
     from tachograph.replaying.recording import Part, Recording
 
 _AT_ONCE = 5_000
@@ -26,9 +27,10 @@ def command(arguments: Sequence[str]) -> int:
     """Send what files hold, and return the exit code: 1 where something was not delivered, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     from tachograph.registry import Registry
+    from tachograph.replaying.losses import Losses
     from tachograph.replaying.recording import files
 
-    registry = Registry()
+    registry = Registry(enabled=True)  # what is lost is read from it
     try:
         paths = files(options.paths)
         destination = _destination(options, registry)
@@ -36,7 +38,7 @@ def command(arguments: Sequence[str]) -> int:
         return fail("replay", reason(error), WRONG_USAGE)
     if not paths:
         return fail("replay", f"there are no *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE)
-    replay = _Replay(destination, options.timeout, delete=options.delete)
+    replay = _Replay(destination, Losses(registry), options.timeout, delete=options.delete)
     try:
         for path in paths:
             if not replay.file(path):
@@ -53,8 +55,8 @@ class _Replay:
         good: whether everything has arrived so far.
     """
 
-    def __init__(self, destination: Destination, timeout: float, *, delete: bool) -> None:
-        self._destination, self._timeout, self._delete = destination, timeout, delete
+    def __init__(self, destination: Destination, losses: Losses, timeout: float, *, delete: bool) -> None:
+        self._destination, self._losses, self._timeout, self._delete = destination, losses, timeout, delete
         self._sent = self._skipped = self._files = 0
         self._reported = 0.0
         self._terminal = sys.stderr.isatty()
@@ -65,33 +67,51 @@ class _Replay:
         from tachograph.replaying.recording import Recording
 
         try:
-            recording = Recording(path)
+            recording = Recording(path, alone=self._delete)
         except BlockingIOError:
-            return self._bad(f"{path}: a running process uses it, and sends what it holds itself")
+            what = "it is neither sent nor deleted" if self._delete else "and sends what it holds itself"
+            return self._bad(f"{path}: a running process uses it, {what}")
         except OSError as error:
             return self._bad(f"{path}: {error.strerror}")
         try:
-            if not self._send(recording):
-                self._bad(f"{path}: not everything has arrived within {self._timeout:g} s, nothing more is sent")
-                return False
+            stopped = self._send(recording)
+            found = [stopped] if stopped else []
+            if refused := self._losses.refused():
+                found.append(f"not taken were {refused}")
             if recording.damaged:
-                self._bad(f"{path}: {recording.damaged} lines cannot be read, the others were sent")
+                found.append(f"{recording.damaged} lines cannot be read")
+            if found:
+                rest = "nothing more is sent" if stopped else "the others were sent"
+                self._bad(f"{path}: {', '.join(found)}, {rest}")
             elif self._delete:
-                recording.remove()
-            self._files += 1
+                self._remove(recording)
+            self._files += not stopped
+            return not stopped
+        except OSError as error:
+            return self._bad(f"{path}: {error.strerror}")
         finally:
             recording.close()
-        return True
 
-    def _send(self, recording: Recording) -> bool:
+    def _remove(self, recording: Recording) -> None:
+        try:
+            recording.remove()
+        except OSError as error:
+            self._bad(f"{recording.path}: it was sent, but cannot be deleted: {error.strerror}")
+
+    def _send(self, recording: Recording) -> str:
+        """Send what a file holds; why that has to stop, or an empty string."""
         parts = recording.parts()
         while some := list(islice(parts, 64)):
             for part in some:
                 self._hand_over(part)
-            if not self._destination.flush(self._timeout):
-                return False
+            began = time.monotonic()
+            arrived = self._destination.flush(self._timeout)
+            if lost := self._losses.others():
+                return f"not everything has arrived ({lost})"
+            if not arrived and time.monotonic() - began >= self._timeout:
+                return f"not everything has arrived within {self._timeout:g} s"
             self._report()
-        return True
+        return ""
 
     def _hand_over(self, part: Part) -> None:
         from tachograph.batch import Batch

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tachograph.influxdb.spooled import spooled
 from tachograph.journal import LogEvent
@@ -35,21 +36,26 @@ class Part(NamedTuple):
 
 
 class Recording:
-    """One file, held against others that would replay it as well.
+    """One file, held against a process that would send what it holds, as that of a spool.
 
     Args:
         path: the file.
+        alone: hold it against those that read it or append to it, too: it is going to be deleted.
+
+    Attributes:
+        damaged: how many lines could not be read.
 
     Raises:
-        BlockingIOError: a running process uses it, and sends what it holds itself.
+        BlockingIOError: a running process uses it.
         OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, alone: bool = False) -> None:
         self.path = path
-        self._file = path.open("rb")
+        self._file = _opened(path)
+        self._read = 0
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
             raise
@@ -60,6 +66,7 @@ class Recording:
     def parts(self) -> Iterator[Part]:
         """Yield what there is; a line that cannot be read is counted in ``damaged``."""
         for line in self._file:
+            self._read += len(line)
             if not line.strip():
                 continue
             try:
@@ -68,13 +75,26 @@ class Recording:
                 self.damaged += 1
 
     def remove(self) -> None:
-        """Delete the file."""
+        """Delete the file.
+
+        Raises:
+            OSError: it cannot be deleted, or has grown since it was read.
+        """
+        if os.fstat(self._file.fileno()).st_size > self._read:  # where there are no locks
+            raise BlockingIOError(errno.EAGAIN, "it has grown meanwhile", str(self.path))
         self.path.unlink()
 
     def close(self) -> None:
         """Let others have it."""
         with contextlib.suppress(OSError):
             self._file.close()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("r+b")  # NFS locks only what can be written, too
+    except OSError:
+        return path.open("rb")
 
 
 def files(paths: list[Path]) -> list[Path]:

@@ -1,0 +1,361 @@
+"""What no server does: clients that do not load, disks that fail, bugs. Nothing is lost, and each is said once."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from influx_points import STREAM, dropped, event, events, exporter, feed, spool_files
+from receivers import Receiver, receiving
+from servers import free_port, wait_until
+from tachograph.influxdb import InfluxDB, courier, server, spool
+from tachograph.influxdb.delivery import Delivery
+from tachograph.influxdb.disk import Disk
+from tachograph.influxdb.losses import Losses
+from tachograph.influxdb.parcel import packed
+from tachograph.influxdb.spooled import spooled
+from tachograph.journal import LogEvent
+from tachograph.registry import Registry
+
+
+def base(server: Receiver) -> str:
+    """Return the receiver's address."""
+    return server.url.removesuffix("/v1/metrics")
+
+
+def received(server: Receiver) -> list[str]:
+    """Return the lines that arrived."""
+    bodies = [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for _, _, body in server.requests]
+    return [line for body in bodies for line in body.decode().splitlines()]
+
+
+def arrived(server: Receiver) -> list[int]:
+    """Return the numbers of the points that arrived, each once."""
+    return sorted({int(line.split("n=")[1].split("i")[0]) for line in received(server)})
+
+
+def kept(files: Iterable[Path]) -> list[tuple[LogEvent, dict[str, Any]]]:
+    """Return the points in files of a spool, and the resource of each."""
+    lines = [line for file in files for line in file.read_bytes().splitlines()]
+    return [(found, part.resource) for line in lines for part in spooled(line) for found in part.events]
+
+
+def waits(folder: Path) -> list[int]:
+    """Return the numbers of the points that wait on the disk."""
+    return [found.seq for found, _ in kept(spool_files(folder))]
+
+
+def under_way(out: InfluxDB) -> int:
+    """Return how many batches are on their way."""
+    return len(out._courier._under_way)
+
+
+def failing(times: int, error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that raises so often before it does what it should."""
+    left = [error] * times
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(*arguments, **more)
+
+    return call
+
+
+def test_a_client_that_does_not_load_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a client whose import raises everything waits, on the disk and in memory, until it loads."""
+    registry = Registry()
+    with receiving() as there:
+        monkeypatch.setattr(server, "import_module", failing(10**6, ImportError("a broken dependency"), len))
+        dead = exporter(base(there), tmp_path, registry)
+        feed(dead, events(0, 40))
+        wait_until(lambda: "broken" in caplog.text)
+        dead.close(0.2)
+        assert waits(tmp_path) == list(range(40))
+        before = [file.stat().st_size for file in spool_files(tmp_path)]
+        with monkeypatch.context() as broken:
+            broken.setattr(courier, "_LOOK_AGAIN", 0.1)
+            out = exporter(base(there), tmp_path, registry)
+            for start in range(40, 100, 20):
+                feed(out, events(start, start + 20))
+                time.sleep(0.3)
+            assert [file.stat().st_size for file in spool_files(tmp_path)][: len(before)] == before
+            assert under_way(out) == 0
+        monkeypatch.undo()
+        assert out.flush(20)
+        out.close(5)
+        assert arrived(there) == list(range(100))
+    assert dropped(registry) == {}
+    assert spool_files(tmp_path) == []
+    assert sum("a broken dependency" in record.message for record in caplog.records) == 2  # by each of the two
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_bug_in_a_delivery_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, concurrency: int
+) -> None:
+    """Where sending raises what nobody expected, the points are sent again."""
+    monkeypatch.setattr(Delivery, "send", failing(4, RuntimeError("surprise"), Delivery.send))
+    registry = Registry()
+    with receiving() as there:
+        out = exporter(base(there), tmp_path, registry, concurrency=concurrency, batch_size=50)
+        feed(out, events(0, 200))
+        wait_until(lambda: out.flush(1) or None)
+        assert under_way(out) == 0
+        out.close(5)
+        assert arrived(there) == list(range(200))
+    assert dropped(registry) == {}
+    assert sum("surprise" in record.message for record in caplog.records) == 1
+
+
+def test_a_file_that_cannot_be_read_for_a_while_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the disk fails in the middle of a file, what was read before comes again, and all of it arrives."""
+    left = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, Registry())
+    feed(left, events(0, 100))
+    left.close(0.1)
+    line, calls = spool._Segment.line, [0]
+
+    def fails_after_two(segment: spool._Segment) -> bytes:
+        calls[0] += 1
+        if calls[0] in (3, 6):
+            raise OSError(errno.EIO, "Input/output error")
+        return line(segment)
+
+    monkeypatch.setattr(spool._Segment, "line", fails_after_two)
+    registry = Registry()
+    with receiving() as there:
+        _move(tmp_path, base(there))
+        out = exporter(base(there), tmp_path, registry)
+        wait_until(lambda: len(arrived(there)) == 100)
+        wait_until(lambda: not spool_files(tmp_path))
+        out.close(5)
+        assert arrived(there) == list(range(100))
+    assert dropped(registry) == {}
+    assert sum("Input/output error" in record.message for record in caplog.records) == 1
+
+
+def _move(folder: Path, to: str) -> None:
+    """Let the only destination's files be those of another."""
+    (there,) = (folder / "spool").iterdir()
+    there.rename(there.with_name(f"influxdb-{to.removeprefix('http://').replace(':', '%3A')}-tplr-tplr"))
+
+
+def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose reading fails comes after the others, and is tried again."""
+    made = spool.Spool(tmp_path, 40, lambda *_: None, lambda: None)
+    made.limit = 2**20
+    for text in (b"first\n", b"second\n"):
+        made.append(text)
+        made._open = None
+    first, line = made._segments[0], spool._Segment.line
+
+    def fails(segment: spool._Segment) -> bytes:
+        if segment is first:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return line(segment)
+
+    with monkeypatch.context() as failing_disk:
+        failing_disk.setattr(spool._Segment, "line", fails)
+        with pytest.raises(OSError, match="Stale"):
+            made.take()
+        made.give_back()
+        assert made.take() == (b"second\n", True)
+        made.accept()
+        with pytest.raises(OSError, match="Stale"):
+            made.take()
+        made.give_back()
+    assert made.take() == (b"first\n", True)
+
+
+def test_a_disk_that_fills_between_lines_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is put on the disk at once, that which is there leaves memory, and only that stays which is not."""
+    append, calls = spool._Segment.append, [0]
+
+    def full(segment: spool._Segment, line: bytes) -> None:
+        calls[0] += 1
+        if calls[0] in (2, 5):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(segment, line)
+
+    monkeypatch.setattr(spool._Segment, "append", full)
+    monkeypatch.setattr(courier, "_DISK_AGAIN", 0.2)
+    registry = Registry()
+    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
+    for start in range(0, 120, 8):
+        feed(out, events(start, start + 8), {"dl.rank": start % 3})
+    wait_until(lambda: len(waits(tmp_path)) == 120)
+    out.close(0.2)
+    told = [(found.seq, resource["dl.rank"]) for found, resource in kept(spool_files(tmp_path))]
+    assert told == [(number, number // 8 * 8 % 3) for number in range(120)]
+    assert dropped(registry) == {}
+
+
+def test_a_disk_that_is_full_leaves_what_is_not_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parcels that were written are taken out, one by one; those after the error are still there."""
+    made = spool.Spool(tmp_path, 2**20, lambda *_: None, lambda: None)
+    disk = Disk(made, Losses(Registry()), lambda: None, time.monotonic)
+    waiting = deque(packed(events(0, 100), {}, 0.0, lambda *_: None))
+    assert [parcel.points for parcel in waiting] == [32, 32, 32, 4]
+    writes = [0]
+
+    def write(file: int, data: bytes) -> int:
+        writes[0] += 1
+        if writes[0] == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data)
+
+    real = os.write
+    monkeypatch.setattr(spool.os, "write", write)
+    disk.keep(waiting)
+    assert [parcel.points for parcel in waiting] == [32, 4]
+    disk.keep(waiting)
+    assert not waiting
+    assert [found.seq for found, _ in kept(tmp_path.iterdir())] == list(range(100))
+
+
+def test_every_point_says_who_recorded_it(tmp_path: Path) -> None:
+    """The resource of a point is that of its own batch: sent at once, in part sent again, or from the disk."""
+    partly = json.dumps({"error": "partial write: field type conflict dropped=1"}).encode()
+    for answers in (
+        [],
+        [(503, {}, b"busy")],
+        [(400, {}, b'{"error":"unable to parse"}'), (204, {}, b""), (503, {}, b"")],
+    ):
+        with receiving(*answers, (400, {}, partly)) as there:
+            out = exporter(base(there), tmp_path, Registry(), flush_interval=0.3)
+            for rank in range(4):
+                feed(out, [_metric(rank, at) for at in range(40)], {"dl.rank": rank})
+            out.flush(20)
+            out.close(5)
+            assert _ranks(there) == set(range(4))
+    port = free_port()
+    out = exporter(f"http://127.0.0.1:{port}", tmp_path, Registry(), first_back_off=0.01)
+    for rank in range(2):
+        feed(out, [_metric(rank, at) for at in range(40)], {"dl.rank": rank})
+    wait_until(lambda: len(waits(tmp_path)) == 80)
+    for rank in range(2, 4):
+        feed(out, [_metric(rank, at) for at in range(40)], {"dl.rank": rank})
+    out.close(0.1)
+    told = [(resource["dl.rank"], found.attributes["rank"]) for found, resource in kept(spool_files(tmp_path))]
+    assert sorted(told) == sorted((rank, rank) for rank in range(4) for _ in range(40))
+
+
+def _metric(rank: int, at: int) -> LogEvent:
+    attributes = {"metric": "loss", "group": "g", "x": at, "value": 0.5, "rank": rank}
+    return LogEvent("tachograph.metric", at + 1, at + 1, attributes, at, 0, 0, 0, STREAM)
+
+
+def _ranks(there: Receiver) -> set[int]:
+    found = set()
+    for line in received(there):
+        tags, fields, _ = line.split()
+        assert int(tags.rpartition("=")[2]) == int(fields.rpartition("=")[2].rstrip("i")), line
+        found.add(int(tags.rpartition("=")[2]))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_a_small_queue_loses_nothing_that_a_server_takes(tmp_path: Path, size: int) -> None:
+    """A batch that is longer than the queue arrives where the server is there, and does not wait for a full write."""
+    registry = Registry()
+    with receiving() as there:
+        out = exporter(base(there), tmp_path, registry, queue_size=size, spool_limit=0)
+        for start in range(0, 300, 100):
+            feed(out, events(start, start + 100))
+            assert out.flush(20)
+        out.close(5)
+        assert arrived(there) == list(range(300))
+    assert dropped(registry) == {}
+
+
+def test_a_small_queue_keeps_what_came_last(tmp_path: Path) -> None:
+    """While the server is away the queue holds as many as it says, or the last batch, and counts the others."""
+    registry = Registry()
+    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, queue_size=40, spool_limit=0)
+    for start in range(0, 300, 100):
+        feed(out, events(start, start + 100))
+    feed(out, events(300, 320))
+    assert out._courier._backlog.points <= 100
+    out.close(0.1)
+    assert sum(dropped(registry).values()) == 320
+
+
+def test_a_small_queue_goes_in_small_parts(tmp_path: Path) -> None:
+    """What makes room in a small queue is a part of it, never all at once."""
+    where = f"http://127.0.0.1:{free_port()}"
+    out = exporter(where, tmp_path, Registry(), queue_size=40, spool_limit=0, flush_interval=60.0)
+    feed(out, events(0, 19))
+    assert [parcel.points for parcel in out._courier._backlog._parcels] == [10, 9]
+    out.close(0.1)
+
+
+def test_an_error_of_a_lock_is_one_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where locking fails for another reason than somebody's holding it no file is left, and that is said once."""
+    monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.EIO, "Input/output error"), len))
+    made = spool.Spool(tmp_path / "x", 2**20, lambda *_: None, lambda: None)
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output"):
+            made.append(b"x\n")
+    assert list((tmp_path / "x").iterdir()) == []
+    registry = Registry()
+    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
+    feed(out, events(0, 40))
+    wait_until(lambda: "what waits stays in memory" in caplog.text)
+    out.close(0.1)
+    assert spool_files(tmp_path) == []
+    assert dropped(registry) == {"shutdown": 40}
+    assert sum("Input/output" in record.message for record in caplog.records) == 1
+
+
+def test_a_file_that_somebody_adopts_at_once_is_another_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new file on which another process has the lock in that moment is left to it."""
+    monkeypatch.setattr(spool.fcntl, "flock", failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
+    made = spool.Spool(tmp_path, 2**20, lambda *_: None, lambda: None)
+    made.append(b"x\n")
+    assert made.take() == (b"x\n", True)
+
+
+def test_without_locks_replay_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system without locks keeps what waits; as no process can take it over by itself, the log says how to."""
+    monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.ENOLCK, "No locks available"), len))
+    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, Registry(), first_back_off=0.01)
+    feed(out, events(0, 40))
+    out.close(0.1)
+    assert waits(tmp_path) == list(range(40))
+    assert "tachograph replay" in caplog.text
+    assert "for the next process" not in caplog.text
+    (folder,) = (tmp_path / "spool").iterdir()
+    other = spool.Spool(folder, 2**20, lambda *_: None, lambda: None)
+    assert other.adopt() == 0
+    assert waits(tmp_path) == list(range(40))
+
+
+def test_a_comment_is_no_point(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A measurement that the server would take for a comment is counted and said; the points beside it arrive."""
+    registry = Registry()
+    with receiving() as there:
+        out = exporter(base(there), tmp_path, registry)
+        feed(out, [event(0), event(1, measurement="#train"), event(2, measurement="\0#train"), event(3)])
+        out.flush(20)
+        out.close(5)
+        assert arrived(there) == [0, 3]
+    assert dropped(registry) == {"encoding": 2}
+    assert sum("comment" in record.message for record in caplog.records) == 1
