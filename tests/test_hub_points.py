@@ -204,6 +204,7 @@ NO_POINTS: Sequence[Mapping[str, Any]] = [
     {"metric": "m", "x": 1.0, "value": 1.0, "note": "text"},
     {"metric": "m", "x": 1.0, "value": 1.0, "flag": True},
     {"metric": "m", "x": 1.0, "value": 1.0, "branch": 0.5},
+    *({"metric": "m", "x": 1.0, "value": 1.0, "nonfinite": count} for count in (math.nan, math.inf, 1e300, 2**62, -1)),
     {"metric": "m", "x": 1.0, "value": 1.0, **{f"n{i}": i for i in range(60)}},
 ]
 

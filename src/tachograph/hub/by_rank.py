@@ -28,7 +28,7 @@ class _Member:
     def __init__(self, series: Series, rank: int) -> None:
         self.series = series
         self.rank = rank
-        self.older = self.newer = (0, 0.0)
+        self.older = self.newer = series.sums()  # what a hub that begins anew finds stored is history
 
     def mean(self) -> float | None:
         count, total = self.series.sums()
@@ -58,10 +58,10 @@ class ByRank:
     def __init__(self) -> None:
         self._groups: dict[_Key, dict[Series, _Member]] = {}
 
-    def add(self, series: Series, rank: int) -> None:
-        """Count in a rank's series, where it is a histogram of durations."""
+    def add(self, series: Series, rank: int | None) -> None:
+        """Count in a rank's series as it is now, where it is a histogram of durations."""
         instrument = series.instrument
-        if series.shape != "histogram" or not is_duration(instrument.name, instrument.unit):
+        if rank is None or series.shape != "histogram" or not is_duration(instrument.name, instrument.unit):
             return
         self._groups.setdefault(_key(series), {})[series] = _Member(series, rank)
 

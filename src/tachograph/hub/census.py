@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.hub.by_rank import ByRank
-from tachograph.hub.lanes import Lane, canonical, plain_attributes
+from tachograph.hub.lanes import Lane, canonical, plain_attributes, read_back
 from tachograph.hub.processes import INTERVALS, Incarnation, LaneKey, Lost, Process, instance_of
+from tachograph.hub.recent import left_behind
 from tachograph.hub.run import Run, opened
 from tachograph.hub.series import Instrument, Labels, Series, Shape
-from tachograph.hub.store import SUFFIX, Store, StoreError, warn_of_network
+from tachograph.hub.store import Store, StoreError, warn_of_network
 from tachograph.identity.resource import series_labels
-from tachograph.identity.run_id import file_safe
 from tachograph.naming import Kind, prometheus_label
 from tachograph.own_metrics import DROPPED
 from tachograph.points import Attributes, AttributeValue
@@ -33,6 +29,7 @@ _RESOURCES = 4096  # spellings of resources that are kept
 _MOST_LOST = 1000
 _MOST_NAMES = 1000
 _SLICE = 500  # series that are looked at while the lock is held
+_ILLEGIBLE = (ValueError, TypeError, LookupError)
 
 _log = logging.getLogger("tachograph")
 
@@ -50,7 +47,6 @@ class Census:
     Attributes:
         instruments: by scope, name, unit and kind, in the order in which they came.
         series: all of them.
-        lost_before: starts that were lost of processes that are gone.
     """
 
     def __init__(
@@ -67,7 +63,8 @@ class Census:
         self.instruments: dict[tuple[str, str, str, Kind], Instrument] = {}
         self.series: dict[Series, None] = {}
         self.by_rank = ByRank()
-        self.lost_before: list[Lost] = []
+        self._lost_before: list[Lost] = []
+        self._warned = False
         self._dropped_before = 0
         self._senders: dict[bytes, tuple[Process, Incarnation]] = {}
         self._labels: dict[Labels, str] = {}
@@ -117,6 +114,7 @@ class Census:
                     self._restore(run, process)
                 except StoreError as error:
                     _log.warning("a process of run %s begins anew: %s", run.name, error)
+        process.heard = True
         return process
 
     def _admit(self, run: Run, instance: str, attributes: dict[str, AttributeValue]) -> Process:
@@ -133,36 +131,51 @@ class Census:
 
     def _lane(self, process: Process, key: LaneKey, description: str) -> Lane:
         scope, name, unit, shape = key
-        found = process.lanes.get(key)
-        if found is None:
-            kind: Kind = "gauge" if shape == "sum" else shape
+        if key in process.lanes:
+            return process.lanes[key]
+        kind: Kind = "gauge" if shape == "sum" else shape
 
-            def make(attributes: Attributes) -> Series | None:
-                if len(self.series) >= self._most_series:
-                    return None
-                of = self.instruments.get((scope, name, unit, kind))
-                if of is None:
-                    of = self.instruments[scope, name, unit, kind] = Instrument(scope, name, unit, kind, description)
-                return self._new_series(process, of, shape, attributes)
+        def make(attributes: Attributes) -> Series | None:
+            if len(self.series) >= self._most_series:
+                return None
+            of = self.instruments.get((scope, name, unit, kind))
+            if of is None:
+                of = self.instruments[scope, name, unit, kind] = Instrument(scope, name, unit, kind, description)
+            process.lanes[key] = lane  # not before: a lane without series would keep its process for ever
+            return self._new_series(process, of, shape, attributes)
 
-            found = process.lanes[key] = Lane(shape, make)
-        return found
+        lane = Lane(shape, make)
+        return lane
 
     def _new_series(self, process: Process, of: Instrument, shape: Shape, attributes: Attributes) -> Series:
         labels = _labels(process.labels, attributes)
         series = Series(of, shape, labels, owner=process, attributes=canonical(attributes))
         of.series[series] = self.series[series] = None
-        if process.rank is not None:
-            self.by_rank.add(series, process.rank)
+        if process.forgotten:
+            self._recall(series)
+        self.by_rank.add(series, process.rank)
         return series
 
+    def _recall(self, series: Series) -> None:
+        """Let a series go on where the store says that it was, however long nobody has sent it."""
+        run: Run = series.owner.run
+        try:
+            found = run.history.state(series) if run.history is not None else None
+            if found is not None:
+                series.restore(found[2], row=found[0], seen=found[1])
+        except (StoreError, *_ILLEGIBLE) as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning("a series of run %s begins anew (further ones are not logged): %s", run.name, error)
+
     def restore(self, now: int) -> None:
-        """Put back on the page what it showed at the end, of the run that is open and of those written of late."""
+        """Put back on the page what it showed at the end, of the run that is open and of those written of late.
+
+        Not of those that another hub writes: none of their processes would be heard here, and all would be lost.
+        """
         since = now - self._time_to_live
-        for path in sorted(self._folder.joinpath("runs").glob("*" + SUFFIX)):
-            name = _name_of(path)
-            if name is not None and _written(path) >= since:
-                self.run(name)
+        for name in left_behind(self._folder, since):
+            self.run(name)
         for run in self.stored():
             try:
                 self._restore_run(run, since)
@@ -172,7 +185,7 @@ class Census:
                 _log.warning("the run %s is not shown again: %s", run.name, error)
 
     def _restore_run(self, run: Run, since: int) -> None:
-        if run.history is None:
+        if run.history is None or run.store is None or run.store.shared:
             return
         for instance in run.history.instances(since):
             attributes = run.history.resource(instance)
@@ -186,14 +199,18 @@ class Census:
         if not process.row:
             return
         found = run.history.states(process, self._time_to_live)
+        restored = 0
         try:
             for scope, name, unit, shape, attributes, about, row, seen, data in found:
-                series = self._lane(process, (scope, name, unit, shape), about).add(_plain(json.loads(attributes)))
+                series = self._lane(process, (scope, name, unit, shape), about).add(read_back(attributes))
                 if series is not None:
-                    series.restore(data)
-                    series.row, series.seen = row, seen
-        except (ValueError, TypeError, LookupError) as error:
+                    restored += 1
+                    series.restore(data, row=row, seen=seen)
+                    self.by_rank.add(series, process.rank)
+        except _ILLEGIBLE as error:
+            process.forgotten = True
             raise StoreError(errno.EIO, f"the state of a series is not legible: {error}", run.name) from error
+        process.forgotten = run.history.count(process) > restored
 
     def expire(self, now: int, lock: threading.Lock) -> None:
         """Let go of series that nobody has sent for the time to live, and of processes and runs that have none left.
@@ -226,6 +243,8 @@ class Census:
             if (of.scope, of.name) == _DROPPED:
                 self._dropped_before += int(series.shown() or 0)
             del self.series[series], of.series[series]
+            if series.row:
+                series.owner.forgotten = True
             if not of.series:
                 del self.instruments[of.scope, of.name, of.unit, of.kind]
             self.by_rank.remove(series)
@@ -237,10 +256,23 @@ class Census:
                 del process.lanes[key]
 
     def _dismiss(self, process: Process) -> None:
-        self.lost_before = [*self.lost_before, *process.lost()][-_MOST_LOST:]
+        if self._is_told(process):
+            self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
         del process.run.processes[process.instance]
         del self._labels[process.labels]
         self._senders.clear()
+
+    def lost(self, *, at_the_end: bool = False) -> list[Lost]:
+        """Return the starts that are lost, of processes that were heard and of the run that was named.
+
+        Args:
+            at_the_end: nothing more will come, so that whatever has not ended is lost.
+        """
+        told = [process for process in self.processes() if self._is_told(process)]
+        return [*self._lost_before, *(each for process in told for each in process.lost(at_the_end=at_the_end))]
+
+    def _is_told(self, process: Process) -> bool:
+        return process.heard or process.run is self.default
 
     def dropped(self) -> int:
         """Return how much the processes say that they dropped, those that are gone included."""
@@ -263,25 +295,5 @@ def _labels(of_process: Labels, attributes: Attributes) -> Labels:
     return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
 
 
-def _plain(pairs: list[tuple[str, Any]]) -> Attributes:
-    """Return attributes as they were before they were JSON."""
-    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in pairs)
-
-
 def _slices(found: Sequence[Series]) -> Iterator[Sequence[Series]]:
     return (found[start : start + _SLICE] for start in range(0, len(found), _SLICE))
-
-
-def _name_of(path: Path) -> str | None:
-    """Return the run of a file; None where its name was too long to be read back."""
-    name = unquote(path.stem)
-    return name if file_safe(name) == path.stem else None
-
-
-def _written(path: Path) -> int:
-    """Return when a run's file, or its log, was written last: nanoseconds since the epoch."""
-    found = 0
-    for each in (path, path.with_name(path.name + "-wal")):
-        with contextlib.suppress(OSError):
-            found = max(found, each.stat().st_mtime_ns)
-    return found

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 SUFFIX = "-lock"
+_LOOKS = 3
+_LOOK_AGAIN = 0.001  # seconds: whoever only looks has let go by then
 
 
 class Claim:
@@ -19,6 +22,9 @@ class Claim:
         path: the run's file.
         alone: nobody else may use it.
 
+    Attributes:
+        shared: somebody else used it already. Of two who begin at once, one sees the other.
+
     Raises:
         BlockingIOError: somebody else uses it, and ``alone`` is asked for.
         OSError: the lock cannot be had; where that is because there are none, only ``alone`` fails.
@@ -26,15 +32,20 @@ class Claim:
 
     def __init__(self, path: Path, *, alone: bool = False) -> None:
         self.path = path.with_name(path.name + SUFFIX)
-        self._file = self._open(fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+        self.shared = False
+        self._file = self._open(alone=alone)
 
-    def _open(self, how: int) -> int:
+    def _open(self, *, alone: bool) -> int:
         while True:
             file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(file, how)
+                self.shared = not _is_ours_alone(file)
+                if not alone:
+                    fcntl.flock(file, fcntl.LOCK_SH)
+                elif self.shared:
+                    raise BlockingIOError(f"{self.path} is locked")
             except OSError:
-                if how == fcntl.LOCK_SH:  # a file system without locks
+                if not alone:  # a file system without locks
                     return file
                 os.close(file)
                 raise
@@ -47,3 +58,27 @@ class Claim:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _is_ours_alone(file: int) -> bool:
+    """Lock a file against everybody else; False where somebody has it, who does not merely look."""
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_LOOK_AGAIN)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
+def in_use(path: Path) -> bool:
+    """Tell whether a hub writes a run's file."""
+    if not path.with_name(path.name + SUFFIX).exists():
+        return False
+    try:
+        Claim(path, alone=True).release()
+    except OSError:
+        return True
+    return False

@@ -154,6 +154,17 @@ class Events:
             new += fresh
         return new
 
+    def is_late(self, connection: sqlite3.Connection, record: Record) -> bool:
+        """Tell whether a record says that a process begins of which is stored that it ended after that."""
+        if record.name != BEGIN:
+            return False
+        found = connection.execute(
+            "SELECT 1 FROM event JOIN stream ON id = stream"
+            " WHERE stream.name = ? AND seq > ? AND event.name = ? LIMIT 1",
+            (*record[:2], END),
+        )
+        return found.fetchone() is not None
+
     def _insert(self, connection: sqlite3.Connection, stream: _Stream, record: Record) -> bool:
         """Insert an event, unless it is a curve's; tell whether it was not there yet."""
         if record.numbered and not stream.arrived.add(record.seq):

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tachograph.hub.numbers import Numbers
 from tachograph.hub.processes import SECOND, Incarnation, Process, Start
+from tachograph.hub.samples import thin
 from tachograph.hub.series import Series, as_json
 from tachograph.hub.store import MOST_BYTES, Store
 
 SAMPLE_EVERY = 10 * SECOND
 _LARGEST = 2**63 - 1
 
-_PROCESS = "INSERT OR IGNORE INTO process (instance, resource) VALUES (?, ?)"
 _INCARNATION = "INSERT OR REPLACE INTO incarnation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_SERIES = (
-    "INSERT OR IGNORE INTO series (process, scope, name, unit, shape, attributes, description)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_SERIES_ROW = (
-    "SELECT id FROM series WHERE process = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
+_STATE = (
+    "SELECT series.id, seen, data FROM series JOIN process ON process.id = process JOIN state ON series = series.id"
+    " WHERE instance = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
 )
 
 
 class Change(NamedTuple):
-    """A series' state that is to be saved, and the sample that is due, if any."""
+    """A series' state that is to be saved, and the sample that is due, if any.
+
+    Attributes:
+        before: what the series said of its saving until it was taken for saved.
+    """
 
     series: Series
     seen: int
     snapshot: list[Any]
     sample: tuple[int, float | None, float | None] | None
+    before: tuple[bool, tuple[int, int, float]]
+
+    def undo(self) -> None:
+        """Let it be saved again, the same stretch of time sampled."""
+        restarted, self.series.sampled = self.before
+        self.series.restarted = restarted or self.series.restarted
+        self.series.unsaved = True
 
 
 def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change]:
@@ -46,9 +55,10 @@ def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change
     for series in found:
         if not series.unsaved:
             continue
+        before = series.restarted, series.sampled
         sample = _sample(series, at_the_end=at_the_end)
         series.unsaved = series.restarted = False
-        listed.append(Change(series, series.seen, series.snapshot(), sample))
+        listed.append(Change(series, series.seen, series.snapshot(), sample, before))
     return listed
 
 
@@ -66,43 +76,59 @@ def _sample(series: Series, *, at_the_end: bool) -> tuple[int, float | None, flo
     return time, None if value is None or math.isnan(value) else float(value), None
 
 
+def save_process(numbers: Numbers, process: Process, starts: Iterable[Incarnation]) -> None:
+    """Save what is known of a process, and of some of its starts, in a transaction that somebody else commits."""
+    row = numbers.process(process)
+    numbers.connection.execute(
+        "UPDATE process SET resource = ?, times_lost = ? WHERE id = ?",
+        (json.dumps(dict(process.resource)), process.times_lost, row),
+    )
+    for each in starts:
+        times = (each.first_export, each.last_export, each.interval)
+        values = (row, *each.key, each.announced, *times, each.ended, each.lost)
+        numbers.connection.execute(_INCARNATION, values)
+
+
 class History:
     """Processes and series of a run in its file.
 
     Args:
         store: the file.
-        most_bytes: of its content, beyond which the older half of each series' samples is thinned.
+        most_bytes: of its content, beyond which samples are thinned: see :func:`tachograph.hub.samples.thin`.
     """
 
     def __init__(self, store: Store, *, most_bytes: int = MOST_BYTES) -> None:
         self._store = store
         self._most_bytes = most_bytes
 
-    def row_of(self, connection: sqlite3.Connection, process: Process) -> int:
-        """Return the number of a process in the store, a new one where it has none."""
-        if not process.row:
-            connection.execute(_PROCESS, (process.instance, json.dumps(dict(process.resource))))
-            ((row,),) = connection.execute("SELECT id FROM process WHERE instance = ?", (process.instance,))
-            process.row = row
-        return process.row
-
-    def save_processes(self, found: Sequence[tuple[Process, Sequence[Incarnation]]]) -> None:
-        """Save what is known of processes, and of some of their starts.
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Numbers]:
+        """Lend the numbers in the store, and with them the connection, for one transaction.
 
         Raises:
             StoreError: it could not be written.
         """
         with self._store.transaction() as connection:
+            numbers = Numbers(connection)
+            yield numbers
+        numbers.committed()
+
+    def save_processes(self, found: Sequence[tuple[Process, Sequence[Incarnation]]]) -> None:
+        """Save what is known of processes, and of some of their starts.
+
+        Raises:
+            StoreError: it could not be written; they are to be saved again.
+        """
+        try:
+            with self.transaction() as numbers:
+                for process, starts in found:
+                    save_process(numbers, process, starts)
+        except BaseException:
             for process, starts in found:
-                row = self.row_of(connection, process)
-                connection.execute(
-                    "UPDATE process SET resource = ?, times_lost = ? WHERE id = ?",
-                    (json.dumps(dict(process.resource)), process.times_lost, row),
-                )
+                process.unsaved = True
                 for each in starts:
-                    times = (each.first_export, each.last_export, each.interval)
-                    values = (row, *each.key, each.announced, *times, each.ended, each.lost)
-                    connection.execute(_INCARNATION, values)
+                    each.unsaved = True
+            raise
 
     def save(self, found: Sequence[Change]) -> None:
         """Save states and samples.
@@ -111,29 +137,19 @@ class History:
             StoreError: it could not be written; the series are to be saved again.
         """
         try:
-            with self._store.transaction() as connection:
+            with self.transaction() as numbers:
                 states, samples = [], []
                 for change in found:
-                    row = change.series.row or self._row(connection, change.series)
+                    row = numbers.series(change.series)
                     states.append((row, change.seen, as_json(change.snapshot)))
                     if change.sample is not None:
                         samples.append((row, *change.sample))
-                connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", states)
-                connection.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?)", samples)
+                numbers.connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", states)
+                numbers.connection.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?)", samples)
         except BaseException:
             for change in found:
-                change.series.unsaved = True
-                change.series.row = 0
+                change.undo()
             raise
-
-    def _row(self, connection: sqlite3.Connection, series: Series) -> int:
-        instrument = series.instrument
-        process = self.row_of(connection, series.owner)
-        key = (process, instrument.scope, instrument.name, instrument.unit, series.shape, series.attributes)
-        connection.execute(_SERIES, (*key, instrument.description))
-        ((row,),) = connection.execute(_SERIES_ROW, key)
-        series.row = int(row)
-        return series.row
 
     def instances(self, since: int) -> list[str]:
         """Return the processes that were heard after a time, those first that came first."""
@@ -165,6 +181,7 @@ class History:
             each.last_export, each.interval, each.unsaved = last, interval, False
             process.incarnations[each.key] = each
             process.current = each
+        process.unsaved = False
 
     def states(self, process: Process, time_to_live: int) -> list[tuple[Any, ...]]:
         """Return scope, name, unit, shape, attributes, description, number, seen and state of a process's series.
@@ -179,32 +196,21 @@ class History:
             *(process.row, process.last_export - time_to_live),
         )
 
-    def thin(self) -> int:
-        """Where the file is too large, thin the older half of each series' samples; return how many went.
+    def count(self, process: Process) -> int:
+        """Return how many series of a process there are."""
+        return int(self._store.read("SELECT count(*) FROM series WHERE process = ?", process.row)[0][0])
 
-        Of two neighbours one is kept; a histogram's differences are added up. Events are never thinned.
+    def state(self, series: Series) -> tuple[int, int, str] | None:
+        """Return number, seen and state of a series, however old; None where the store does not know it."""
+        of = series.instrument
+        key = (series.owner.instance, of.scope, of.name, of.unit, series.shape, series.attributes)
+        found = self._store.read(_STATE, *key)
+        return found[0] if found else None
+
+    def thin(self) -> int:
+        """Thin the samples where the file is too large; return how many went.
 
         Raises:
             StoreError: it could not be written.
         """
-        if self._store.size() <= self._most_bytes:
-            return 0
-        before = self._counted()
-        for row, shape in self._store.read("SELECT id, shape FROM series"):
-            self._thin(row, is_histogram=shape == "histogram")
-        return before - self._counted()
-
-    def _counted(self) -> int:
-        return int(self._store.read("SELECT count(*) FROM sample")[0][0])
-
-    def _thin(self, row: int, *, is_histogram: bool) -> None:
-        samples = self._store.read("SELECT time, value, total FROM sample WHERE series = ? ORDER BY time", row)
-        older = samples[: len(samples) // 2]
-        with self._store.transaction() as connection:
-            for one, two in zip(older[::2], older[1::2], strict=False):
-                if is_histogram:
-                    connection.execute(
-                        "UPDATE sample SET value = ?, total = ? WHERE series = ? AND time = ?",
-                        ((one[1] or 0) + (two[1] or 0), (one[2] or 0) + (two[2] or 0), row, two[0]),
-                    )
-                connection.execute("DELETE FROM sample WHERE series = ? AND time = ?", (row, one[0]))
+        return thin(self._store, self._most_bytes)

@@ -75,14 +75,15 @@ class Hub:
         self._page = NodePage(self.registry, self._lock)
         self._totals: Counter[str] = Counter()
         self._said: set[str] = set()
-        self._due = {"save": 0, "sweep": clock() + _SWEEP_EVERY, "thin": 0}
+        self._began = clock()
+        self._due = {"save": 0, "sweep": self._began + _SWEEP_EVERY, "thin": 0}
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
         self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
         self._archive = Archive(self._census, self._lock, self.registry)
         try:
-            self._census.restore(clock())
+            self._census.restore(self._began)
         except BaseException:
             self._census.close()
             raise
@@ -145,20 +146,15 @@ class Hub:
                 run: Run = process.run
                 by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, resource))
         for run, sent in by_run.values():
-            new, count = run.add_events(sent)
+            new, lives, count = run.add_events(sent)
             with self._lock:
-                changed = [
-                    (process, [incarnation])
-                    for process, incarnation, record in new
-                    if apply(process, incarnation, record)
-                ]
-            if changed and run.history is not None:  # the event is stored: it does not say this again
-                run.history.save_processes(changed)
+                for each in lives:
+                    apply(each)
             self._totals["events"] += len(new)
             self.count("tachograph.hub.events", len(new))
             if count > len(new):
                 self.count("tachograph.hub.events.repeated", count - len(new))
-            newer = sum(record.newer for _, _, record in new)
+            newer = sum(record.newer for record in new)
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
         return 0
@@ -205,7 +201,7 @@ class Hub:
             now = self._clock()
             with self._lock:
                 for process in self._census.processes():
-                    process.check(now)
+                    process.check(now, self._began)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
             if len(self._census.series) > self._known + _MANY:  # so that no scraper waits for their names and labels
@@ -214,7 +210,12 @@ class Hub:
                 self._sweep(now)
             if self._is_due("thin", now, _THIN_EVERY):
                 for run in self._census.stored():
-                    self._archive.guarded(lambda run=run: run.history.thin())  # type: ignore[misc]
+                    self._archive.guarded(lambda run=run: self._thin(run))  # type: ignore[misc]
+
+    def _thin(self, run: Run) -> None:
+        gone = 0 if run.history is None else run.history.thin()
+        if gone:
+            self.count("tachograph.hub.samples.thinned", gone)
 
     def _is_due(self, what: str, now: int, every: int) -> bool:
         if now < self._due[what]:
@@ -239,8 +240,7 @@ class Hub:
             at_the_end: all processes have ended, so that those that began and did not say that they end are lost.
         """
         with self._lock:
-            lost = [*self._census.lost_before]
-            lost += [each for process in self._census.processes() for each in process.lost(at_the_end=at_the_end)]
+            lost = self._census.lost(at_the_end=at_the_end)
             dropped = self._totals["dropped"] + self._census.dropped()
         return {
             "run": self._census.default.name,

@@ -151,6 +151,11 @@ def canonical(attributes: Attributes) -> str:
     return json.dumps(attributes, separators=(",", ":")) if attributes else "[]"
 
 
+def read_back(text: str) -> Attributes:
+    """Return the attributes of a :func:`canonical` text."""
+    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in json.loads(text))
+
+
 def _number(point: NumberDataPoint, series: Series) -> Any:
     kind = point.WhichOneof("value")
     if kind is None or (point.flags and point.flags & NO_VALUE):

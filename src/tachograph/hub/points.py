@@ -20,6 +20,7 @@ FULL = 1024  # points, from which on a block stays as it is
 _FRESH, _GATHERED, _FINAL = range(3)
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, however few come at once
 _EXACT = 2**53
+_MOST_HIDDEN = 2**32  # values that one point tells of: those of a block add up to what SQLite holds
 
 _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
@@ -82,6 +83,9 @@ def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, 
     if x is None or value is None or not (_holds(x) and _holds(value) and isfinite(x)):
         return None
     if not numbers.keys().isdisjoint(("metric", "group")) or len(numbers) > MOST_COLUMNS:
+        return None
+    hidden = numbers.get("nonfinite", 0)
+    if not isinstance(hidden, int) or not 0 <= hidden <= _MOST_HIDDEN:
         return None
     sample = Sample(seq, time, float(x), float(value), numbers)
     return Told(execution, names["metric"], names["group"], branch, sample, {})

@@ -19,6 +19,7 @@ UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
 _ONE_EXPORT = SECOND // 20  # requests that are closer belong to one export
 _FORGET = 0.9  # how much of a longer interval is left after each shorter one
 _STARTS = 64  # of one process that are remembered
+_DIGITS = 18  # of a number in text: what SQLite's integers hold for certain
 
 Attributes = Mapping[str, AttributeValue]
 LaneKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
@@ -56,13 +57,20 @@ class Incarnation:
         lost: it was silent for too long, or another one took its place before it had ended.
         first_export: nanoseconds of the hub's clock.
         last_export: nanoseconds of the hub's clock.
+        resource: what it last said of itself; None where that is not known.
+        said: when it began, as it said; 0 where this hub has not heard it say so.
     """
 
-    __slots__ = ("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "unsaved")
+    __slots__ = (
+        *("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "resource", "said"),
+        "unsaved",
+    )
 
     def __init__(self, key: Start, now: int) -> None:
         self.key = key
         self.announced = False
+        self.resource: Attributes | None = None
+        self.said = 0
         self.ended = ""
         self.lost = False
         self.first_export = now
@@ -78,9 +86,34 @@ class Incarnation:
         self.last_export = max(now, self.last_export)
         self.unsaved = True
 
-    def silent_for_too_long(self, now: int) -> bool:
-        """Tell whether more than five of its intervals have passed without an export, and more than five seconds."""
-        return now - self.last_export > max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
+    def begin(self, *, late: bool = False) -> None:
+        """Begin, and anew where it had begun before: containers have the same pid in each job.
+
+        Args:
+            late: it is known already how it ended.
+        """
+        if not late and (self.announced or self.ended or self.lost):
+            self.ended = ""
+            self.lost = False
+            self.first_export = self.last_export
+            self.interval = 0
+        self.announced = self.unsaved = True
+
+    def end(self, reason: str) -> None:
+        """End in an orderly way."""
+        self.ended = reason or "exit"
+        self.lost = False
+        self.unsaved = True
+
+    def silent_for_too_long(self, now: int, since: int = 0) -> bool:
+        """Tell whether more than five of its intervals have passed without an export, and more than five seconds.
+
+        Args:
+            now: nanoseconds of the hub's clock.
+            since: when somebody began to listen.
+        """
+        patience = max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
+        return now - max(self.last_export, since) > patience
 
 
 class Process:
@@ -97,6 +130,8 @@ class Process:
         lanes: its series, by scope, name, unit and shape.
         times_lost: how many of its starts were lost.
         row: its number in the store; 0 where it has none yet.
+        heard: something came since the hub began.
+        forgotten: the store may have series of it that are not in ``lanes``.
     """
 
     def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any) -> None:
@@ -109,13 +144,15 @@ class Process:
         self.current: Incarnation | None = None
         self.times_lost = 0
         self.row = 0
+        self.heard = False
+        self.forgotten = False
         self.unsaved = True
 
     @property
     def rank(self) -> int | None:
         """Its rank, where it has one."""
         rank = self.resource.get("dl.rank")
-        if isinstance(rank, str) and rank.isdecimal():
+        if isinstance(rank, str) and rank.isdecimal() and len(rank) <= _DIGITS:
             return int(rank)
         return rank if isinstance(rank, int) else None
 
@@ -132,35 +169,50 @@ class Process:
     def incarnation(self, attributes: Attributes, now: int) -> Incarnation:
         """Return the start that a resource belongs to; a new one takes the place of the one before.
 
-        What was announced and had not ended by then is lost. Late data of an earlier start changes nothing of that.
+        What was announced and had not ended by then is lost. Late data of an earlier start changes nothing of that:
+        while a start lives, one with a lower restart count is an earlier one of the same job. After its end it is the
+        next job's.
         """
         key = start_of(attributes)
         found = self.incarnations.get(key)
         if found is not None:
+            found.resource = attributes
             return found
         found = self.incarnations[key] = Incarnation(key, now)
-        before = self.current
-        if before is None or key.restart >= before.key.restart:
-            self.current = found
-            self.resource = attributes
-            self.unsaved = True
-            if before is not None:
-                self.lose(before)
+        found.resource = attributes
+        if self.current is None or key.restart >= self.current.key.restart or _is_over(self.current, now):
+            self._follow(found)
         if len(self.incarnations) > _STARTS:
             del self.incarnations[next(iter(self.incarnations))]
         return found
 
-    def began(self, incarnation: Incarnation) -> None:
-        """Note that a start has announced itself."""
-        incarnation.announced = incarnation.unsaved = True
-        if incarnation is not self.current:
+    def _follow(self, incarnation: Incarnation) -> None:
+        """Let a start take the place of the current one."""
+        before, self.current = self.current, incarnation
+        self.resource = incarnation.resource or self.resource
+        self.unsaved = True
+        if before is not None and before is not incarnation:
+            self.lose(before)
+
+    def began(self, incarnation: Incarnation, said: int, *, late: bool = False) -> None:
+        """Note that a start has announced itself.
+
+        Args:
+            incarnation: the start.
+            said: when it began, in nanoseconds of its own clock.
+            late: it is known already how it ended.
+        """
+        incarnation.begin(late=late)
+        incarnation.said = said
+        current = self.current
+        if current is None or current is incarnation or (not late and _gives_way(current, incarnation)):
+            self._follow(incarnation)
+        else:
             self.lose(incarnation)
 
     def over(self, incarnation: Incarnation, reason: str) -> None:
         """Note that a start has ended in an orderly way, if it comes to be known late, too."""
-        incarnation.ended = reason or "exit"
-        incarnation.unsaved = True
-        self.found(incarnation)
+        incarnation.end(reason)
 
     def lose(self, incarnation: Incarnation) -> None:
         """Count a start as lost, where it was to say that it ends and has not."""
@@ -173,9 +225,9 @@ class Process:
         """Take back that a start is lost. What was counted stays: a counter does not go back."""
         incarnation.lost = False
 
-    def check(self, now: int) -> None:
-        """Count the newest start as lost where it was silent for too long."""
-        if self.current is not None and self.current.silent_for_too_long(now):
+    def check(self, now: int, since: int = 0) -> None:
+        """Count the newest start as lost where it was silent for too long; nobody listened before ``since``."""
+        if self.current is not None and self.current.silent_for_too_long(now, since):
             self.lose(self.current)
 
     def lost(self, *, at_the_end: bool = False) -> list[Lost]:
@@ -222,7 +274,16 @@ def instance_of(attributes: Attributes) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, repr(found or sorted((key, str(attributes[key])) for key in attributes))))
 
 
+def _gives_way(current: Incarnation, later: Incarnation) -> bool:
+    """Tell whether a start that says that it began is the next one, and not one before whose word comes late."""
+    return _is_over(current, later.last_export) or later.said > (current.said or current.first_export)
+
+
+def _is_over(start: Incarnation, now: int) -> bool:
+    return bool(start.ended) or start.lost or start.silent_for_too_long(now)
+
+
 def _integer(value: object) -> int:
     if isinstance(value, str) and value.isdecimal():
-        return int(value[:18])
+        return int(value[:_DIGITS])
     return value if isinstance(value, int) else 0

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
+from typing import NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from tachograph.hub.events import BEGIN, END, Events, Record, records
-from tachograph.hub.history import History
+from tachograph.hub.history import History, save_process
+from tachograph.hub.numbers import Numbers
 from tachograph.hub.processes import Incarnation, Process
 from tachograph.hub.store import Store, StoreError
 
 _log = logging.getLogger("tachograph")
 
 Sent = tuple[Process, Incarnation, ResourceLogs]
+
+
+class Life(NamedTuple):
+    """A new record that says that a start of a process begins or ends.
+
+    Attributes:
+        late: it begins, and how it ended was in the store already.
+    """
+
+    process: Process
+    incarnation: Incarnation
+    record: Record
+    late: bool
+
+
+class Stored(NamedTuple):
+    """What became of log records.
+
+    Attributes:
+        new: those that were not there yet.
+        lives: those of them that :func:`apply` is for.
+        received: how many there were in all.
+    """
+
+    new: list[Record]
+    lives: list[Life]
+    received: int
 
 
 class Run:
@@ -36,29 +66,29 @@ class Run:
         self.history = None if store is None else History(store)
         self.processes: dict[str, Process] = {}
 
-    def add_events(self, sent: Sequence[Sent]) -> tuple[list[tuple[Process, Incarnation, Record]], int]:
-        """Commit log records; return those that are new, each with its sender, and how many there were.
+    def add_events(self, sent: Sequence[Sent]) -> Stored:
+        """Commit log records, and with them what they say of the life of their processes.
 
         Raises:
             StoreError: they could not be written: they may be sent again.
         """
         found = [(process, incarnation, list(records(logs, process.instance))) for process, incarnation, logs in sent]
-        count = sum(len(listed) for _, _, listed in found)
         if self.store is None or self.events is None or self.history is None:
             raise StoreError(0, "the file of this run cannot be used", self.name)
-        new: list[tuple[Process, Incarnation, Record]] = []
+        stored = Stored([], [], sum(len(listed) for _, _, listed in found))
         try:
-            with self.store.transaction() as connection:
+            with self.history.transaction() as numbers:
                 for process, incarnation, listed in found:
-                    row = self.history.row_of(connection, process)
-                    added = self.events.add(connection, row, listed)
-                    new += [(process, incarnation, record) for record in added]
+                    late = {record[:2] for record in listed if self.events.is_late(numbers.connection, record)}
+                    new = self.events.add(numbers.connection, numbers.process(process), listed)
+                    lives = [record for record in new if record.name in (BEGIN, END) and not record.newer]
+                    stored.new.extend(new)
+                    stored.lives.extend([Life(process, incarnation, each, each[:2] in late) for each in lives])
+                _save_lives(stored.lives, numbers)
         except BaseException:
             self.events.forget()
-            for process, _, _ in found:
-                process.row = 0
             raise
-        return new, count
+        return stored
 
     def close(self) -> None:
         """Close the file."""
@@ -66,15 +96,25 @@ class Run:
             self.store.close()
 
 
-def apply(process: Process, incarnation: Incarnation, record: Record) -> bool:
-    """Note what a new record says about the life of its process; tell whether it says anything."""
-    if record.newer or record.name not in (BEGIN, END):
-        return False
+def _save_lives(lives: Iterable[Life], numbers: Numbers) -> None:
+    """Save starts as they will be once records are applied to them, which is when these are committed."""
+    after: dict[Incarnation, Incarnation] = {}
+    for process, incarnation, record, late in lives:
+        each = after.setdefault(incarnation, copy(incarnation))
+        if record.name == BEGIN:
+            each.begin(late=late)
+        else:
+            each.end(record.reason)
+        save_process(numbers, process, [each])
+
+
+def apply(life: Life) -> None:
+    """Note what a new record says about the life of its process."""
+    process, incarnation, record, late = life
     if record.name == BEGIN:
-        process.began(incarnation)
+        process.began(incarnation, record.time, late=late)
     else:
         process.over(incarnation, record.reason)
-    return True
 
 
 def opened(folder: Path, name: str) -> Run:

@@ -207,16 +207,20 @@ class Series:
         covered = None if self.covered is None else self.covered.copy()
         return [self.start, self.time, self.value, self.before, past, covered, self.sampled, self.until]
 
-    def restore(self, state: str) -> None:
-        """Take over a snapshot's JSON, see :func:`as_json`."""
-        self.start, self.time, value, before, past, covered, sampled, self.until = json.loads(state)
-        self.sampled = tuple(sampled)
-        self.value, self.before = _amount(value), _amount(before)
-        if past is not None:
-            self.past = {start: _amount(amount) for start, amount in past}
+    def restore(self, state: str, *, row: int = 0, seen: int = 0) -> None:
+        """Take over a snapshot's JSON, see :func:`as_json`; where that is not legible nothing changes.
+
+        Raises:
+            ValueError, TypeError, LookupError: it is not legible.
+        """
+        start, time, value, before, past, covered, sampled, until = json.loads(state)
+        amounts = _amount(value), _amount(before)
+        sequences = None if past is None else {start: _amount(amount) for start, amount in past}
         if covered is not None:
-            self.covered = Covered({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
-        self.unsaved = False
+            covered = Covered({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
+        self.start, self.time, self.until, self.sampled = start, time, until, tuple(sampled)
+        (self.value, self.before), self.past, self.covered = amounts, sequences, covered
+        self.row, self.seen, self.unsaved = row, seen, False
 
 
 def as_json(snapshot: list[Any]) -> str:

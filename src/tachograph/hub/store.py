@@ -18,6 +18,8 @@ from tachograph.identity.run_id import file_safe
 
 SUFFIX = ".db"
 MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
+_LOG_BYTES = 64 * 2**20  # of the log on disk, where nobody reads for long
+_FEW = 256  # pages of the log: a moment's writing
 _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
@@ -39,6 +41,9 @@ class Store:
         folder: the hub's store.
         run: the run's id.
 
+    Attributes:
+        shared: another hub used the file already when this one began to.
+
     Raises:
         StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
     """
@@ -50,6 +55,7 @@ class Store:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             # SQLite gives its -wal and -shm files the permissions of this one.
             self._claim = Claim(self.path)
+            self.shared = self._claim.shared
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             why = f"the store cannot be written: {error.strerror}"
@@ -68,6 +74,7 @@ class Store:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")  # once it begins anew
             migrate(connection)
             # Read the schema and the ends of the tables: damage there would show when it is too late for a message.
             connection.execute("SELECT max(id) FROM process").fetchone()
@@ -141,13 +148,23 @@ class Store:
         return int((pages - free) * each)
 
     def checkpoint(self) -> None:
-        """Take the log over into the file, while others write.
+        """Take the log over into the file, first while others write, then the little that they wrote meanwhile.
+
+        Only where nothing is left in the log does the next writer begin it anew (SQLite, "Write-Ahead Logging",
+        "Avoiding Excessively Large WAL Files").
 
         Raises:
             StoreError: it could not be written.
         """
         with self._named_errors():
-            self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if self._take_over() <= _FEW:  # else somebody reads for long, and holding up others is of no use
+                with self._lock:
+                    self._take_over()
+
+    def _take_over(self) -> int:
+        """Take over what is in the log now; return how many pages a reader still needs there."""
+        _, pages, taken = self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return int(pages - taken)
 
     def close(self) -> None:
         """Close the file."""

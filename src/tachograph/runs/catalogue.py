@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from tachograph.hub.claim import SUFFIX as LOCK
+from tachograph.hub import claim as claims
 from tachograph.hub.claim import Claim
 from tachograph.hub.processes import NODE
 from tachograph.hub.store import SUFFIX, StoreError, path_of
@@ -175,10 +175,4 @@ def _summary(path: Path) -> Summary:
 
 def in_use(path: Path) -> bool:
     """Tell whether a hub writes a run's file."""
-    if not path.with_name(path.name + LOCK).exists():
-        return False
-    try:
-        Claim(path, alone=True).release()
-    except OSError:
-        return True
-    return False
+    return claims.in_use(path)

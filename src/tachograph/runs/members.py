@@ -14,6 +14,7 @@ State = Literal["live", "finished", "failed", "lost", "unknown"]
 
 RENAMED = "renamed"  # the process went on under another instance: see tachograph.ambient
 _WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
+_DIGITS = 20  # of an integer of 64 bits
 _FAILED = {"exception", "sigterm"}
 
 
@@ -120,7 +121,8 @@ def mapping(text: Any) -> dict[str, Any]:
 
 def rank_of(resource: Mapping[str, AttributeValue]) -> int | None:
     """Return the rank that a resource names; None where it names none."""
+    found = str(resource.get("dl.rank", ""))
     try:
-        return int(str(resource["dl.rank"]))
-    except (KeyError, ValueError):
+        return int(found) if len(found) <= _DIGITS else None
+    except ValueError:
         return None
