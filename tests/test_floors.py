@@ -232,6 +232,7 @@ FLOORS = {
     "launching.options": 5,
     "launching.run": 5,
     "launching.surroundings": 5,
+    "launching.witness": 5,
     "launching.zero_code": 5,
     "replaying": 5,
     "replaying.command": 5,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from launches import RUN, base, run, run_program
-from programs import environment, write
+from programs import environment
 from receivers import receiving
 
 NOWHERE = ("--endpoint", "http://127.0.0.1:9")
@@ -132,66 +130,15 @@ def test_an_endpoint_of_the_environment_stands_for_the_hub(tmp_path: Path) -> No
     assert not (tmp_path / "store").exists()
 
 
-COUNTING = """
-    import os, signal, sys, time
-    seen = []
-    def note(number, frame):
-        seen.append(number)
-        if number == signal.SIGTERM:
-            time.sleep(0.3)
-            print(*seen, flush=True)
-            os._exit(9)
-    for number in map(int, sys.argv[1:]):
-        signal.signal(number, note)
-    signal.signal(signal.SIGTERM, note)
-    print("ready", flush=True)
-    while True:
-        time.sleep(0.05)
-"""
-
-
-@pytest.mark.usefixtures("untraced")
-def test_signals_are_passed_on_once(tmp_path: Path) -> None:
-    """What is sent to ``tachograph run`` alone reaches the job, once each; what SIGTERM does is its decision."""
-    numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH]
-    command = [*RUN, "--quiet", *NOWHERE, "--", sys.executable, str(write(tmp_path, COUNTING))]
-    with subprocess.Popen(
-        [*command, *(str(int(number)) for number in numbers)],
-        env=environment(tmp_path, OTEL_SDK_DISABLED="true"),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
-        for number in [*numbers, signal.SIGTERM]:
-            job.send_signal(number)
-            time.sleep(0.15)
-        assert job.stdout.read().split() == [str(int(number)) for number in [*numbers, signal.SIGTERM]]
-        assert job.wait(30) == 9
-
-
-@pytest.mark.usefixtures("untraced")
-def test_what_the_terminal_sends_reaches_the_job_once(tmp_path: Path) -> None:
-    """Ctrl-C in a terminal is for the whole foreground group: the job has it already, and gets no second one."""
-    controlling = (
-        "import fcntl,os,sys,termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execv(sys.argv[1], sys.argv[1:])"
-    )
-    job_command = [*RUN, "--quiet", *NOWHERE, "--", sys.executable, str(write(tmp_path, COUNTING)), "2"]
-    ours, theirs = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", controlling, *job_command],
-        env=environment(tmp_path, OTEL_SDK_DISABLED="true"),
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
-        os.write(ours, b"\x03")
-        time.sleep(0.3)
-        job.terminate()
-        assert job.stdout.read().split() == ["2", "15"]
-        assert job.wait(30) == 9
-    os.close(ours)
-    os.close(theirs)
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) -> None:
+    """User, password and query of an endpoint are sent, and not said."""
+    endpoint = "http://u:hunter2@127.0.0.1:9/otlp?key=hunter3"
+    if way == "option":
+        done = run(tmp_path, "env", options=("--endpoint", endpoint))
+    else:
+        done = run(tmp_path, "env", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert done.stderr.splitlines()[0] == "tachograph: telemetry goes to http://127.0.0.1:9/otlp"
+    assert done.stderr.splitlines()[-1].endswith("what it recorded went to http://127.0.0.1:9/otlp")
+    assert "hunter" not in done.stderr
+    assert f"TACHOGRAPH_ENDPOINT={endpoint}" in done.stdout

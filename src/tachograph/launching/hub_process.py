@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -16,6 +17,7 @@ ENDS_WITHIN = 10.0  # seconds, beside the time that it was asked to linger, and 
 LINGERS_BY_ITSELF = 30.0
 RESTARTS = 5
 _BACK_OFF = 0.2
+_LONGEST = _BACK_OFF * 2**RESTARTS
 
 
 class HubProcess:
@@ -54,9 +56,12 @@ class HubProcess:
         self._command += ["--port", port]  # the last one counts: where it starts again, the job knows only this port
 
     def _start(self) -> None:
-        read, write = os.pipe()
-        null = os.open(os.devnull, os.O_RDWR)
-        try:
+        with contextlib.ExitStack() as passed, contextlib.ExitStack() as kept:
+            null = os.open(os.devnull, os.O_RDWR)
+            passed.callback(os.close, null)
+            read, write = os.pipe()
+            passed.callback(os.close, write)
+            kept.callback(os.close, read)
             # The copy in the child is a fresh descriptor, as only that is inherited; signals as a new process has them.
             target = max(read, write, null, 9) + 1
             self._pid: int | None = os.posix_spawn(
@@ -69,15 +74,17 @@ class HubProcess:
                 ],
                 setpgroup=0,
                 setsigmask=[],
-                setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE],
+                setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD],
             )
-        finally:
-            os.close(write)
-            os.close(null)
+            kept.pop_all()
         self._pipe, self._buffered = read, b""
 
     def look_after(self) -> None:
-        """Start it again where it has died, on the same port and store; a few times, and later each time."""
+        """Start it again where it has died, on the same port and store; a few times, and later each time.
+
+        Raises:
+            OSError: it cannot be started now; it will be tried again.
+        """
         if self._pid is not None and not self._reaped():
             return
         now = time.monotonic()
@@ -88,8 +95,9 @@ class HubProcess:
                 self._due = now + _BACK_OFF * 2**self._restarts
                 self._restarts += 1
         if self._due is not None and now >= self._due:
-            self._due = None
+            self._due = now + _LONGEST
             self._start()
+            self._due = None
 
     def _reaped(self) -> bool:
         try:
@@ -105,7 +113,8 @@ class HubProcess:
         """
         if self._pid is None:
             return {}
-        os.kill(self._pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
         deadline = time.monotonic() + ENDS_WITHIN + (LINGERS_BY_ITSELF if linger is None else linger)
         said: dict[str, Any] = {}
         try:
@@ -124,8 +133,9 @@ class HubProcess:
         deadline = time.monotonic() + 1.0
         while not self._reaped():
             if time.monotonic() > deadline:
-                os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped where SIGCHLD is ignored
+                    os.kill(self._pid, signal.SIGKILL)
+                    os.waitpid(self._pid, 0)
                 break
             time.sleep(0.005)
         self._pid = None

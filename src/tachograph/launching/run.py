@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from tachograph.environment import setting, text
 from tachograph.identity.resource import store
@@ -25,7 +26,8 @@ _INTERRUPTED = 130
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
 
-    Telemetry that cannot be had is said on stderr, and the job runs without it.
+    Telemetry that cannot be had is said on stderr, and the job runs without it. A signal that is sent to this process
+    reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
 
     Args:
         arguments: the command line behind ``tachograph run``.
@@ -46,7 +48,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
         say(f"the run is drawn at {hub.url}/ and its metrics are at {hub.url}/metrics")
         say(f"run {run}, stored in {hub.store}")
     elif endpoint:
-        say(f"telemetry goes to {endpoint}")
+        say(f"telemetry goes to {_shown(endpoint)}")
         say(f"run {run}")
     where = hub.url if hub is not None else endpoint
     interval = _interval(options, environ, own=hub is not None)
@@ -62,7 +64,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
             instrument=options.instrument,
             wait_counters=options.wait_counters,
         )
-    code = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing)
+    code = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing, _say)
     if code in (NOT_FOUND, NOT_EXECUTABLE):
         _explain(options.command[0], code)
     if hub is not None:
@@ -71,7 +73,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
             said = hub.end(options.linger)
         say(_recorded(said, run, options))
     elif endpoint:
-        say(f"the job has ended; what it recorded went to {endpoint}")
+        say(f"the job has ended; what it recorded went to {_shown(endpoint)}")
     return code
 
 
@@ -124,6 +126,12 @@ def _lost(process: Mapping[str, Any]) -> str:
 def _explain(program: str, code: int) -> None:
     why = "there is no such program" if code == NOT_FOUND else "it cannot be run"
     _say(f"{program}: {why}")
+
+
+def _shown(url: str) -> str:
+    """Return an endpoint's address without what may be secret in it: user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _say(line: str) -> None:
