@@ -15,7 +15,7 @@ import pytest
 import tachograph.runs
 from hub_requests import START, logs, metrics, number, rank
 from hubs import ask, serving
-from recorded_runs import points, record, spoil
+from recorded_runs import DEFINITION, points, record, spoil
 from studio import Studio, studio
 from studio import record as run_for_real
 from tachograph.hub.hub import Hub
@@ -316,6 +316,43 @@ def test_a_metric_with_a_progress_scale_has_a_bar(tmp_path: Path) -> None:
         (bar,) = Studio(hub.url).ask("runs", "run")["progress"]
         assert (bar["count"], bar["total"], bar["done"]) == (4, 10, False)
         assert bar["eta"] == pytest.approx(6 / bar["rate"])
+
+
+WRONG = ("10", True, ["a"], math.nan, math.inf, -math.inf, 7)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_definition_that_says_nonsense_is_no_harm(tmp_path: Path, wrong: Any) -> None:
+    """Any program may send a definition: bounds that are no finite numbers and units that are no text are left out."""
+    keys = ("units", "x_units", "lower", "upper", "x_lower", "x_upper", "scale", "task")
+    definition = {"metric": "loss", "progress": True, **dict.fromkeys(keys, wrong)}
+    sent = points([1.0, 2.0], total=wrong if isinstance(wrong, float) else 5, rate=math.nan, eta=math.inf)
+    record(tmp_path, "run", (DEFINITION, definition), *sent)
+    record(tmp_path, "run", (DEFINITION, {**definition, "progress": wrong}), *points([1.0]), number=1)
+    bound = 7 if wrong == 7 else None
+    text = wrong if wrong == "10" else None
+    with serving(tmp_path) as hub:
+        found = Studio(hub.url).ask("runs", "run")
+        (chart,) = found["charts"]
+        assert chart["x"] == {"units": text, "lower": bound, "upper": bound}
+        (scale,) = chart["scales"]
+        assert scale == {"scale": scale["scale"], "name": text, "units": text, "lower": bound, "upper": bound}
+        for curve in chart["metrics"][0]["curves"]:
+            assert curve["task"] == text
+        (bar, *_) = found["progress"]
+        assert (bar["count"], bar["total"]) == (2, None if isinstance(wrong, float) else 5)
+        assert len(found["progress"]) == (2 if wrong is True else 1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_bar_whose_last_value_is_no_number_is_told(tmp_path: Path, value: float) -> None:
+    """It has no rate and no time to go; its count is spelled out."""
+    definition = ("tachograph.definition", {"metric": "loss", "progress": True, "upper": 10.0})
+    record(tmp_path, "run", definition, *points([0.0, value]))
+    with serving(tmp_path) as hub:
+        (bar,) = Studio(hub.url).ask("runs", "run")["progress"]
+        spelled = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        assert (bar["count"], bar["total"], bar["rate"], bar["eta"]) == (spelled, 10, None, None)
 
 
 def ended(store: Path, name: str, *ends: tuple[int, str, str]) -> None:

@@ -106,7 +106,9 @@ def test_without_the_token_there_is_nothing(guarded: str, path: str) -> None:
         {"Cookie": f"token={LINK}"},
     ):
         assert ask(guarded, path, **headers).status == 401
-    assert ask(guarded, path + ("&" if "?" in path else "?") + "token=wrong").status == 401
+    for wrong in ("wrong", "%E2%82%AC", "%FF", "\\ud800", "", "%00"):
+        assert ask(guarded, path + ("&" if "?" in path else "?") + f"token={wrong}").status == 401
+    assert ask(guarded, path, Authorization="Bearer \xff").status == 401
     if path != "/":
         assert ask(guarded, path + ("&" if "?" in path else "?") + LINK[2:]).status == 401
 

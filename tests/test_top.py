@@ -103,6 +103,21 @@ def test_a_hub_and_its_store_say_the_same(tmp_path: Path, capsys: pytest.Capture
     assert function[-2:] == ["3", "ValueError"]
 
 
+@pytest.mark.parametrize(("value", "shown"), [(math.nan, "NaN"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_a_bar_whose_value_is_no_number_is_no_harm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, shown: str
+) -> None:
+    """JSON spells out what is not finite: read from a hub, a bar has what the file has."""
+    definition = (DEFINITION, {"metric": "epochs", "progress": True, "upper": 10.0})
+    record(tmp_path, "run", definition, *points([1.0, value], "epochs"))
+    with serving(tmp_path) as hub:
+        served = top(capsys, hub.url, "--run", "run")
+    stored = top(capsys, "--run", "run", "--store", str(tmp_path))
+    for printed in (served, stored):
+        cells = line(printed, "epochs")
+        assert cells[cells.index("%") + 1 :][:3] == [shown, "of", "10"]
+
+
 def test_a_resumed_run_is_told_as_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where x went back, or the process was started anew, the newest value counts, not that with the largest x."""
     hub = Hub(tmp_path, run="run")

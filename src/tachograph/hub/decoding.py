@@ -6,21 +6,63 @@ Encoding").
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from google.protobuf.json_format import MessageToJson, ParseDict
 from google.protobuf.json_format import ParseError as WrongShape
 from google.protobuf.message import DecodeError, Message
 
+from tachograph.hub.body import Refusal
+
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
+MOST_WAITING = 64 * 2**20  # bytes of JSON that waits to be decoded
+_AT_ONCE = 16 * 2**10  # bytes of JSON that take a few milliseconds
 
 Request = TypeVar("Request", bound=Message)
 
 _IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
 _DEPTH = 100  # as protobuf's own limit
+
+
+class Decoder:
+    """Decodes bodies on the event loop's thread, and lets nobody wait for large JSON: of that 8 MiB take seconds.
+
+    JSON is decoded in the order in which it came, one body at a time: what one takes in memory is bounded, and two
+    requests of one sender never overtake each other.
+
+    Args:
+        most_waiting: bytes of JSON that may wait, what is being decoded included.
+    """
+
+    def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
+        self._left = most_waiting
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, body: bytes, media_type: str, kind: type[Request]) -> Request:
+        """Return a request: see :func:`decode`.
+
+        Raises:
+            ValueError: it is none; the message says why in one line.
+            Refusal: 503, too much waits already.
+        """
+        if media_type == PROTOBUF or (len(body) <= _AT_ONCE and not self._waiting):
+            return decode(body, media_type, kind)
+        if len(body) > self._left:
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much JSON waits to be decoded", retry_after=1)
+        self._left -= len(body)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(decode, body, media_type, kind)
+        finally:
+            self._left += len(body)
+            self._waiting -= 1
 
 
 def decode(body: bytes, media_type: str, kind: type[Request]) -> Request:

@@ -117,7 +117,7 @@ class Guard:
     @staticmethod
     def _check_token(given: str, token: bytes) -> None:
         scheme, _, said = given.partition(" ")
-        right = hmac.compare_digest(said.strip().encode("latin-1"), token)
+        right = hmac.compare_digest(said.strip().encode(), token)  # a token is ASCII: what else is said is wrong
         if scheme.lower() != "bearer" or not right:
             why = "this needs 'Authorization: Bearer' and the hub's token; a browser opens /?token= and the token"
             raise _Objection(HTTPStatus.UNAUTHORIZED, why)

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tachograph.hub.body import LIMIT, Intake, Refusal
-from tachograph.hub.decoding import JSON, JSON_LIMIT, PROTOBUF, decode, encode
+from tachograph.hub.decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.otlp.settings import Signal
@@ -80,6 +80,7 @@ class Receiver:
         self._hub = hub
         self._forwarding = forwarding
         self._intake = intake or Intake()
+        self._decode = Decoder()
         self._failed = False
         self.last = time.monotonic()
 
@@ -105,7 +106,7 @@ class Receiver:
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type may be {PROTOBUF} or {JSON}")
         body = await self._intake.read(request, JSON_LIMIT if media_type == JSON else LIMIT)
         try:
-            message = decode(body, media_type, kind.request)
+            message = await self._decode(body, media_type, kind.request)
         except ValueError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
         rejected = self._kept(kind, message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import Any, NamedTuple
 
 from tachograph.runs.look import Look
@@ -13,6 +14,8 @@ _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
 _REPEATED = re.compile(r"(.+)#\d+", re.DOTALL)  # see tachograph.progress
 MOST_REPEATED = 100  # calls of a task, or repeated loops, of one rank that are listed: the newest ones
+_NUMBERS = ("lower", "upper", "x_lower", "x_upper")
+_TEXTS = ("group", "scale", "task", "units", "x_units")
 _EXTENT = ("branches", "points", "x0", "x1", "min", "max", "nonfinite")
 
 
@@ -22,7 +25,7 @@ class Drawn(NamedTuple):
     Attributes:
         number: in the file; 0 for a metric that is defined and has no points.
         start: which start of its process, from 0.
-        about: what was said of it last.
+        about: what was said of it last: bounds are finite numbers, names and units texts, and all else is left out.
         said: when that was.
     """
 
@@ -46,7 +49,7 @@ def curves(look: Look) -> list[Drawn]:
     """Return the curves of a run, and the metrics that are defined only."""
     streams = _streams(look)
     said = {
-        (stream, execution, metric): (mapping(about), time)
+        (stream, execution, metric): (_defined(about), time)
         for stream, execution, metric, time, about in look.rows(
             "SELECT stream, execution, metric, time, about FROM definition ORDER BY stream, time"
         )
@@ -57,15 +60,34 @@ def curves(look: Look) -> list[Drawn]:
     ):
         about, time = said.pop((stream, execution, metric), ({}, 0))
         start, rank = streams.get(stream, (0, None))
-        group = chart or str(about.get("group", ""))
+        group = chart or about.get("group", "")
         found.append(Drawn(number, metric, group, rank, execution, start, about, time))
     have = {(each.group, each.metric) for each in found}
     for (stream, execution, metric), (about, time) in said.items():
         start, rank = streams.get(stream, (0, None))
-        each = Drawn(0, metric, str(about.get("group", "")), rank, execution, start, about, time)
+        each = Drawn(0, metric, about.get("group", ""), rank, execution, start, about, time)
         if (each.group, each.metric) not in have:
             found.append(each)
     return found
+
+
+def _defined(about: Any) -> dict[str, Any]:
+    """Return what a definition says, as far as it is what a definition may say: any program may send one."""
+    said = mapping(about)
+    found = {name: said[name] for name in _TEXTS if isinstance(said.get(name), str)}
+    bounds = {name: finite(said.get(name)) for name in _NUMBERS}
+    found |= {name: value for name, value in bounds.items() if value is not None}
+    return found | ({"progress": True} if said.get("progress") is True else {})
+
+
+def finite(value: Any) -> int | float | None:
+    """Return a number; None for what is none, or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _streams(look: Look) -> dict[int, tuple[int, int | None]]:
@@ -116,12 +138,12 @@ def _chart(group: str, listed: list[Drawn], extents: Mapping[int, Mapping[str, A
     metrics = []
     for metric, some in by_metric.items():
         about = max(some, key=lambda each: each.said).about
-        name = str(about.get("scale", ""))
+        name = about.get("scale", "")
         scale = f"scale:{name}" if name else f"metric:{metric}"
-        shared = [each for each in listed if str(each.about.get("scale", "")) == name] if name else some
+        shared = [each for each in listed if each.about.get("scale", "") == name] if name else some
         scales.setdefault(scale, {"scale": scale, "name": name or None, **_axis(shared, _Y)})
         drawn = [_curve(each, extents.get(each.number, {})) for each in some if each.number]
-        metrics.append({"metric": metric, "scale": scale, "progress": bool(about.get("progress")), "curves": drawn})
+        metrics.append({"metric": metric, "scale": scale, "progress": "progress" in about, "curves": drawn})
     return {"group": group, "x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tachograph.hub.blocks import Block, Sample, unpack
 from tachograph.runs.look import Look
-from tachograph.studio.charts import Drawn, newest
+from tachograph.studio.charts import Drawn, finite, newest
 
 MOST_BARS = 3  # of one loop in one process: it may be nested in itself
 _ENDS = "SELECT form, pairs, rest, seq0, seq1 FROM block WHERE curve = ? ORDER BY {} LIMIT 1"
@@ -28,13 +28,13 @@ def _bar(look: Look, each: Drawn) -> list[dict[str, Any]]:
     if last is None:
         return []
     more = last.more
-    total = more.get("total", each.about.get("upper"))
-    rate, eta = more.get("rate"), more.get("eta")
+    total = finite(more.get("total", each.about.get("upper")))
+    rate, eta = finite(more.get("rate")), finite(more.get("eta"))
     if rate is None:
         rate = _rate(_sample(look, each.number, "seq0", 0), last)
     left = None if total is None else max(total - last.value, 0)
     if eta is None and left is not None and rate:
-        eta = left / rate
+        eta = finite(left / rate)
     named = {"metric": each.metric, "group": each.group, "rank": each.rank, "execution": each.execution}
     numbers = {"count": last.value, "total": total, "rate": rate, "eta": eta}
     done = left is not None and left <= 0
@@ -56,5 +56,5 @@ def _sample(look: Look, curve: int, order: str, place: int) -> Sample | None:
 def _rate(first: Sample | None, last: Sample) -> float | None:
     if first is None or last.time_unix_nano <= first.time_unix_nano:
         return None
-    rate = (last.value - first.value) / ((last.time_unix_nano - first.time_unix_nano) / 1e9)
-    return rate if rate > 0 else None
+    rate = finite((last.value - first.value) / ((last.time_unix_nano - first.time_unix_nano) / 1e9))
+    return rate if rate is not None and rate > 0 else None

@@ -20,6 +20,7 @@ _MOST_SERIES = 500
 _PATIENCE = 0.3  # seconds that are spent on the past between two messages
 _FIRST = 1.5  # times the points that are kept are asked for, as x is rarely even
 _NO_NUMBER = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_OF_A_BAR = ("count", "total", "rate", "eta")
 
 
 class Served:
@@ -83,7 +84,7 @@ class Served:
     def _ask_run(self, picture: Picture) -> Any:
         answer = self._ask("")
         with picture.lock:
-            picture.take_run(answer)
+            picture.take_run({**answer, "progress": _bars(answer.get("progress", ()))})
         return answer
 
     def close(self) -> None:
@@ -101,7 +102,7 @@ class Served:
                     points = [(point[0], _value(point)) for point in each["points"]]
                     picture.take_points(each["curve"], points, branch=each["branch"], seq=each["seq"])
             elif told.name == "progress":
-                picture.take_progress(data["progress"])
+                picture.take_progress(_bars(data["progress"]))
             elif told.name == "events":
                 picture.take_events(data["events"])
             elif told.name == "samples":
@@ -217,6 +218,15 @@ def _points(line: Json) -> list[tuple[float, float]]:
     others = [(x, _NO_NUMBER[kind]) for x, kind in line["nonfinite"]]
     # A point whose interval has some that are not finite has these at its own x, and is later than they.
     return sorted(others + finite, key=lambda point: point[0]) if others else finite
+
+
+def _bars(progress: Iterable[Json]) -> list[Json]:
+    """Return bars with numbers for those that JSON spells out."""
+    return [{**each, **{key: _number(each[key]) for key in _OF_A_BAR}} for each in progress]
+
+
+def _number(value: Any) -> Any:
+    return _NO_NUMBER.get(value, float("nan")) if isinstance(value, str) else value
 
 
 def _value(point: Any) -> float:

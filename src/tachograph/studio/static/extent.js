@@ -3,6 +3,17 @@
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { firstFrom } from "./curve.js";
 
+const EDGE = Number.MAX_VALUE / 2; // beyond it the distance of two numbers is infinite
+const LEAST = 1e-12; // of its numbers' size: so wide an axis is at least, as uPlot never ends where ticks are the same
+const AROUND = 1e-9; // of a number's size: so far the axis of a single one goes to each side at least
+
+/** Return an axis's ends so far apart, and so near, that there are numbers between them. */
+export function drawable([low, high]) {
+  const [first, last] = [low, high].map((each) => Math.max(-EDGE, Math.min(EDGE, each)));
+  const missing = LEAST * Math.max(Math.abs(first), Math.abs(last)) - (last - first);
+  return missing > 0 ? [first - missing / 2, last + missing / 2] : [first, last];
+}
+
 /** Return the smallest and largest x of curves; null where there is none. */
 export function across(curves) {
   let [low, high] = [Infinity, -Infinity];
@@ -38,23 +49,28 @@ export function ofX(found, { lower, upper, time }) {
   let [low, high] = found ?? [lower ?? (upper ?? 1) - 1, upper ?? (lower ?? 0) + 1];
   low = Math.min(low, lower ?? low);
   high = Math.max(high, upper ?? high);
-  const half = time ? 30 : 0.5;
-  return low < high ? [low, high] : [low - half, high + half];
+  const half = Math.max(time ? 30 : 0.5, AROUND * Math.abs(low));
+  return drawable(low < high ? [low, high] : [low - half, high + half]);
 }
 
 /** Return a y axis's ends. Its bounds hold: what is beyond them is pointed at, and does not squeeze the rest. */
 export function ofY(found, { lower, upper }, log) {
-  if (log) {
-    const [low, high] = found ?? [1, 10];
-    const [from, to] = uPlot.rangeLog(low, high === low ? low * 10 : high, 10, false);
-    return [lower > 0 ? lower : from, upper > 0 ? Math.max(upper, lower > 0 ? lower * 1.01 : 0) : to];
-  }
+  if (log) return ofLog(found ?? [1, 10], lower > 0 ? lower : null, upper > 0 ? upper : null);
   const [low, high] = found ?? [lower ?? 0, upper ?? (lower ?? 0) + 1];
   const [bottom, top] = [Math.min(lower ?? low, low), Math.max(upper ?? high, high)];
   const [from, to] = bottom === top ? around(low) : padded(bottom, top);
   let [first, last] = [lower ?? from, upper ?? to];
   if (first >= last) [first, last] = lower === null || lower === undefined ? [last - 1, last] : [first, first + 1];
-  return [first, last];
+  return drawable([first, last]);
+}
+
+/** Return a logarithmic axis's ends. A bound that all values are beyond holds, with a decade beside it. */
+function ofLog([low, high], lower, upper) {
+  const [from, to] = uPlot.rangeLog(low, high === low ? low * 10 : high, 10, false);
+  const first = lower ?? (from > 0 ? from : low);
+  const last = upper ?? (Number.isFinite(to) ? to : high);
+  if (first < last) return [first, last];
+  return lower === null ? [last / 10, last] : [first, first * 10];
 }
 
 function around(value) {

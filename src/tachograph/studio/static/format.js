@@ -2,6 +2,7 @@
 
 const MINUS = "−";
 const NEVER = "–";
+const MOST_DIGITS = 16; // behind the point: a double has no more
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Return a value with about five digits. */
@@ -25,19 +26,31 @@ function tidy(said) {
   return power === undefined ? short : `${short}e${power.replace("+", "")}`;
 }
 
-/** Return the labels of an axis's ticks: as many decimals as their distance needs. */
+/** Return the labels of an axis's ticks: as many digits as their distance needs, so that no two are the same. */
 export function ticks(splits) {
   const known = splits.filter((each) => each !== null);
   const most = Math.max(...known.map(Math.abs));
-  const step = known.length > 1 ? Math.min(...known.slice(1).map((each, place) => Math.abs(each - known[place]))) : most;
-  const decimals = Math.max(0, Math.ceil(-Math.log10(step || 1) - 1e-9));
+  const steps = known.slice(1).map((each, place) => Math.abs(each - known[place]));
+  const finest = steps.length ? powerOf(Math.min(...steps), 3) : powerOf(most, 5);
   const short = most >= 1e6 || (most < 1e-3 && most > 0);
   return splits.map((each) => {
     if (each === null) return "";
     if (each === 0) return "0";
-    const said = short ? tidy(Math.abs(each).toExponential(3)) : shorten(Math.abs(each).toFixed(Math.min(decimals, 8)));
+    const size = Math.abs(each);
+    const said = short ? scientific(size, finest) : shorten(size.toFixed(Math.min(Math.max(0, -finest), MOST_DIGITS)));
     return each < 0 ? MINUS + said : said;
   });
+}
+
+/** Return the power of ten of which a number, rounded to some digits, is a multiple: 2 for 500, −2 for 0.25. */
+function powerOf(distance, digits) {
+  const [plain, power] = Number(distance.toPrecision(digits)).toExponential().split("e");
+  return Number(power) - (plain.split(".")[1] ?? "").length;
+}
+
+function scientific(size, finest) {
+  const digits = Math.floor(Math.log10(size) + 1e-12) - finest;
+  return tidy(size.toExponential(Math.min(Math.max(0, digits), MOST_DIGITS)));
 }
 
 const shorten = (said) => (said.includes(".") ? said : said.replace(/\B(?=(\d{3})+$)/g, "\u202f"));

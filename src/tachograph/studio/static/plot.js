@@ -1,13 +1,14 @@
 /** A plot: axes, zoom and cursor by uPlot; the curves are drawn here, each with x values of its own. */
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
-import { across, along, ofX, ofY } from "./extent.js";
+import { across, along, drawable, ofX, ofY } from "./extent.js";
 import { clocks, powers, ticks } from "./format.js";
 import { beyond, dots, marks, projection, trace } from "./strokes.js";
 import { colours } from "./theme.js";
 
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const DASH = [6, 4];
+const LETTER = 6.4; // pixels
 const NARROW = 520; // pixels of width below which axes keep to the left
 const TALL = 240;
 const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
@@ -37,7 +38,7 @@ export class Plot {
     const width = Math.max(200, Math.floor(this.host.clientWidth));
     if (!this.u || this.built !== this.#shape(width)) this.#build(width);
     else if (this.u.width !== width) this.u.setSize({ width, height: TALL });
-    const x = this.zoomed ?? ofX(across(curves), this.axes.x);
+    const x = this.zoomed ? drawable(this.zoomed) : ofX(across(curves), this.axes.x);
     const data = [x];
     for (const axis of this.axes.y) {
       const own = curves.filter((curve) => curve.scale === axis.key);
@@ -103,7 +104,7 @@ export class Plot {
       gap: 4,
       grid: { stroke: () => colours().grid, width: 1 },
       ticks: { show: false },
-      space: time ? 90 : 60,
+      space: (_, axis, low, high) => (time ? 90 : Math.max(60, 16 + LETTER * longest(low, high))),
       values: (_, splits) => (time ? clocks(splits) : ticks(splits)),
     };
   }
@@ -119,7 +120,7 @@ export class Plot {
       labelSize: 18,
       labelGap: 0,
       gap: 5,
-      size: (_, values) => Math.max(34, 12 + 6.4 * Math.max(0, ...(values ?? []).map((each) => each.length))),
+      size: (_, values) => Math.max(34, 12 + LETTER * Math.max(0, ...(values ?? []).map((each) => each.length))),
       ...(axis.incrs ? { incrs: axis.incrs } : {}),
       grid: { show: place === 0, stroke: () => colours().grid, width: 1 },
       ticks: { show: false },
@@ -166,6 +167,12 @@ export class Plot {
     }
     ctx.restore();
   }
+}
+
+/** Return about how many letters the labels of an axis have at most. */
+function longest(low, high) {
+  const step = 10 ** Math.floor(Math.log10((high - low) / 5));
+  return Math.max(...ticks([high - step, high].map((each) => Math.round(each / step) * step)).map((each) => each.length));
 }
 
 function stroke(context, curve, values, to, width) {

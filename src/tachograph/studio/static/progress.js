@@ -52,7 +52,8 @@ function update({ node, name, words, inner, track }, each, several, live) {
   const who = [each.metric, several && each.rank !== null ? `rank ${each.rank}` : "", taskName(each.task)].filter(Boolean).join(" · ");
   say(name, who);
   name.title = each.group ? `${who} (${each.group})` : who;
-  const share = each.total ? Math.min(1, each.count / each.total) : each.done ? 1 : null;
+  const part = each.count / each.total; // of a count that is no number: NaN
+  const share = each.total && Number.isFinite(part) ? Math.max(0, Math.min(1, part)) : each.done ? 1 : null;
   inner.style.width = `${(100 * (share ?? 0)).toFixed(2)}%`;
   node.classList.toggle("done", each.done);
   node.classList.toggle("unknown", share === null);
