@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import deque
 from fractions import Fraction
 from types import FrameType
 
@@ -396,3 +397,30 @@ def test_fork_in_the_middle_of_a_fold_does_not_hang_the_child() -> None:
             into.fold(wait=1)
             os._exit(0 if into.spread().count == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class _Broken:
+    """The event of a device on which every call fails, as after an illegal access."""
+
+    def query(self) -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixture) -> None:
+    """A value that never arrives is counted and said once; what others recorded is read as ever."""
+    from tachograph.values import Pending
+
+    broken = [Pending(_Host(0.5), _Broken()) for _ in range(3)]
+    into, counter, gauge = distribution(), Sum(Losses("counter")), LastValue(Losses("gauge"))
+    into._buffer += broken
+    counter._buffer += broken
+    gauge._waiting = deque(broken)
+    for each in (into, counter, gauge):
+        each.fold()
+        assert each.fold()
+        each.record(1.5)
+        each.fold()
+        assert each.losses.no_number == 3
+    assert (into.spread().count, counter.value(), gauge.value()) == (1, 1.5, 1.5)
+    assert len(caplog.records) == 3
+    assert all("illegal memory access" in record.message for record in caplog.records)

@@ -20,6 +20,7 @@ from tachograph.event_log import EventLog
 from tachograph.journal import Journal
 from tachograph.monitor import COUNT, SUM, Event, Stat
 from tachograph.registry import Registry
+from tachograph.values import Pending
 from tachograph.windows import Windows
 
 SECOND = 1_000_000_000
@@ -415,3 +416,30 @@ def test_a_forked_child_starts_afresh(tmp_path: Path) -> None:
     """
     ran = run(tmp_path, program, timeout=120)
     assert ran.stdout == "done\n", ran.stderr
+
+
+class Broken:
+    """What stands for a CUDA scalar, and for its copy, of a device on which every call fails."""
+
+    def query(self) -> bool:
+        """Fail, as after an illegal access."""
+        raise RuntimeError("CUDA error")
+
+
+def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixture) -> None:
+    """A value that never arrives is counted, and those of the window that did are there."""
+    clock = Clock()
+    windows, journal = reader(clock)
+    stat = Stat("s", [SUM, COUNT], timedelta(seconds=1), windows=windows)
+    for value in (1.0, 2.0):
+        stat.add(value)
+    for _ in range(2):
+        stat._life.window.buffer.append(Pending(None, Broken()))
+    for _ in range(2):
+        clock.now += SECOND
+        windows.tick()
+    assert [value for value in sums(journal) if value] == [3.0]
+    assert len([record for record in caplog.records if "CUDA error" in record.message]) == 1
+    (dropped,) = (metric for metric in windows._registry.collect() if metric.name == "tachograph.dropped")
+    assert [(dict(point.attributes)["reason"], point.value) for point in dropped.points] == [("no_number", 2)]  # type: ignore[union-attr]
+    del stat

@@ -121,7 +121,7 @@ class _Buffered:
         arrived = [pending for pending in self._late if pending.ready()]
         if arrived:
             self._late = [pending for pending in self._late if pending not in arrived]
-            self._fold_chunk([pending.value() for pending in arrived])
+            self._fold_chunk([number for number in map(self.losses.arrived, arrived) if number is not None])
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         raise NotImplementedError

@@ -91,8 +91,9 @@ class LastValue:
                 arrived = waiting.popleft()
             except IndexError:  # another thread that folds took it
                 break
-            if waiting is self._waiting:
-                self._set(arrived.value())
+            number = self.losses.arrived(arrived) if waiting is self._waiting else None
+            if number is not None:
+                self._set(number)
         return not waiting
 
     def value(self) -> Number | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from tachograph.values import Number, Pending, read
 
@@ -10,12 +11,18 @@ _log = logging.getLogger("tachograph")
 
 
 class Losses:
-    """What a series could not take: values that are no number, values beyond the buffer's limit, non-finite ones."""
+    """What a series could not take: values that are no number, values beyond the buffer's limit, non-finite ones.
 
-    __slots__ = ("name", "negative", "no_number", "nonfinite", "overflow")
+    Args:
+        name: of what was recorded.
+        unread: called with 1 for each value that is no number, where nobody exports :attr:`no_number`.
+    """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("_unread", "name", "negative", "no_number", "nonfinite", "overflow")
+
+    def __init__(self, name: str, unread: Callable[[int], None] | None = None) -> None:
         self.name = name
+        self._unread = unread
         self.forget()
 
     def forget(self) -> None:
@@ -30,10 +37,23 @@ class Losses:
         try:
             return read(value)
         except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
-            if not self.no_number:
-                _log.warning("%s: a value was not recorded (further ones are counted): %s", self.name, error)
-            self.no_number += 1
+            self._count_unread(error)
             return None
+
+    def arrived(self, pending: Pending) -> Number | None:
+        """Return a value that has come from its device; one that cannot be read is counted, and said once."""
+        try:
+            return pending.value()
+        except Exception as error:  # noqa: BLE001 - the border to a device: what it has lost costs nothing else
+            self._count_unread(error)
+            return None
+
+    def _count_unread(self, error: Exception) -> None:
+        if not self.no_number:
+            _log.warning("%s: a value was not recorded (further ones are counted): %s", self.name, error)
+        self.no_number += 1
+        if self._unread is not None:
+            self._unread(1)
 
     def refuse_negative(self, count: int) -> None:
         """Count values that would have made a counter go backwards."""

@@ -28,10 +28,10 @@ class _Life:
 
     __slots__ = ("_losses", "_windows", "window")
 
-    def __init__(self, window: StatWindow, windows: Windows, name: str) -> None:
+    def __init__(self, window: StatWindow, windows: Windows, losses: Losses) -> None:
         self.window = window
         self._windows = windows
-        self._losses = Losses(name)
+        self._losses = losses
 
     def make_room(self) -> None:
         self.window.make_room()
@@ -118,6 +118,7 @@ class Stat:
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of Stat {name!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
         series = windows.series(name, unit, _checked_boundaries(name, boundaries))
+        losses = Losses(name, windows.unread)
         window = StatWindow(
             name,
             wanted,
@@ -126,9 +127,10 @@ class Stat:
             log=windows.events.enter,
             capped=windows.capped,
             overflowed=windows.overflowed,
+            arrived=losses.arrived,
             clock=windows.clock,
         )
-        self._life = life = _Life(window, windows, name)
+        self._life = life = _Life(window, windows, losses)
         _set_add(self, _adder(life) if samples >= UNLIMITED else _capped_adder(life))
         windows.open(window, size, series)
 

@@ -57,10 +57,12 @@ class StatWindow:
         log: called for each window that closes; it neither waits nor calls into the program.
         capped: called with a number of values that came after the last sample.
         overflowed: called with a number of values for which there was no room.
+        arrived: reads a value that has come from its device; None where it cannot be read.
         clock: nanoseconds since 1970.
     """
 
     __slots__ = (
+        "_arrived",
         "_capped",
         "_clock",
         "_data",
@@ -89,6 +91,7 @@ class StatWindow:
         log: Log,
         capped: Callable[[int], None],
         overflowed: Callable[[int], None],
+        arrived: Callable[[Pending], Number | None],
         clock: Callable[[], int],
     ) -> None:
         self.aggregations = tuple(aggregations)
@@ -100,7 +103,7 @@ class StatWindow:
         self._wanted = Wanted(boundaries, Aggregation.STDDEV in aggregations, sample)
         self._data = data_maker(aggregations, self._keys) if self._wanted == Wanted() else None
         self._log, self._clock = log, clock
-        self._capped, self._overflowed = capped, overflowed
+        self._capped, self._overflowed, self._arrived = capped, overflowed, arrived
         self.buffer: list[Any] = []
         self.threshold = [CHUNK]
         self.reset()
@@ -289,7 +292,12 @@ class StatWindow:
         arrived = [pending for pending in late if pending.ready()]
         if arrived:
             rest = tuple(pending for pending in late if pending not in arrived)
-            self._take((opened, closed, sums, latest, room, rest, unsent), [pending.value() for pending in arrived], 0)
+            read = [number for number in map(self._arrived, arrived) if number is not None]
+            state = opened, closed, sums, latest, room, rest, unsent
+            if read:
+                self._take(state, read, 0)
+            else:
+                self._set(state)
 
     def _close(self, state: _State, now: int, room: int) -> None:
         opened, closed, sums, _, _, late, _ = state

@@ -23,18 +23,30 @@ class _Event(Protocol):
 class Pending:
     """A number that is still on its way from a device to the host."""
 
-    __slots__ = ("_event", "_host")
+    __slots__ = ("_event", "_failed", "_host")
 
     def __init__(self, host: Any, event: _Event) -> None:
         self._host = host
         self._event = event
+        self._failed: Exception | None = None
 
     def ready(self) -> bool:
-        """Tell whether the copy has arrived, without waiting for it."""
-        return self._event.query()
+        """Tell whether the copy has arrived, without waiting for it; or never will, as its device has failed."""
+        try:
+            return self._event.query()
+        except Exception as error:  # noqa: BLE001 - after an illegal access every call of CUDA fails
+            self._failed = error
+            return True
 
     def value(self) -> Number:
-        """Return the number; call it only once :meth:`ready` says so."""
+        """Return the number; call it only once :meth:`ready` says so.
+
+        Raises:
+            RuntimeError: its device has failed.
+            TypeError: it is no number, but a complex one.
+        """
+        if self._failed is not None:
+            raise RuntimeError(f"a value did not arrive from its device: {self._failed}") from self._failed
         return plain(self._host.item())
 
 

@@ -68,6 +68,7 @@ class Windows:
         dropped = registry.group(OWN_GROUP).own(DROPPED)
         self.capped = dropped.bind(reason="max_samples", destination="registry")
         self.overflowed = dropped.bind(reason="overflow", destination="registry")
+        self.unread = dropped.bind(reason="no_number", destination="registry")
         self._sizes: dict[int, _Size] = {}
         self._series: dict[str, StatSeries] = {}
         self._free()
