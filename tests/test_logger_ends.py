@@ -382,3 +382,66 @@ print(sum(p.value for m in registry.default.collect() if m.name == "tachograph.d
 """
     ran = programs.run(tmp_path, program)
     assert ran.stdout == "True False\n70003\n", ran.stderr
+
+
+def test_a_shutdown_at_exit_loses_nothing_of_a_logger(tmp_path: Path) -> None:
+    """A program that has its shutdown() called by atexit leaves its loggers' points to the end of the process."""
+    program = f"""
+import atexit
+import tachograph
+tachograph.start(jsonl="out.jsonl")
+{DEAD}
+atexit.register(tachograph.shutdown, 0.3)
+"""
+    ran = programs.run(tmp_path, program, **JSONL)
+    assert "Traceback" not in ran.stderr
+    assert len(spooled(tmp_path)) == 3
+
+
+def test_the_end_of_a_start_raises_nothing(tmp_path: Path) -> None:
+    """A variable that an argument had overridden is no reason to raise at the end of what start() returned."""
+    program = f"""
+import tachograph
+with tachograph.start(interval=5, jsonl="out.jsonl"):
+    {DEAD.strip().replace(chr(10), chr(10) + "    ")}
+print("ended")
+"""
+    ran = programs.run(tmp_path, program, OTEL_METRIC_EXPORT_INTERVAL="abc", **JSONL)
+    assert "ended" in ran.stdout, ran.stderr
+    assert len(spooled(tmp_path)) == 3
+
+
+def test_a_new_logger_of_a_database_keeps_the_way_of_one_that_closes(tmp_path: Path) -> None:
+    """Made while close() of the last one still delivers, it is delivered to as ever."""
+    with receiving(*[(204, {}, b"")] * 9) as server:
+        program = f"""
+import sys, threading, time
+{THREE}
+from tachograph.own_process import process
+with process.pipeline._collecting:
+    closing = threading.Thread(target=logger.close)
+    closing.start()
+    time.sleep(0.3)
+    other = MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t0k3n", role="miner")
+closing.join()
+other.log("other", {{}}, {{"loss": 2.0}})
+print(other.flush())
+"""
+        ran = programs.run(tmp_path, program, str(server.server_port))
+        lines = written(server.requests)
+    assert ran.stdout == "True\n", ran.stderr
+    assert [line.split(",")[0] for line in lines] == ["train"] * 3 + ["other"]
+
+
+def test_what_nobody_wanted_is_no_loss(tmp_path: Path) -> None:
+    """A program whose events nobody takes is not told of them at its end."""
+    program = """
+import time
+import tachograph
+from tachograph import journal
+with tachograph.start(metrics="none"):
+    pass
+journal.default.append("e", time.time_ns(), {"n": 1})
+"""
+    ran = programs.run(tmp_path, program)
+    assert (ran.returncode, ran.stderr) == (0, "")

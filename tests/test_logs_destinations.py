@@ -189,6 +189,23 @@ def test_one_destination_that_fails_costs_the_others_nothing(caplog: pytest.LogC
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
+def test_events_that_cannot_be_made_hide_none_behind_them() -> None:
+    """However many fail in a row, what comes after them is delivered."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    received: list[int] = []
+
+    class Good(Broken):
+        def __call__(self, batch: Batch) -> None:
+            received.extend(event.seq for event in batch.events)
+
+    for number in range(700):
+        journal.append("e", number, (int, "none") if number < 695 else {})
+    assert EventFeed(journal, registry).deliver([Route(Good(), events=True)], {})
+    assert received == list(range(696, 701))
+    assert dropped(registry) == {("encoding", "journal"): 695}
+
+
 def test_a_deadline_leaves_events_where_they_are() -> None:
     """What cannot be handed over in time stays in the journal; at the end of the process it is counted."""
     registry = Registry(enabled=True)

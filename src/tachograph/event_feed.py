@@ -57,6 +57,7 @@ class EventFeed:
         self._journal = journal
         self._registry = registry
         self._failed: set[str] = set()
+        self._takes = False
 
     def waiting(self) -> bool:
         """Tell whether there are events to deliver, or somebody who may feed some."""
@@ -68,6 +69,7 @@ class EventFeed:
         """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
         takers = [route for route in routes if route.events]
         if takers:
+            self._takes = True
             self._ask(self._journal.feeders, _FEEDING)
         left = len(self._journal) if takers else 0
         while left > 0:
@@ -84,7 +86,8 @@ class EventFeed:
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""
-        self._journal.keep(any(route.events for route in routes))
+        self._takes = any(route.events for route in routes)
+        self._journal.keep(self._takes)
 
     def flush(self, _timeout: float) -> bool:
         """Return True: nothing leaves by another pipeline."""
@@ -106,7 +109,7 @@ class EventFeed:
     def close(self, *, exiting: bool) -> None:
         """End: what could not leave waits for a later start, or is counted where the process ends."""
         self._journal.keep(True)
-        lost = self._journal.give_up() if exiting else 0
+        lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
             what = "1 event was" if lost == 1 else f"{lost} events were"
@@ -114,8 +117,8 @@ class EventFeed:
 
     def _drained(self, limit: int) -> list[LogEvent]:
         pace, events = Pace(), list[LogEvent]()
-        while len(events) < limit and (some := self._journal.drain(min(_SLICE, limit - len(events)))):
-            events += some
+        while len(events) < limit and len(self._journal):  # a slice may be empty: of events that cannot be made
+            events += self._journal.drain(min(_SLICE, limit - len(events)))
             pace()
         return events
 

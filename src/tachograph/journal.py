@@ -149,6 +149,11 @@ class Journal:
         self._pinned = pinned
         self._open()
 
+    @property
+    def pinned(self) -> bool:
+        """Tell whether somebody has a destination of their own for it."""
+        return self._pinned
+
     def widen(self, limit: int) -> None:
         """Hold ``limit`` events at least."""
         if limit > self._limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -35,19 +36,21 @@ class PointRoutes:
         self._registry = registry
         self._routes: dict[InfluxTarget, Route] = {}
         self._pipeline: Pipeline | None = None
+        self._lock = threading.RLock()
         self.unreachable: set[InfluxTarget] = set()
         delivery.on_release = self.release
         delivery.on_flush = self.flush
 
     def attach_to(self, pipeline: Pipeline) -> None:
         """Deliver through this pipeline to every database, and from now on no more through another one."""
-        if pipeline is not self._pipeline:
-            self._pipeline = pipeline
-            for route in list(self._routes.values()):
-                pipeline.attach(route)
-        for target in list(delivery.targets):
-            if target not in self._routes and target not in self.unreachable:
-                self._add(pipeline, target)
+        with self._lock:
+            if pipeline is not self._pipeline:
+                self._pipeline = pipeline
+                for route in list(self._routes.values()):
+                    pipeline.attach(route)
+            for target in list(delivery.targets):
+                if target not in self._routes and target not in self.unreachable:
+                    self._add(pipeline, target)
 
     def _add(self, pipeline: Pipeline, target: InfluxTarget) -> None:
         try:
@@ -66,15 +69,16 @@ class PointRoutes:
 
         What has not left the journal by then goes on leaving, until the process ends.
         """
-        route = self._routes.get(target)
-        if route is None:
+        deadline, pipeline = time.monotonic() + timeout, self._pipeline
+        if pipeline is not None and pipeline.running and not pipeline.deliver_events(deadline):
             return
-        deadline = time.monotonic() + timeout
-        if self._pipeline is not None:
-            if self._pipeline.running and not self._pipeline.deliver_events(deadline):
+        with self._lock:
+            route = self._routes.get(target)
+            if route is None or target in delivery.targets:  # a new logger has it meanwhile
                 return
-            self._pipeline.detach(route)
-        del self._routes[target]
+            if self._pipeline is not None:
+                self._pipeline.detach(route)
+            del self._routes[target]
         route.destination.close(max(deadline - time.monotonic(), _CLOSING))
 
     def __iter__(self) -> Iterator[Route]:
@@ -88,5 +92,6 @@ class PointRoutes:
 
     def forget(self) -> None:
         """Leave the parent's routes to it, after a fork."""
+        self._lock = threading.RLock()
         self._routes = {}
         self._pipeline = None

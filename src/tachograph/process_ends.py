@@ -27,6 +27,8 @@ def end_with_the_process() -> None:
 
     Called again it comes first again: before the exit of a provider that the program has made meanwhile.
     """
+    if is_ending():  # nothing that is registered now would be called
+        return
     # Last registered, first called.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -35,6 +37,11 @@ def end_with_the_process() -> None:
 
         if parent_process() is not None:  # such a child may end without atexit
             util.Finalize(None, _at_exit, exitpriority=1)
+
+
+def is_ending() -> bool:
+    """Tell whether the interpreter ends: what ``atexit`` calls runs after the main thread's end."""
+    return not threading.main_thread().is_alive()
 
 
 def _at_exit() -> None:

@@ -19,7 +19,7 @@ from tachograph.logger import delivery
 from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.own_process import process
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.process_ends import end_with_the_process
+from tachograph.process_ends import end_with_the_process, is_ending
 from tachograph.settings import read_settings
 from tachograph.switch import switch
 
@@ -204,10 +204,16 @@ def _deliver() -> None:
 
 
 def _go_on() -> None:
-    """Deliver what was configured by itself, after the end of what ``start()`` returned."""
+    """Deliver what was configured by itself, after the end of what ``start()`` returned; it raises nothing."""
+    if is_ending():
+        return  # what is left is delivered at the end
     with process.lock:
         if not process.by_itself and (delivery.targets or elastic.exporters):
-            _deliver()
+            try:
+                _deliver()
+            except Exception:  # noqa: BLE001 - a variable that an argument had overridden: shutdown() is no place for it
+                registry.default.count_error("start")
+                _log.exception("what delivers by itself was not started again")
 
 
 elastic.on_exporter = _on_exporter

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 SUFFIX = "-lock"
-_LOOKS = 3
-_LOOK_AGAIN = 0.001  # seconds: whoever only looks has let go by then
+_LOOK_AGAIN = 0.001  # seconds
+_LOOKS, _MANY_LOOKS = 3, 100  # whoever only looks has let go by then; the second, on a busy machine, too
 
 
 class Claim:
@@ -39,7 +39,7 @@ class Claim:
         while True:
             file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
-                self.shared = not _is_ours_alone(file)
+                self.shared = not _is_ours_alone(file, _LOOKS if alone else _MANY_LOOKS)
                 if not alone:
                     fcntl.flock(file, fcntl.LOCK_SH)
                 elif self.shared:
@@ -60,9 +60,9 @@ class Claim:
             self._file = -1
 
 
-def _is_ours_alone(file: int) -> bool:
+def _is_ours_alone(file: int, looks: int) -> bool:
     """Lock a file against everybody else; False where somebody has it, who does not merely look."""
-    for look in range(_LOOKS):
+    for look in range(looks):
         if look:
             time.sleep(_LOOK_AGAIN)
         try:

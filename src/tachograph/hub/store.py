@@ -20,6 +20,7 @@ SUFFIX = ".db"
 MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
 _LOG_BYTES = 64 * 2**20  # of the log on disk, where nobody reads for long
 _FEW = 256  # pages of the log: a moment's writing
+_MANY = 4096  # of them, from which on it is to begin anew: 16 MiB
 _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
@@ -157,14 +158,16 @@ class Store:
             StoreError: it could not be written.
         """
         with self._named_errors():
-            if self._take_over() <= _FEW:  # else somebody reads for long, and holding up others is of no use
+            pages, left = self._take_over()
+            # Where more is left somebody reads for long, and holding up others is of no use.
+            if pages >= _MANY and left <= _FEW:
                 with self._lock:
                     self._take_over()
 
-    def _take_over(self) -> int:
-        """Take over what is in the log now; return how many pages a reader still needs there."""
+    def _take_over(self) -> tuple[int, int]:
+        """Take over what is in the log now; return its pages, and how many of them a reader still needs there."""
         _, pages, taken = self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        return int(pages - taken)
+        return int(pages), int(pages - taken)
 
     def close(self) -> None:
         """Close the file."""
