@@ -39,7 +39,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((self.path, dict(self.headers), body))
         status, headers, answer = self.server.answers.pop(0) if self.server.answers else (200, {}, b"")
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(answer))}.items():
+        for name, value in {"Content-Length": str(len(answer)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer)

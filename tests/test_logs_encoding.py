@@ -16,7 +16,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from tachograph.journal import Journal, LogEvent
 from tachograph.otlp.json import JsonText
-from tachograph.otlp.logs import BYTES_PER_REQUEST, log_requests
+from tachograph.otlp.logs import log_requests
+from tachograph.otlp.points import BYTES_PER_REQUEST
 from tachograph.registry import Registry
 
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)  # JSON knows one NaN only

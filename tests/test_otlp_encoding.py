@@ -22,6 +22,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 from tachograph.accumulators import Distribution
 from tachograph.batch import Batch
 from tachograph.otlp.encoding import MetricsEncoder
+from tachograph.otlp.points import BYTES_PER_REQUEST
 from tachograph.otlp.settings import Temporality
 from tachograph.registry import Registry
 from tachograph.spread import Exemplar
@@ -194,6 +195,18 @@ def test_requests_are_of_bounded_size_and_complete() -> None:
     assert sorted(values) == list(range(1500))
 
 
+def test_requests_have_a_bounded_number_of_bytes() -> None:
+    """Series with long attributes travel by the MiB: receivers take 4 MiB over gRPC, and refuse what is larger."""
+    registry = Registry()
+    for number in range(500):
+        registry.group("g").instrument("loss").record(number, {"text": f"{number:010000}"})
+    batch = Batch(registry.collect(), None, [], {}, 1)
+    found = list(encoder(registry).requests(batch))
+    assert all(request.ByteSize() <= BYTES_PER_REQUEST + 100 for request, _ in found)  # the scope and the resource
+    assert len(found) < 10
+    assert sum(count for _, count in found) == sum(len(metric.points) for metric in batch.metrics) >= 500
+
+
 @pytest.mark.parametrize("temporality", ["delta", "lowmemory"])
 @settings(max_examples=40, deadline=None)
 @given(rounds=st.lists(st.lists(st.integers(0, 2**40), max_size=5), max_size=6))
@@ -203,7 +216,8 @@ def test_deltas_add_up_to_the_totals(temporality: Temporality, rounds: list[list
     group = registry.group("g")
     made = encoder(registry, temporality)
     counter, histogram, gauge = group.instrument("a.success"), group.instrument("a.duration.ms"), group.instrument("a")
-    total, count, added, buckets, end = 0, 0, 0.0, 0, 0
+    total, count, added, buckets = 0, 0, 0.0, 0
+    counted, end = 0, 0  # when either last had a point: a counter to which zeros were added has none
     recorded = False
     for values in rounds:
         recorded = recorded or bool(values)
@@ -216,7 +230,8 @@ def test_deltas_add_up_to_the_totals(temporality: Temporality, rounds: list[list
             data = found["g", "a.success"].sum
             assert data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
             (point,) = data.data_points
-            assert end in (0, point.start_time_unix_nano)
+            assert counted in (0, point.start_time_unix_nano)
+            counted = point.time_unix_nano
             total += point.as_int
         if ("g", "a.duration") in found:
             (spread,) = found["g", "a.duration"].histogram.data_points

@@ -15,6 +15,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from receivers import SECRET, dropped, over_http, receiving, recorded, self_signed, send, values
 from tachograph.registry import Registry
 
+BROKEN: list[tuple[dict[str, str], bytes]] = [
+    ({"Content-Length": "100", "Connection": "close"}, b"cut off"),
+    ({"Transfer-Encoding": "chunked", "Connection": "close"}, b"40\r\ncut off"),
+    ({"Transfer-Encoding": "chunked", "Connection": "close"}, b"no length\r\n"),
+    ({"Content-Encoding": "gzip"}, b"not compressed"),
+]
+
 
 @pytest.fixture
 def registry() -> Registry:
@@ -108,6 +115,30 @@ def test_an_answer_that_is_no_protobuf_is_a_success_all_the_same(registry: Regis
     with receiving((200, {}, b"\xff\xff thanks")) as server:
         assert send(over_http(server.url), registry)
     assert dropped(registry) == {}
+
+
+@pytest.mark.parametrize(("headers", "answer"), BROKEN)
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_body_that_cannot_be_read_changes_nothing(
+    registry: Registry, status: int, headers: dict[str, str], answer: bytes
+) -> None:
+    """Whether a request was taken, is to be sent again or is lost, the status says, whatever comes after it."""
+    with receiving((status, headers, answer)) as server:
+        assert send(over_http(server.url), registry)
+    assert len(server.requests) == (1 if status == 200 else 2)
+    assert dropped(registry) == {}
+
+
+@pytest.mark.parametrize(("headers", "answer"), BROKEN)
+def test_a_refusal_whose_body_cannot_be_read_is_one(
+    registry: Registry, headers: dict[str, str], answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted, and the log has the receiver's status."""
+    with receiving((400, headers, answer)) as server:
+        assert not send(over_http(server.url), registry)
+    assert len(server.requests) == 1
+    assert dropped(registry) == {"rejected": 1}
+    assert "answered 400" in caplog.text
 
 
 def test_http_trusts_the_certificate_that_was_named(registry: Registry, tmp_path: Path) -> None:

@@ -253,6 +253,51 @@ assert [m.points[0].value for m in batches[-1].metrics if m.name == "x.success"]
     assert number(exported(file)["train", "x.success"]) == 3
 
 
+def test_destinations_of_the_same_temporality_get_the_same_of_other_libraries(tmp_path: Path, file: Path) -> None:
+    """Two exporters that want deltas both get every delta of the SDK's instruments, and each of them once."""
+    printed = succeed(
+        tmp_path,
+        file,
+        """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import Counter, Histogram
+from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricExporter, MetricExportResult
+
+class Kept(MetricExporter):
+    def __init__(self, wanted):
+        super().__init__(preferred_temporality=dict.fromkeys((Counter, Histogram), wanted))
+        self.received = []
+    def export(self, metrics_data, timeout_millis=0, **kwargs):
+        for scope in metrics_data.resource_metrics[0].scope_metrics:
+            if scope.scope.name == "lib":
+                self.received += [
+                    (metric.name, getattr(point, "count", None) or point.value)
+                    for metric in scope.metrics for point in metric.data.data_points
+                ]
+        return MetricExportResult.SUCCESS
+    def force_flush(self, timeout_millis=0): return True
+    def shutdown(self, timeout_millis=0, **kwargs): pass
+
+kept = [Kept(AggregationTemporality.DELTA), Kept(AggregationTemporality.DELTA), Kept(AggregationTemporality.CUMULATIVE)]
+pipeline = tachograph.start(metrics=kept)
+counter = metrics.get_meter("lib").create_counter("requests")
+histogram = metrics.get_meter("lib").create_histogram("sizes")
+for number in (3, 4):
+    tachograph.put_metric("loss", 1)
+    counter.add(number)
+    histogram.record(number)
+    pipeline.flush()
+tachograph.shutdown()
+for one in kept:
+    print(sorted(one.received))
+""",
+    )
+    delta = "[('requests', 3), ('requests', 4), ('sizes', 1), ('sizes', 1)]"
+    first, second, third = printed.splitlines()
+    assert (first, second) == (delta, delta)
+    assert "('requests', 7)" in third
+
+
 @pytest.mark.parametrize("started", ["", "start()"])
 def test_an_exporter_for_one_group_needs_no_start(tmp_path: Path, file: Path, started: str) -> None:
     """``configure(exporter, group)`` delivers that group and no other, with start() or without."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -111,6 +111,18 @@ class SdkInstruments:
         with self._lock:
             reader = self._readers.get(_key(temporality))
             return reader.get_metrics_data() if reader is not None else None
+
+    def reading(self) -> Callable[[Temporality | None], MetricsData | None]:
+        """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
+        found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
+
+        def read(temporality: Temporality | None) -> MetricsData | None:
+            key = _key(temporality)
+            if key not in found:
+                found[key] = self.read(temporality)
+            return found[key]
+
+        return read
 
     def close(self) -> None:
         """Take our readers off the provider."""

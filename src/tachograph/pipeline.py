@@ -171,11 +171,12 @@ class Pipeline:
             now = time.time_ns()
             points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
             spans = self._spans.drain() if self._spans is not None else []
+            read = self._sdk.reading()
             for route in self._routes:
                 wanted = spans if route.spans else []
                 found = points if route.metrics else []
                 if found or wanted:
-                    sdk = self._sdk.read(route.temporality) if found else None
+                    sdk = read(route.temporality) if found else None
                     route.destination(Batch(found, sdk, wanted, self._resource, now))
             return self._events.deliver(list(self._routes), self._resource, deadline)
         finally:

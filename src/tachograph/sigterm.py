@@ -4,6 +4,9 @@ torchrun sends SIGTERM to every rank when one of them dies, and a rank that sits
 returns. So the signal is noticed through the wake-up descriptor (written by CPython's C handler) and a thread flushes;
 the process then ends with the signal's own status. A handler of the program's own is left alone: it runs as always,
 and whether the process ends is its decision.
+
+Only the main thread can put back what was found. Closed elsewhere, everything stays as it is, with nothing left to
+flush, until the main thread comes by: a descriptor that CPython still writes to must not become another file's.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class SigtermFlush:
     """
 
     def __init__(self, flush: Callable[[bool], object]) -> None:
+        _put_all_back()
         self._flush = flush
         self._libc = ctypes.CDLL(None)
         self._libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -44,14 +48,20 @@ class SigtermFlush:
         self.dying = False
         found = signal.getsignal(signal.SIGTERM)
         self._takes_over = found is signal.SIG_DFL
-        if self._takes_over:
-            signal.signal(signal.SIGTERM, self._on_signal)
-        self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        try:
+            if self._takes_over:
+                signal.signal(signal.SIGTERM, self._on_signal)
+            self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        except ValueError:  # the first of the two says it already
+            os.close(self._read)
+            os.close(self._write)
+            raise
         threading.Thread(target=self._watch, name="tachograph-sigterm", daemon=True).start()
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
-        # asyncio takes the wake-up descriptor and leaves none behind: then this is what tells the thread
-        if os.getpid() == self._pid:
+        # asyncio takes the wake-up descriptor and leaves none behind: then this is what tells the thread. A handler
+        # of the program's own may call it even after the end.
+        if os.getpid() == self._pid and not self._closed:
             with contextlib.suppress(OSError):
                 os.write(self._write, _BYTE)
 
@@ -79,26 +89,74 @@ class SigtermFlush:
                 os.kill(self._pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """Put the signal's handling back as it was found; only the main thread can."""
-        if threading.current_thread() is threading.main_thread():
-            self._restore()
+        """Flush no more, and put the signal's handling back as it was found.
+
+        In another thread than the main one, the latter is left to the next one that is made or closed there: until
+        then SIGTERM ends the process as ever.
+        """
+        if self._closed:
+            return
+        self._flush = _nothing
+        if self not in _ended:
+            _ended.append(self)
+        _put_all_back()
+
+    def put_back(self) -> bool:
+        """Put the signal's handling back as it was found, in the main thread, and end.
+
+        Returns:
+            Whether that was possible: where another wake-up descriptor hides ours, its owner may pass on to it.
+        """
+        if not self._restore():
+            return False
         self._closed = True
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is full: then the thread reads anyway
             os.write(self._write, b"\0")
+        return True
 
     def reset_in_child(self) -> None:
         """After a fork: a signal to the child must not end its parent, whose pipe the child holds."""
+        if self._closed:
+            return
         self._closed = True
-        self._restore()
+        with contextlib.suppress(ValueError):  # not the main interpreter
+            self._restore()
         for descriptor in (self._read, self._write):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
-    def _restore(self) -> None:
-        with contextlib.suppress(ValueError):  # not the main thread of the main interpreter
-            current = signal.set_wakeup_fd(-1)
-            if current >= 0:
-                ours = current == self._write
-                signal.set_wakeup_fd(self._chained if ours else current, warn_on_full_buffer=False)
-            if self._takes_over and signal.getsignal(signal.SIGTERM) == self._on_signal:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def _restore(self) -> bool:
+        if self._takes_over and signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        current = signal.set_wakeup_fd(-1)
+        ours = current == self._write
+        wanted = self._chained if ours else current
+        if wanted >= 0:
+            with contextlib.suppress(ValueError, OSError):  # whose owner has closed it meanwhile
+                signal.set_wakeup_fd(wanted, warn_on_full_buffer=False)
+        return ours or current < 0
+
+
+_ended: list[SigtermFlush] = []  # those whose handling of the signal is still to be put back
+
+
+def _put_all_back() -> None:
+    """Put back what is still to be put back, the last one first; in another than the main thread nothing."""
+    if threading.current_thread() is threading.main_thread():
+        for one in reversed(tuple(_ended)):
+            if one.put_back():
+                _ended.remove(one)
+
+
+def _nothing(_dying: bool) -> None:
+    """Flush nothing: it was done at the end."""
+
+
+def _after_fork_in_child() -> None:
+    for one in reversed(_ended):
+        one.reset_in_child()
+    _ended.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

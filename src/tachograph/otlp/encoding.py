@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
 from tachograph.batch import Batch
 from tachograph.deltas import Deltas
-from tachograph.otlp.points import metric_message
+from tachograph.otlp.points import BYTES_PER_REQUEST, metric_message
 from tachograph.otlp.sdk import encoded_sdk_metrics
 from tachograph.otlp.settings import Temporality
 from tachograph.otlp.values import add_attributes, text
@@ -66,7 +66,11 @@ class MetricsEncoder:
         """Yield the requests that carry a batch's metrics, each with its number of points."""
         filling = _Filling(batch.resource)
         for scope, metric in self._metrics(batch):
-            filling.add(scope, metric)
+            size = metric.ByteSize()
+            if filling.points and filling.size + size > BYTES_PER_REQUEST:
+                yield filling.request, filling.points
+                filling = _Filling(batch.resource)
+            filling.add(scope, metric, size)
             if filling.points >= self._limit:
                 yield filling.request, filling.points
                 filling = _Filling(batch.resource)
@@ -112,19 +116,20 @@ class _Filling:
 
     def __init__(self, resource: Mapping[str, AttributeValue]) -> None:
         self.request = ExportMetricsServiceRequest()
-        self.points = 0
+        self.points = self.size = 0
         self._resource = self.request.resource_metrics.add()
         add_attributes(self._resource.resource.attributes, resource.items())
         self._scopes: dict[tuple[str, bytes], ScopeMetrics] = {}
         self._from: ScopeMetrics | None = None
         self._to = ScopeMetrics()
 
-    def add(self, scope: ScopeMetrics, metric: Metric) -> None:
+    def add(self, scope: ScopeMetrics, metric: Metric, size: int) -> None:
         kind = metric.WhichOneof("data") or "gauge"
         points = getattr(metric, kind).data_points
         if not points:
             return
         self.points += len(points)
+        self.size += size
         if scope is not self._from:
             self._from, self._to = scope, self._scope(scope)
         metrics = self._to.metrics

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
@@ -69,14 +70,14 @@ class HttpSender:
                 allow_redirects=False,  # a redirect would carry the headers to another host
                 stream=True,
             ) as response:
-                answer = response.raw.read(_LONGEST_ANSWER, decode_content=True)
+                answer = _body(response)
         except (requests.ConnectionError, requests.Timeout, OSError) as error:
             raise Retry(None, f"{self._host}: {_root(error)}") from None
         if response.status_code in _RETRYABLE:
             raise Retry(_retry_after(response.headers.get("Retry-After")), self._said(response, answer))
         if not response.ok or response.is_redirect:
             raise Refused(self._said(response, answer))
-        return bytes(answer)
+        return answer
 
     def close(self) -> None:
         """Close the connections."""
@@ -92,6 +93,14 @@ class HttpSender:
         for _, secret in self._settings.headers:
             reason = reason.replace(secret, "…") if secret else reason
         return f"{self._host} answered {response.status_code} {response.reason}: {reason[:_LONGEST_REASON].strip()}"
+
+
+def _body(response: requests.Response) -> bytes:
+    """Return what a receiver answers, nothing where it cannot be read: whether it took the request, its status says."""
+    try:
+        return bytes(response.raw.read(_LONGEST_ANSWER, decode_content=True))
+    except (urllib3.exceptions.HTTPError, OSError):
+        return b""
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -9,12 +9,11 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 
 from tachograph.journal import SCOPE, LogEvent
-from tachograph.otlp.points import Lose
+from tachograph.otlp.points import BYTES_PER_REQUEST, Lose
 from tachograph.otlp.values import add_attributes, text
 from tachograph.points import AttributeValue
 
 EVENTS_PER_REQUEST = 500
-BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: long texts shall not cost the events beside them
 _SLICE = 8
 _LATEST = 2**64 - 1
 

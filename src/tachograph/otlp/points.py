@@ -16,6 +16,8 @@ from tachograph.otlp.values import add_attributes, text
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.values import as_float, fits_int64
 
+BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: what is long shall not cost what is beside it
+
 Lose = Callable[[int, str], None]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tachograph.otlp.points import Lose
+from tachograph.otlp.points import BYTES_PER_REQUEST, Lose
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -27,28 +27,38 @@ def span_requests(
         lose: called with a number of spans and a reason for what cannot be encoded.
         pace: called between slices.
     """
-    for first in range(0, len(spans), SPANS_PER_REQUEST):
-        some = spans[first : first + SPANS_PER_REQUEST]
-        request = ExportTraceServiceRequest()
-        count = 0
-        for start in range(0, len(some), _SLICE):
-            for found, number in _encoded(some[start : start + _SLICE], lose):
-                _add(request, found)
-                count += number
-            pace()
-        if count:
-            yield request, count
+    request, count, size = ExportTraceServiceRequest(), 0, 0
+    for start in range(0, len(spans), _SLICE):
+        for found, number, added in _encoded(spans[start : start + _SLICE], lose):
+            if count and (size + added > BYTES_PER_REQUEST or count + number > SPANS_PER_REQUEST):
+                yield request, count
+                request, count, size = ExportTraceServiceRequest(), 0, 0
+            _add(request, found)
+            count += number
+            size += added
+        pace()
+    if count:
+        yield request, count
 
 
-def _encoded(spans: Sequence[ReadableSpan], lose: Lose) -> Iterator[tuple[ExportTraceServiceRequest, int]]:
+def _encoded(spans: Sequence[ReadableSpan], lose: Lose) -> Iterator[tuple[ExportTraceServiceRequest, int, int]]:
+    """Yield the spans as requests, all in one where that is possible, with their number and their bytes."""
     try:
-        yield encode_spans(spans), len(spans)
+        found = encode_spans(spans)
+        size = found.ByteSize()
     except Exception as error:  # noqa: BLE001 - whatever one span holds, the others leave
         if len(spans) > 1:
             for span in spans:
                 yield from _encoded([span], lose)
         else:
             lose(1, f"{spans[0].name}: {type(error).__name__}: {error}")
+        return
+    if size > BYTES_PER_REQUEST and len(spans) > 1:
+        middle = len(spans) // 2
+        yield from _encoded(spans[:middle], lose)
+        yield from _encoded(spans[middle:], lose)
+    else:
+        yield found, len(spans), size
 
 
 def _add(request: ExportTraceServiceRequest, more: ExportTraceServiceRequest) -> None:
