@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tachograph
 from curves import Bench
 from programs import events, exported, number, run
 from tachograph import journal as journals
+from tachograph.definition import Definition, Definitions
 from tachograph.execution import Execution
 from tachograph.metric import Metric, MetricGroup, MetricScale
 
@@ -322,6 +327,66 @@ def test_what_is_wrong_is_said_at_the_call(make: Callable[[], object], error: ty
     with pytest.raises(error, match=message):
         make()
     assert len(journals.default) == 0
+
+
+@pytest.mark.parametrize("throttle", [None, 10])
+def test_an_integer_beyond_the_range_of_floats_is_no_x(throttle: float | None) -> None:
+    """At any call, it is a ValueError, and the curve goes on; one that is held back costs no value."""
+    bench = Bench()
+    metric = Metric("m", throttle=throttle, execution=bench)
+    metric.record(1, at=0)
+    for at in (10**400, -(10**400)):
+        with pytest.raises(ValueError, match="at, of Metric 'm', must be finite"):
+            metric.record(2, at=at)
+    metric.record(3, at=2**1023)
+    bench.pass_on(everything=True)
+    metric.record(4.0, at=2**1023 + 1)
+    if throttle is not None:
+        metric.record(5.0, at=10**400)
+    bench.pass_on(everything=True)
+    found = bench.logged()
+    assert sum(point.get("count", 1) for point in found) == (3 if throttle is None else 4)
+    assert [math.isfinite(point["x"]) for point in found] == [True] * 3
+    assert {point["branch"] for point in found} == {0}
+
+
+def test_many_metrics_are_soon_known() -> None:
+    """The first values of 600 metrics of a group take no longer, each, than those of a few; the axis may come last."""
+    axis = MetricGroup("g", units="epoch")
+    took = []
+    for count in (600, 60):
+        bench = Bench()
+        metrics = [Metric(f"m{number}", group="g", scale="s", execution=bench) for number in range(count)]
+        start = time.perf_counter()
+        for metric in metrics:
+            metric.record(1.0)
+        took.append((time.perf_counter() - start) / count)
+        bench.logged()
+        Metric("last", group=axis, scale=MetricScale("s", units="%"), execution=bench).record(1.0)
+        said = bench.logged("tachograph.definition")
+        assert [(found["x_units"], found["units"]) for found in said] == [("epoch", "%")] * (count + 1)
+    assert took[0] < took[1] * 5 + 1e-4
+
+
+AXES = st.sampled_from(
+    [None, MetricGroup("g"), MetricGroup("g", units="a"), MetricGroup("h"), MetricGroup("h", upper=1)]
+)
+SCALES = st.sampled_from(
+    [None, MetricScale(units="y"), *(MetricScale("s", units=units) for units in (None, "x")), MetricScale("t", upper=1)]
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("klm"), AXES, SCALES), max_size=8))
+def test_what_is_known_is_what_was_said_together(said: list[Any]) -> None:
+    """Whatever the order: each change is told of once, and every definition agrees with all that was said."""
+    definitions, told = Definitions(), {}
+    for one in said:
+        with contextlib.suppress(ValueError):
+            for changed in definitions.add(Definition(*one)):
+                assert told.get(changed.key) != changed
+                told[changed.key] = changed
+        assert {found.key: found for found in definitions.all()} == told
+        assert all(definitions.check(found) == found for found in told.values())
 
 
 class Broken:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -246,6 +247,25 @@ def test_our_own_failures_stay_away_from_the_loop(
     assert list(progress(range(200))) == list(range(200))
     assert len([record for record in caplog.records if "not recorded any more" in record.getMessage()]) == 1
     assert counts(bench) == []
+
+
+def test_the_last_point_is_not_lost_where_somebody_records_at_that_moment(bench: Bench) -> None:
+    """The loop ends while the collector is recording how far it was: who holds the lock records the end, too."""
+    loop = loops.Loop("p", None, 3, bench)
+    loop.begin()
+    append, ended = bench.journal.append, []
+
+    def ending(*event: Any) -> None:
+        append(*event)
+        if not ended:
+            ended.append(True)
+            loop.done = 3
+            loop.end()
+
+    bench.journal.append = ending  # type: ignore[method-assign, assignment]
+    loop.done = 2
+    loop.pass_on(everything=True)
+    assert [value for _, value in counts(bench)] == [0, 2, 3]
 
 
 def on_a_terminal(folder: Path, program: str, **more: str) -> str:

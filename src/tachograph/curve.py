@@ -14,17 +14,20 @@ from math import inf
 from typing import Any
 
 from tachograph import throttle
+from tachograph.arriving import Arrived, arrived, plain
 from tachograph.journal import Journal
 from tachograph.last_value import LastValue
+from tachograph.own_metrics import Reason
 from tachograph.points import AttributeValue
 from tachograph.registry import Registry
 from tachograph.throttle import STRIDE, Point
-from tachograph.values import Number, Pending
+from tachograph.values import Number
 
 POINT = "tachograph.metric"
 CHUNK = 512 * STRIDE
 LIMIT = 65_536 * STRIDE
 _NANO = 1e9
+_FAR = sys.float_info.max
 # From CPython 3.11 on, other threads and signal handlers run only after a call or a jump back: a stretch without any is
 # one step (Python/ceval.c, CHECK_EVAL_BREAKER). Without that, every value goes through the buffer.
 ATOMIC = (
@@ -49,6 +52,7 @@ class Curve:
         shown: see :class:`tachograph.last_value.Followed`.
         labels: what each point says of the metric.
         late: values were recorded that are still on their way from a device.
+        folded: when the last value was recorded that came through the buffer and is folded.
 
     Args:
         labels: see above.
@@ -72,6 +76,7 @@ class Curve:
         "buffer",
         "count",
         "due",
+        "folded",
         "gauge",
         "high",
         "high_x",
@@ -106,6 +111,7 @@ class Curve:
         self.buffer: Any = []
         self.due = -inf
         self._interval = inf
+        self.folded = -inf
         self._journal, self._registry = journal, registry
         self._clock, self.start, self._run_start = clock, start, run_start
         self._lock = threading.Lock()
@@ -125,8 +131,8 @@ class Curve:
         self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
         last, x, moment, low, low_x, high, high_x, count = found
         if count:
-            place = self._state.branch, low, float(low_x), high, float(high_x), count, 0
-            self._state = throttle.hold(self._state, Point(last, float(x), moment, *place), timed=x.__class__ is float)
+            place = self._state.branch, low, _place(low_x), high, _place(high_x), count, 0
+            self._state = throttle.hold(self._state, Point(last, _place(x), moment, *place), timed=x.__class__ is float)
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
@@ -189,15 +195,24 @@ class Curve:
         gauge.follow(self)
 
     def end(self) -> None:
-        """Leave the gauge as it is: nothing is recorded here any more."""
+        """Leave the gauge as it is: nothing new is recorded here; who is in the middle of recording logs that."""
+        if not self._lock.locked():
+            with self._lock:
+                self._interval, self._state = 0.0, self._state._replace(due=-inf)
+                self.due = self.until = -inf
+        self.pass_on(everything=True)
         self.gauge.leave(self)
 
-    def give_up(self) -> None:
-        """Count what has not arrived from a device: the process ends."""
-        lost = len(self.buffer) // STRIDE
+    def give_up(self, reason: Reason) -> None:
+        """Count what has not arrived from a device, or could not leave: the process ends."""
+        held = self._state.held
+        lost = len(self.buffer) // STRIDE + self.count + sum(point.values for point in held)
         if lost:
+            self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
             self.buffer.clear()
-            self._registry.count_dropped("shutdown", "journal", lost)
+            if held:
+                self._state = self._state._replace(held=())
+            self._registry.count_dropped(reason, "journal", lost)
 
     def _fold(self) -> bool:
         """Fold the buffer, up to the first value that has not arrived; False where there is one."""
@@ -205,12 +220,16 @@ class Curve:
         self._take()
         while buffer:
             chunk = buffer[:CHUNK]
+            taken = len(chunk)
             if self.late:
-                chunk = self._arrived(chunk)
-                if not chunk:
+                found = arrived(chunk, self.gauge.losses)
+                chunk, taken = found.chunk, found.taken
+                if not taken:
                     return False
+                self._show(found)
             before = self._state
-            del buffer[: len(chunk)]
+            self.folded = buffer[taken - 1]
+            del buffer[:taken]
             try:
                 self._state = throttle.fold(before, chunk, self.start, self._interval)
             except BaseException:  # an interrupt: the chunk is either folded or back in the buffer
@@ -220,17 +239,20 @@ class Curve:
         self.late = False
         return True
 
-    def _arrived(self, chunk: list[Any]) -> list[Any]:
-        """Return the chunk as far as its values have arrived, as numbers."""
-        for place in range(0, len(chunk), STRIDE):
-            found = chunk[place]
-            if isinstance(found, Pending):
-                if not found.ready():
-                    return chunk[:place]
-                chunk[place] = found.value()
-                if place + STRIDE == len(self.buffer):
-                    self.gauge._value = chunk[place]  # noqa: SLF001 - as recording does
-        return chunk
+    def _show(self, arrived: Arrived) -> None:
+        """Show the last value that has arrived, unless a later one is there: in the buffer, or recorded elsewhere."""
+        value, size = arrived.newest, len(self.buffer)
+        if value is None or plain(self.buffer, arrived.taken):
+            return
+        gauge = self.gauge
+        for other in gauge._followed:  # noqa: SLF001 - as recording does
+            if isinstance(other, Curve) and other is not self and max(other.folded, other.moment) > arrived.moment:
+                return
+        self.shown = self.last  # which is older
+        gauge._value = value  # noqa: SLF001 - as recording does
+        if len(self.buffer) > size:
+            for later in plain(self.buffer, size)[-1:]:
+                gauge._value = later  # noqa: SLF001 - as recording does
 
     def _send(self, now: float) -> None:
         """Log the points that are ready."""
@@ -247,6 +269,14 @@ class Curve:
         self._state = throttle.taken(state)
         if ATOMIC and not self.buffer:
             self.x, self.until = state.x, self.due
+
+
+def _place(x: Number) -> float:
+    """Return x as a float: one that is held back has not been looked at."""
+    try:
+        return float(x)
+    except OverflowError:
+        return _FAR
 
 
 def _attributes(labels: Mapping[str, AttributeValue], point: Point, nanoseconds: int) -> Mapping[str, AttributeValue]:

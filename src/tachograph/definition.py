@@ -38,6 +38,10 @@ class Definitions:
         self._said: dict[str, Definition] = {}
         self._groups: dict[str, MetricGroup] = {}
         self._scales: dict[tuple[str, str], MetricScale] = {}
+        self._known: dict[str, Definition] = {}  # as said, with what others of the group and the scale have said
+        # Whom it concerns that a group or a scale looks different; a metric that has moved on may still be among them.
+        self._in_group: dict[str, dict[str, None]] = {}
+        self._on_scale: dict[tuple[str, str], dict[str, None]] = {}
 
     def check(self, wanted: Definition) -> Definition:
         """Return what is known of a metric, together with what is said now.
@@ -69,17 +73,39 @@ class Definitions:
         Raises:
             ValueError: as :meth:`check`.
         """
-        before = self.all()
         found = self._said[wanted.key] = self.check(wanted)
+        concerned: dict[str, None] = {}
         if found.group is not None:
-            self._groups[found.group.name] = found.group
+            members = self._in_group.setdefault(found.group.name, {})
+            members[found.key] = None
+            if self._groups.get(found.group.name) != found.group:
+                self._groups[found.group.name] = found.group
+                concerned |= members
         if found.scale is not None:
-            self._scales[_place(found.key, found.group, found.scale.name)] = found.scale
-        return [definition for definition in self.all() if definition not in before]
+            place = _place(found.key, found.group, found.scale.name)
+            members = self._on_scale.setdefault(place, {})
+            members[found.key] = None
+            if self._scales.get(place) != found.scale:
+                self._scales[place] = found.scale
+                concerned |= members
+        concerned[found.key] = None
+        return [known for key in concerned if (known := self._look_again(key)) is not None]
+
+    def _look_again(self, key: str) -> Definition | None:
+        """Return the definition of a metric where it is another one than before."""
+        known = self.check(self._said[key])
+        if self._known.get(key) == known:
+            return None
+        self._known[key] = known
+        return known
+
+    def known(self, key: str) -> Definition:
+        """Return the definition of a metric that records, with what others of its group and scale have said."""
+        return self._known[key]
 
     def all(self) -> list[Definition]:
         """Return every definition, each with what other metrics of its group and scale have said."""
-        return [self.check(definition) for definition in list(self._said.values())]
+        return list(self._known.values())
 
 
 def _place(key: str, group: MetricGroup | None, scale: str | None) -> tuple[str, str]:

@@ -147,7 +147,7 @@ def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> An
     with the call, and definitions of its own; so has each task that it calls. Coroutines, generators and async
     generators are executions over their whole run. Each call is measured as by ``@prof``, in the group
     ``tachograph.task``, and has a span where the program traces. A thread that the function starts belongs to the
-    process, unless it runs in a copy of its context.
+    process, unless it runs in a copy of its context; so does what an asyncio task records that outlives the call.
 
     Args:
         fn: what is decorated.

@@ -1,6 +1,7 @@
 """An execution: a stretch of the program with an x clock and metrics of its own; outside of tasks, the process is one.
 
-What an execution still holds back is passed on whenever events are taken out of the journal, and at the end.
+What an execution still holds back is passed on whenever events are taken out of the journal, and at the end; see
+:mod:`tachograph.under_way`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from math import inf
@@ -25,16 +25,15 @@ from tachograph.definition import Definition, Definitions
 from tachograph.journal import Journal
 from tachograph.last_value import LastValue
 from tachograph.losses import Losses
-from tachograph.pace import Pace
+from tachograph.own_metrics import Reason
 from tachograph.points import AttributeValue
 from tachograph.registry import Registry
 from tachograph.switch import switch
+from tachograph.under_way import always, leaving, listen, see_off, tasks
 
 DEFINITION = "tachograph.definition"
 SCOPE = "tachograph.metric"  # of metrics without a group
 AGAIN = 60.0  # seconds after which definitions are repeated: whoever begins to read in the middle understands
-_COLLECTOR = "tachograph"  # the thread of the pipeline: it looks for what is due, all others want what there is
-_POLL = 0.001
 
 _log = logging.getLogger("tachograph")
 _numbers = itertools.count(1)
@@ -65,6 +64,8 @@ class Execution:
 
     Attributes:
         number: of the task's call, from 1, in this process; 0 for the process.
+        ended: nothing new records here any more.
+        changing: held while it ends, or while a metric that is new to it is made known.
         start: when it began, on the clock.
         loops: what the loops of one key share, by key.
         followers: told when points are passed on, as long as they live.
@@ -83,13 +84,14 @@ class Execution:
         self.journal, self.registry, self.clock = journal, registry, clock
         self.branch = _restarts() if branch is None else branch
         self.number = 0
+        self.ended = self._failed = False
         self.reset()
 
     def reset(self) -> None:
         """Begin, or begin again in a forked child."""
         self.start = self.clock()
         self.loops: dict[str, Any] = {}
-        self._changing = threading.RLock()
+        self.changing = threading.RLock()
         self._definitions = Definitions()
         self._curves: dict[str, Curve] = {}
         self._again = inf
@@ -103,7 +105,7 @@ class Execution:
         Raises:
             ValueError: it does not.
         """
-        with self._changing:
+        with self.changing:
             self._definitions.check(definition)
 
     def curve(self, definition: Definition, a_second: float | None) -> Curve:
@@ -116,13 +118,13 @@ class Execution:
         Raises:
             ValueError: another definition that has recorded here says something else.
         """
-        with self._changing:
+        with self.changing:
             changed = self._definitions.add(definition)
-            known = next(found for found in self._definitions.all() if found.key == definition.key)
+            known = self._definitions.known(definition.key)
             found = self._curves.get(definition.key)
             labels = self.labels(known)
             if found is None:
-                _listen(self)
+                listen(self.journal)
                 found = self._curves[definition.key] = Curve(
                     labels,
                     self.gauge(known),
@@ -177,7 +179,7 @@ class Execution:
         """Log all definitions once more, where a minute has passed."""
         if self.clock() >= self._again:
             self._again = inf
-            with self._changing:
+            with self.changing:
                 known = self._definitions.all()
             for definition in known:
                 self.define(definition)
@@ -185,20 +187,43 @@ class Execution:
                 follower.define_again()
 
     def pass_on(self, *, everything: bool, pace: Callable[[], None] | None = None) -> bool:
-        """Log what is due, or everything; False where values are still on their way from a device."""
+        """Log what is due, or everything; one that has ended leaves once it has nothing more.
+
+        Returns:
+            False where values are still on their way from a device, or somebody else passes something on right now.
+        """
+        everything = everything or self.ended
         arrived = True
         for curve in list(self._curves.values()):
-            arrived = curve.pass_on(everything=everything) and arrived
+            arrived = self._pass_on(curve, everything) and arrived
             if pace is not None:
                 pace()
         for follower in list(self.followers):
             follower.pass_on(everything=everything)
+        if arrived and self.ended:
+            leaving.pop(self, None)
+            for curve in list(self._curves.values()):
+                curve.end()
         return arrived
 
-    def give_up(self) -> None:
+    def _pass_on(self, curve: Curve, everything: bool) -> bool:
+        try:
+            return curve.pass_on(everything=everything)
+        except Exception:  # noqa: BLE001 - one curve that fails costs the others nothing
+            self.registry.count_error("metric")
+            if not self._failed:
+                self._failed = True
+                _log.exception(
+                    "points of Metric %r do not leave (further failures are counted)", curve.labels["metric"]
+                )
+            if self.ended:
+                curve.give_up("shutdown")
+            return True
+
+    def give_up(self, reason: Reason = "shutdown") -> None:
         """Count what has not arrived."""
         for curve in list(self._curves.values()):
-            curve.give_up()
+            curve.give_up(reason)
 
     def begin(self) -> None:
         """Begin as a task: with a number of its own, and known to whoever passes points on."""
@@ -206,31 +231,21 @@ class Execution:
         tasks[self.number] = self
 
     def end(self) -> None:
-        """Log what is held back; nothing records here any more."""
-        self.pass_on(everything=True)
-        self.define_again()
+        """Log what is held back, what has not arrived yet as soon as it does; nothing new records here any more."""
+        with self.changing:
+            self.ended = True
+        leaving[self] = None
         tasks.pop(self.number, None)
-        for curve in list(self._curves.values()):
-            curve.end()
-        for follower in list(self.followers):
+        followers = list(self.followers)
+        for follower in followers:
+            follower.pass_on(everything=True)
+        self.define_again()
+        for follower in followers:
             follower.forget(self)
-
-
-class _Nowhere(Curve):
-    """Takes everything, and keeps nothing."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self.buffer = deque(maxlen=0)
-        self.due = inf
-        self.gauge = LastValue(Losses(""))
-        self.late = False
-        self.last = self.shown = 0.0
-        self.start, self.until = 0.0, -inf
-
-
-NOWHERE: Curve = _Nowhere()
+        self.followers.clear()
+        see_off()
+        if self in leaving:  # behind others that wait
+            self.pass_on(everything=True)
 
 
 def recording(execution: Execution) -> bool:
@@ -251,53 +266,4 @@ def _run_start() -> int:
 RUN_START = _run_start()
 process = Execution()
 current: ContextVar[Execution] = ContextVar("tachograph.execution", default=process)
-tasks: dict[int, Execution] = {}  # those under way, by number
-
-
-def _under_way() -> list[Execution]:
-    return [process, *list(tasks.values())]
-
-
-def _listen(execution: Execution) -> None:
-    """Hear from now on when events are taken out of the journal, and when the process ends."""
-    journal = execution.journal
-    if journal is journals.default and _feed not in journal.feeders:
-        journal.feeders.append(_feed)
-        journal.last_words.append(_finish)
-
-
-def _feed(timeout: float) -> None:
-    everything = threading.current_thread().name != _COLLECTOR
-    if everything:
-        _pass_on_all(timeout)
-        return
-    pace = Pace()
-    for execution in _under_way():
-        execution.pass_on(everything=False, pace=pace)
-        execution.define_again()
-
-
-def _pass_on_all(timeout: float) -> bool:
-    deadline = time.monotonic() + timeout
-    found = _under_way()
-    while found:
-        found = [execution for execution in found if not execution.pass_on(everything=True)]
-        if not found or time.monotonic() >= deadline:
-            break
-        time.sleep(_POLL)
-    return not found
-
-
-def _finish(timeout: float) -> None:
-    if not _pass_on_all(timeout):
-        for execution in _under_way():
-            execution.give_up()
-
-
-def _after_fork_in_child() -> None:
-    for execution in _under_way():
-        execution.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+always.append(process)

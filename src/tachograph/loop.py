@@ -87,6 +87,7 @@ class Loop:
 
     __slots__ = (
         "__weakref__",
+        "_asked",
         "_bar",
         "_due",
         "_execution",
@@ -116,6 +117,7 @@ class Loop:
         self._place = self._loops.take_place()
         self._start = self._looked = execution.clock()
         self._due, self._step, self._last = -inf, 1, -1
+        self._asked = False  # somebody wants a point, and who holds the lock makes it
 
     def begin(self) -> None:
         """Record that nothing is done yet."""
@@ -175,24 +177,29 @@ class Loop:
             self._execution.define(self._key)
 
     def _record(self, now: float) -> None:
-        if self._lock.locked():
-            return
-        with self._lock:
-            done = self._last = self.done
-            self._due = now + INTERVAL
-            seconds = now - self._start
-            rate = done / seconds if done and seconds > 0 else None
-            left = None if self._total is None or rate is None else max(self._total - done, 0) / rate
-            said = {"value": float(done), "rate": rate, "total": self._total, "eta": left}
-            for gauge, value in zip(self._gauges, said.values(), strict=False):
-                if value is not None:
-                    gauge.record(float(value))
-            if self._labels is not None:
-                at = time.time_ns()
-                x = now - self._execution.start
-                known = {key: value for key, value in said.items() if value is not None}
-                where = {"x": x, "branch": self._execution.branch, "elapsed": (at - RUN_START) / 1e9}
-                self._execution.journal.append(POINT, at, {**self._labels, **where, **known})
+        self._asked = True
+        while self._asked and not self._lock.locked():
+            with self._lock:
+                self._asked = False
+                self._record_now(now)
+            now = self._execution.clock()
+
+    def _record_now(self, now: float) -> None:
+        done = self._last = self.done
+        self._due = now + INTERVAL
+        seconds = now - self._start
+        rate = done / seconds if done and seconds > 0 else None
+        left = None if self._total is None or rate is None else max(self._total - done, 0) / rate
+        said = {"value": float(done), "rate": rate, "total": self._total, "eta": left}
+        for gauge, value in zip(self._gauges, said.values(), strict=False):
+            if value is not None:
+                gauge.record(float(value))
+        if self._labels is not None:
+            at = time.time_ns()
+            x = now - self._execution.start
+            known = {key: value for key, value in said.items() if value is not None}
+            where = {"x": x, "branch": self._execution.branch, "elapsed": (at - RUN_START) / 1e9}
+            self._execution.journal.append(POINT, at, {**self._labels, **where, **known})
 
     def _draw(self, how: Callable[[int], None]) -> None:
         try:

@@ -7,6 +7,7 @@ what was recorded before :func:`tachograph.start` leaves once that is called.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf, nan
 from typing import Any, cast
@@ -15,10 +16,13 @@ from tachograph.chart import MetricGroup, MetricScale, finite, number
 from tachograph.curve import CHUNK, Curve
 from tachograph.definition import Definition
 from tachograph.executed import task, workflow
-from tachograph.execution import NOWHERE, Execution, current, process, recording, tasks
+from tachograph.execution import Execution, current, process, recording
 from tachograph.losses import Losses
 from tachograph.naming import check_name
+from tachograph.nowhere import NOWHERE
 from tachograph.progress_loop import progress
+from tachograph.registry import Registry
+from tachograph.under_way import tasks
 from tachograph.values import Number, Pending, read
 
 __all__ = ["Metric", "MetricGroup", "MetricScale", "progress", "task", "workflow"]
@@ -26,33 +30,57 @@ __all__ = ["Metric", "MetricGroup", "MetricScale", "progress", "task", "workflow
 THROTTLE = 10.0  # points a second
 
 
+class _Unreadable(Exception):  # noqa: N818 - it leaves this file nowhere
+    """The program's own object fails."""
+
+
 class _Handle:
-    """What a Metric knows of the executions in which it has recorded; lives as long as its ``record``."""
+    """What a Metric knows of the executions in which it has recorded; lives as long as its ``record``.
 
-    __slots__ = ("__weakref__", "_a_second", "_losses", "at", "curves", "definition", "home")
+    Args:
+        definition: of the metric.
+        a_second: points that it may have, at most; None for all.
+        late: where values go that are recorded in an execution that has ended; None to count them as dropped.
+        registry: where values are counted that cannot be read.
+    """
 
-    def __init__(self, definition: Definition, a_second: float | None) -> None:
-        self.definition = definition
+    __slots__ = ("__weakref__", "_a_second", "_late", "_losses", "at", "curves", "definition", "home")
+
+    def __init__(
+        self, definition: Definition, a_second: float | None, late: Execution | None, registry: Registry
+    ) -> None:
+        self.definition, self._late = definition, late
         self.at = f"at, of Metric {definition.key!r},"
         self.curves: dict[Execution, Curve] = {}
         self.home: Curve | None = None  # where it records unless a task is under way
         self._a_second = a_second
-        self._losses = Losses(definition.key)
+        self._losses = Losses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
 
     def attach(self, execution: Execution, value: object, at: object) -> Curve:
         """Return where a first value goes; one that is wrong shall leave nothing behind."""
         if value.__class__ is not float:
-            self.read(value)
+            with suppress(_Unreadable):  # counted once it is recorded
+                self._read(value)
         if at is not None:
             finite(at, self.at)
         if not recording(execution):
             return NOWHERE
-        curve = execution.curve(self.definition, self._a_second)
-        execution.followers.add(self)
-        self.curves[execution] = curve
-        if not execution.number:
-            self.home = curve
-        return curve
+        with execution.changing:
+            if not execution.ended:
+                curve = self.curves[execution] = execution.curve(self.definition, self._a_second)
+                execution.followers.add(self)
+                if not execution.number:
+                    self.home = curve
+                return curve
+        return self._too_late(execution)
+
+    def _too_late(self, execution: Execution) -> Curve:
+        """Return where a value goes that comes from a thread or an asyncio task that outlives the execution."""
+        if self._late is not None:
+            with suppress(ValueError):  # the process has another definition
+                return self.home or self.attach(self._late, 0.0, None)
+        execution.registry.count_dropped("closed", "journal")
+        return NOWHERE
 
     def forget(self, execution: Execution) -> None:
         self.curves.pop(execution, None)
@@ -67,14 +95,20 @@ class _Handle:
 
     def read(self, value: object) -> Number | Pending | None:
         """Return a value that is neither a float nor an int; None where the program's own object fails."""
+        try:
+            return self._read(value)
+        except _Unreadable:
+            return self._losses.read(value)
+
+    def _read(self, value: object) -> Number | Pending:
         what = f"a value of Metric {self.definition.key!r}"
         try:
             device = getattr(getattr(value, "device", None), "type", "cpu")
             return read(value) if device == "cuda" else number(value, what)
         except TypeError:
             raise
-        except Exception:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
-            return self._losses.read(value)
+        except Exception as error:  # the border to user code: any object's __float__ or item() may fail
+            raise _Unreadable from error
 
 
 class Metric:
@@ -109,7 +143,8 @@ class Metric:
 
         Raises:
             TypeError: the value or ``at`` is no number, or a bool.
-            ValueError: ``at`` is not finite; at the first value in an execution, also for a definition that says
+            ValueError: ``at`` is not finite, or beyond the range of floats (while values are held back, such an integer
+                becomes the largest float instead); at the first value in an execution, also for a definition that says
                 something else than one that has recorded there.
         """,
     }
@@ -128,7 +163,8 @@ class Metric:
         wanted = Definition(key, _group(key, group), _scale(key, scale))
         self._throttle = _a_second(key, throttle)
         (current.get() if execution is None else execution).check(wanted)
-        self._handle = _Handle(wanted, self._throttle)
+        late = process if execution is None else None
+        self._handle = _Handle(wanted, self._throttle, late, (process if execution is None else execution).registry)
         _set_record(self, _recorder(self._handle, execution))
 
     @property
@@ -159,7 +195,7 @@ class Metric:
 _set_record = cast("Any", Metric).__dict__["record"].__set__
 
 
-def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., None]:  # noqa: C901 - see record
+def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., None]:  # noqa: C901, PLR0915 - see record
     """Return :attr:`Metric.record`: variables of the function around it are read faster than attributes."""
     curves, attach, border = handle.curves, handle.attach, handle.read
     always = partial(_same, execution or process)
@@ -167,7 +203,7 @@ def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., Non
     clock = always().clock
     plain, whole, chunk, never = float, int, CHUNK, nan
     lowest, highest = -inf, inf
-    what = handle.at
+    what, far = handle.at, 2**1023
 
     def record(value: Any, *, at: Any = None) -> None:  # noqa: C901, PLR0912 - each call would cost as much as all of it
         curve = handle.home
@@ -201,7 +237,10 @@ def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., Non
             value = border(value)
             if value is None:
                 return
-        if at is not None and at.__class__ is not whole and (at.__class__ is not plain or at - at):
+        if at.__class__ is whole:
+            if not -far < at < far:
+                at = finite(at, what)
+        elif at is not None and (at.__class__ is not plain or at - at):
             at = finite(at, what)
         curve.until = -inf  # what follows goes the same way, as it came later
         buffer = curve.buffer

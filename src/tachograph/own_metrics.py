@@ -84,7 +84,7 @@ REASONS: Mapping[Reason, str] = {
     "overflow": "Values came faster than they could be added up, or those on a device never arrived.",
     "max_samples": "A `Stat` had its `max_samples` before its window ended: torch.monitor's rule.",
     "throttled": "Points of `progress()` in a loop that begins anew more often than is of use.",
-    "closed": "A point came after `close()` of its `MetricsLogger`.",
+    "closed": "A point came after `close()` of its `MetricsLogger`, or after the end of its task.",
     "empty": "A point had no field that could be written.",
     "name_conflict": "A metric has the name of another one of another kind; the later one is left out.",
     "exponential_histogram": "An SDK's exponential histogram: Prometheus' text format has none.",
