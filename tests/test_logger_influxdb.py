@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ from tachograph.cli import main
 
 # Coverage makes the client's import take seconds.
 _UNMEASURED = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
-# On a busy machine: what waits for an answer that does not come takes ten and more. bench/logger.py has the exact time.
-_A_SECOND = 4.0
 _STATISTICS = {"losses_mean": 0.25, "losses_min": 0.1, "losses_max": 0.4, "losses_median": 0.25}
 
 
@@ -86,32 +85,40 @@ print(time.time(), flush=True)
 """
 
 
+def ended(folder: Path, host: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run the three points in a new folder; return the process, and the seconds from its last line to its end."""
+    folder.mkdir()
+    done = programs.run(folder, _THREE, INFLUXDB_HOST=host, **_UNMEASURED)
+    return done, time.time() - float(done.stdout)
+
+
 def test_three_points_and_the_end(tmp_path: Path) -> None:
     """A process that logs three points and ends has delivered them when it is gone, within a second."""
     with influxdb1(tmp_path / "data") as base:
         programs.run(tmp_path, "import influxdb_client")  # the system has read its files, as on a machine in use
-        for attempt in range(4):  # loading the client may take the whole second where the machine is busy
-            folder = tmp_path / str(attempt)
-            folder.mkdir()
-            done = programs.run(folder, _THREE, INFLUXDB_HOST=base, **_UNMEASURED)
-            took = time.time() - float(done.stdout)
+        for attempt in range(4):  # the client takes half a second to load: a busy machine may need another try
+            done, took = ended(tmp_path / str(attempt), base)
             assert done.returncode == 0
-            assert took <= _A_SECOND
             found = influxql(base, 'SELECT "loss" FROM "train"')
-            if found:
+            if found and took <= 1.0:
                 break
+            influxql(base, 'DROP MEASUREMENT "train"')
     assert [row[1] for series in found for row in series["values"]] == [0.0, 1 / 3, 2 / 3]
+    assert took <= 1.0
 
 
 def test_a_dead_server_costs_a_second_at_most(tmp_path: Path) -> None:
     """With a dead server the process ends within about a second, says so in a line or two, and the points wait."""
-    done = programs.run(tmp_path, _THREE, INFLUXDB_HOST=f"http://127.0.0.1:{free_port()}", **_UNMEASURED)
-    took = time.time() - float(done.stdout)
+    for attempt in range(4):  # a busy machine may need another try
+        folder = tmp_path / str(attempt)
+        done, took = ended(folder, f"http://127.0.0.1:{free_port()}")
+        if took <= 1.6:
+            break
     assert done.returncode == 0
-    assert took <= _A_SECOND
+    assert took <= 1.6
     assert "waits in" in done.stderr
     assert "Traceback" not in done.stderr
-    (file,) = (tmp_path / "store" / "spool").rglob("*.jsonl")
+    (file,) = (folder / "store" / "spool").rglob("*.jsonl")
     fields = [each["attributes"]["tachograph.fields"] for each in programs.events(file)]
     assert [each["loss"] for each in fields] == [0.0, 1 / 3, 2 / 3]
     assert all(str(each["bad"]) == "nan" for each in fields)

@@ -168,23 +168,29 @@ class Broken:
         """Do nothing."""
 
 
+class Good(Broken):
+    """One that takes events, in batches that are bounded."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+
+    def __call__(self, batch: Batch) -> None:
+        """Note their numbers."""
+        self.received.extend(event.seq for event in batch.events)
+        assert len(batch.events) <= EVENTS_PER_BATCH
+
+
 def test_one_destination_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Every other route gets every event, the failure is counted by destination and said once."""
     registry = Registry(enabled=True)
     journal = Journal(registry)
-    received: list[int] = []
-
-    class Good(Broken):
-        def __call__(self, batch: Batch) -> None:
-            received.extend(event.seq for event in batch.events)
-            assert len(batch.events) <= EVENTS_PER_BATCH
-
+    good = Good()
     feed = EventFeed(journal, registry)
     for number in range(5000):
         journal.append("e", number, {})
-    routes = [Route(Broken(), events=True), Route(Good(), events=True), Route(Broken())]
+    routes = [Route(Broken(), events=True), Route(good, events=True), Route(Broken())]
     assert feed.deliver(routes, {})
-    assert received == list(range(1, 5001))
+    assert good.received == list(range(1, 5001))
     assert dropped(registry) == {("encoding", "Broken"): 5000}
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
@@ -193,16 +199,11 @@ def test_events_that_cannot_be_made_hide_none_behind_them() -> None:
     """However many fail in a row, what comes after them is delivered."""
     registry = Registry(enabled=True)
     journal = Journal(registry)
-    received: list[int] = []
-
-    class Good(Broken):
-        def __call__(self, batch: Batch) -> None:
-            received.extend(event.seq for event in batch.events)
-
+    good = Good()
     for number in range(700):
         journal.append("e", number, (int, "none") if number < 695 else {})
-    assert EventFeed(journal, registry).deliver([Route(Good(), events=True)], {})
-    assert received == list(range(696, 701))
+    assert EventFeed(journal, registry).deliver([Route(good, events=True)], {})
+    assert good.received == list(range(696, 701))
     assert dropped(registry) == {("encoding", "journal"): 695}
 
 

@@ -140,6 +140,13 @@ def to_each(job: subprocess.Popen[str]) -> None:
         os.kill(pid, signal.SIGTERM)
 
 
+def assert_one_signal(job: subprocess.Popen[str]) -> None:
+    """See the job end, which got SIGTERM once."""
+    assert job.stdout is not None
+    assert job.stdout.read().split() == ["15"]
+    assert job.wait(30) == 9
+
+
 def to_one_and_all(job: subprocess.Popen[str]) -> None:
     """As ``timeout``: first to the process that it has started, then to the whole group."""
     os.kill(job.pid, signal.SIGTERM)
@@ -155,9 +162,7 @@ def test_what_is_sent_to_the_group_reaches_the_job_once(
     """The job has it already, and gets no second one: torchrun's second one would interrupt its own end."""
     with counting(tmp_path) as job:
         send(job)
-        assert job.stdout is not None
-        assert job.stdout.read().split() == ["15"]
-        assert job.wait(30) == 9
+        assert_one_signal(job)
 
 
 @pytest.mark.usefixtures("untraced")
@@ -165,9 +170,7 @@ def test_a_job_in_a_group_of_its_own_gets_what_ours_gets(tmp_path: Path) -> None
     """A job that has left our process group did not get what was sent to that: it is passed on."""
     with counting(tmp_path, program="    import os\n    os.setpgid(0, 0)" + COUNTING) as job:
         to_the_group(job)
-        assert job.stdout is not None
-        assert job.stdout.read().split() == ["15"]
-        assert job.wait(30) == 9
+        assert_one_signal(job)
 
 
 @pytest.mark.usefixtures("untraced")
@@ -192,9 +195,7 @@ def test_without_a_witness_all_is_passed_on(tmp_path: Path) -> None:
     with counting(tmp_path) as job:
         os.kill(witness_of(job), signal.SIGKILL)
         job.terminate()
-        assert job.stdout is not None
-        assert job.stdout.read().split() == ["15"]
-        assert job.wait(30) == 9
+        assert_one_signal(job)
 
 
 def test_the_witness_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:

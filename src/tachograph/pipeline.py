@@ -26,7 +26,7 @@ from tachograph.prometheus.endpoint import Endpoint
 from tachograph.prometheus.page import Page
 from tachograph.providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
 from tachograph.registry import Registry
-from tachograph.routes import Routes
+from tachograph.routes import CLOSING, Routes
 from tachograph.settings import Settings
 from tachograph.sigterm import SigtermFlush
 from tachograph.spans import SpanQueue
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
 _STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
-_CLOSING = 0.05
 
 
 class Pipeline:
@@ -268,17 +267,17 @@ class Pipeline:
             self._events.hear_last_words(_left(deadline) / 2)
         self._take_leave()
         self._ticker.stop()
-        self.flush(max(0.0, _left(deadline) - _CLOSING))
+        self.flush(max(0.0, _left(deadline) - CLOSING))
         self._closed = True
-        self._routes.close(deadline, _CLOSING, exiting=exiting)
+        self._routes.close(deadline, exiting=exiting)
         if self._spans is not None:
             untap_spans(self._spans)
         if self._joined is not None and not exiting:
             self._joined.close()
         if self._endpoint is not None:
-            self._endpoint.close(max(_left(deadline), _CLOSING))
+            self._endpoint.close(max(_left(deadline), CLOSING))
         if self._hardware is not None:
-            self._hardware.close(max(_left(deadline), _CLOSING))
+            self._hardware.close(max(_left(deadline), CLOSING))
         self._sdk.close()
         self._events.close(exiting=exiting)
         if self._sigterm is not None:
@@ -299,7 +298,7 @@ class Pipeline:
 
     def before_fork(self) -> None:
         """Let no fork happen in the middle of a collection: the child could never free the SDK's locks."""
-        self._forking = self._collecting.acquire(timeout=_CLOSING)
+        self._forking = self._collecting.acquire(timeout=CLOSING)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""

@@ -12,12 +12,11 @@ from tachograph import journal as journals
 from tachograph.destinations import Route
 from tachograph.logger import delivery
 from tachograph.registry import Registry
+from tachograph.routes import CLOSING
 
 if TYPE_CHECKING:
     from tachograph.influx_target import InfluxTarget
     from tachograph.pipeline import Pipeline
-
-_CLOSING = 0.05  # seconds that the end of a destination has at least
 
 _log = logging.getLogger("tachograph")
 
@@ -79,7 +78,7 @@ class PointRoutes:
             if self._pipeline is not None:
                 self._pipeline.detach(route)
             del self._routes[target]
-        route.destination.close(max(deadline - time.monotonic(), _CLOSING))
+        route.destination.close(max(deadline - time.monotonic(), CLOSING))
 
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))

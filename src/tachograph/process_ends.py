@@ -15,8 +15,8 @@ from tachograph import registry
 from tachograph.identity.resource import is_helper
 from tachograph.own_process import process
 from tachograph.pipeline import EXIT_TIMEOUT
+from tachograph.routes import CLOSING
 
-_CLOSING = 0.05  # seconds that the end of a destination has at least
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 
 _log = logging.getLogger("tachograph")
@@ -60,7 +60,7 @@ def _at_exit() -> None:
     if not running:  # else it has closed them
         for route in process.by_themselves():
             with _said("a destination"):
-                route.destination.close(max(deadline - time.monotonic(), _CLOSING))
+                route.destination.close(max(deadline - time.monotonic(), CLOSING))
     if pipeline is not None:
         pipeline.await_signal()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from tachograph.destinations import Route
 
 PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of the process
+CLOSING = 0.05  # seconds that the end of any part has at least, whatever is left
 LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take what comes, but slowly
 
 
@@ -63,10 +64,10 @@ class Routes:
     def _delivered(self) -> int:
         return sum(route.destination.delivered for route in self)
 
-    def close(self, deadline: float, least: float, *, exiting: bool) -> None:
-        """End the pipeline's own before ``deadline``, with ``least`` seconds for each; at the process's end all."""
+    def close(self, deadline: float, *, exiting: bool) -> None:
+        """End the pipeline's own before ``deadline``; at the process's end all."""
         for route in self if exiting else self.own:
-            route.destination.close(max(deadline - time.monotonic(), least))
+            route.destination.close(max(deadline - time.monotonic(), CLOSING))
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process, after a fork."""
