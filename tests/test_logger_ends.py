@@ -238,7 +238,7 @@ import influxdb_client, tachograph
 from tachograph.logger import MetricsLogger
 tachograph.start(jsonl="out.jsonl")
 logger = MetricsLogger(host="127.0.0.1", port={server.server_port}, token="t0k3n", role="miner")
-for step in range(8_000):
+for step in range(20_000):
     logger.log("train", {{"step": step}}, {{"loss": 0.5}})
 began = time.monotonic()
 logger.close(0.1)
@@ -248,8 +248,8 @@ print(time.monotonic() - began)
         lines = written(server.requests)
     assert ran.returncode == 0, ran.stderr
     assert float(ran.stdout) < 2.0
-    assert len(points(tmp_path)) == 8_000
-    assert len(lines) + len(spooled(tmp_path)) == 8_000
+    assert len(points(tmp_path)) == 20_000
+    assert len(lines) + len(spooled(tmp_path)) == 20_000
 
 
 def test_close_takes_its_timeout_once(tmp_path: Path) -> None:
