@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -377,3 +378,38 @@ began.append(time.monotonic())
     assert done.returncode == 0, done.stderr
     # 1 s is the bound on waiting; the rest is for a slow machine's scheduling
     assert float(done.stdout) < 1.5
+
+
+@pytest.mark.parametrize("end", ["with pipeline: pass", "tachograph.shutdown()", "pipeline.shutdown(5)"])
+@pytest.mark.parametrize("dead", ["refusing", "silent"])
+def test_a_dead_collector_holds_up_no_end_for_more_than_a_second(
+    tmp_path: Path, silent_server: int, dead: str, end: str
+) -> None:
+    """Leaving ``with start()``, and both kinds of ``shutdown()``, take what the end of the process takes, and say it.
+
+    What is lost is counted, and the message names the time that was really waited.
+    """
+    program = f"""
+import re, sys, time
+import tachograph
+from tachograph import registry
+pipeline = tachograph.start(endpoint=sys.argv[1], metrics="otlp", traces="otlp", logs="otlp")
+for step in range(100):
+    tachograph.put_metric(f"loss_{{step}}", 0.5)
+began = time.monotonic()
+{end}
+print(time.monotonic() - began)
+lost = registry.default.group("tachograph").own(tachograph.registry.DROPPED)
+print(sum(series.value() or 0 for attributes, series in lost.all_series() if not series.fold() or True))
+"""
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        port = silent_server if dead == "silent" else refusing.getsockname()[1]
+        done = run(tmp_path, program, f"http://127.0.0.1:{port}")
+    assert done.returncode == 0, done.stderr
+    took, lost = map(float, done.stdout.split())
+    assert took < 1.5  # 1 s is the bound on waiting; the rest is for a slow machine's scheduling
+    assert lost >= 100
+    said = re.search(r"which has waited (\d+\.\d) s for it", done.stderr)
+    assert said is not None, done.stderr
+    assert abs(float(said[1]) - took) < 0.5

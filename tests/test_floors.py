@@ -162,6 +162,7 @@ FLOORS = {
     "ticker": 4,
     "own_process": 4,
     "process_ends": 4,
+    "provider_watch": 4,
     "starting": 4,
     "testing": 4,
     # 5: the outside
@@ -217,7 +218,8 @@ FLOORS = {
     "instrumentation": 5,
     "instrumentation.bridge": 5,
     "instrumentation.bridged_stats": 5,
-    "instrumentation.hooks": 5,
+    "identity.import_hooks": 3,
+    "instrumentation.given_providers": 5,
     "instrumentation.main_module": 5,
     "instrumentation.own": 5,
     "instrumentation.profiles": 5,

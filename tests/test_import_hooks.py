@@ -16,7 +16,7 @@ import pytest
 
 from front_door import errors
 from programs import environment, run, write
-from tachograph.instrumentation.hooks import ImportHook, ImportWatch
+from tachograph.identity.import_hooks import ImportHook, ImportWatch
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_python_m_and_pickles_work(tmp_path: Path) -> None:
     print(__name__, __spec__.name, type(__loader__).__name__)
     """
     bootstrap = """
-    from tachograph.instrumentation.hooks import ImportWatch
+    from tachograph.identity.import_hooks import ImportWatch
     ImportWatch(lambda name: name.startswith("pro"), print)
     """
     write(tmp_path, bootstrap, "sitecustomize.py")

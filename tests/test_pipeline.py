@@ -68,6 +68,7 @@ taken = []
 class Slow:
     def __init__(self, inner):
         self.inner = inner
+        self.delivered = 0
         self.flush, self.close, self.reset_in_child = inner.flush, inner.close, inner.reset_in_child
 
     def __call__(self, batch):

@@ -263,9 +263,9 @@ assert "torch" not in sys.modules
 import torch.monitor
 from datetime import datetime, timedelta
 from tachograph import journal
-from tachograph.instrumentation.hooks import ImportHook
+from tachograph.identity.import_hooks import ImportHook
 
-assert not any(isinstance(finder, ImportHook) for finder in sys.meta_path)
+assert "torch.monitor" not in [finder._name for finder in sys.meta_path if isinstance(finder, ImportHook)]
 assert type(torch.monitor.__loader__).__name__ == "SourceFileLoader"
 assert torch.monitor.__spec__.loader is torch.monitor.__loader__
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tachograph.switch import switch
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
@@ -79,6 +80,16 @@ _HOME = {
     "task": "metric",
     "workflow": "metric",
 }
+
+
+def _watch() -> None:
+    """Have what is recorded arrive in the MeterProvider that the program sets, before or after."""
+    from tachograph.provider_watch import watch
+
+    watch(lambda: import_module("tachograph.starting").join())
+
+
+switch.begun = _watch
 
 
 def __getattr__(name: str) -> Any:

@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tachograph import journal as journals
-from tachograph.destinations import Route, SdkInstruments, build_routes
+from tachograph.destinations import Route, build_routes
 from tachograph.environment import text
 from tachograph.identity.program import program_name
 from tachograph.identity.rank import OWNER, descends_from_rank, owner_mark
 from tachograph.identity.resource import instance_id, resource_attributes
-from tachograph.joined import Joined, foreign_provider
+from tachograph.otlp.settings import SIGNALS
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.providers import own_meter_provider, owns_meter_provider
 from tachograph.registry import Registry
 from tachograph.settings import Settings
 
@@ -85,7 +84,7 @@ class Ambient(Pipeline):
         self._announced = self._dying = False
         self._settling = threading.RLock()
         self.guests: list[Pipeline] = []
-        super().__init__(settings, registry, journal=journal)
+        super().__init__(settings, registry, journal=journal, asked=frozenset(SIGNALS), unasked=True)
 
     def _identity(self) -> Mapping[str, AttributeValue]:
         # Not the settings' names: sys.argv is not there yet when the interpreter reads its sitecustomize.
@@ -143,25 +142,12 @@ class Ambient(Pipeline):
             return True
         with self._settling:
             self._announced = True
-            self._look_for_provider()
         return super()._export(metrics=metrics, wait=wait, ticked=ticked)
 
-    def _look_for_provider(self) -> None:
-        """Read a provider that our own ``start()`` has made meanwhile, or join one of the program's."""
-        if self._joined is not None or self._sdk.reads:
-            return
-        if owns_meter_provider():
-            self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            for route in self._routes:
-                self._sdk.attach(route.temporality)
-            return
-        theirs = foreign_provider(load=False)
-        if theirs is not None:
-            self._joined = Joined(theirs, self._registry)
-
-    def _flush_joined(self, deadline: float) -> bool:
-        # Their readers collect when they always do: only what they read is brought up to date.
-        return self._joined is None or self._joined.drain(max(0.0, deadline - time.monotonic()))
+    def look_for_providers(self) -> None:
+        """Join the providers that the program has set, once it is known who the process is."""
+        if self._identified is not None:
+            super().look_for_providers()
 
     def attach(self, route: Route) -> None:
         """Deliver to one more destination: whoever asks for that does not want to wait for a rank."""

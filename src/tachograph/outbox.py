@@ -7,6 +7,7 @@ Nothing here ever makes the caller wait for a network: :meth:`Outbox.put` append
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -21,6 +22,7 @@ LIMIT_BYTES = 64 * 2**20
 GIVE_UP_AFTER = 60.0
 FIRST_BACK_OFF = 0.5
 _LONGEST_BACK_OFF, _CLOSING_BACK_OFF = 10.0, 0.2
+_ONE_WAIT = 1.0  # flushes no farther apart than this many seconds are one wait
 
 _log = logging.getLogger("tachograph")
 _random = random.SystemRandom()  # the program's own random state stays as it is
@@ -90,6 +92,7 @@ class Outbox:
         self._not_before = 0.0
         self._asked_to_wait = self._hurry = False
         self._deadline: float | None = None
+        self._waiting_since, self._waited_until = 0.0, -math.inf
         self._ended = False
         self._thread: threading.Thread | None = None
 
@@ -136,13 +139,17 @@ class Outbox:
 
     def flush(self, timeout: float) -> bool:
         """Deliver what is queued now; True where all of it has been sent within ``timeout`` seconds."""
-        deadline = self._clock() + timeout
+        now = self._clock()
+        deadline = now + timeout
         with self._changed:
+            if now - self._waited_until > _ONE_WAIT:
+                self._waiting_since = now
             wanted, lost = self._accepted, self._lost
             self._hurry = True
             self._changed.notify_all()
             while self._finished < wanted and not self._ended and (left := deadline - self._clock()) > 0:
                 self._changed.wait(left)
+            self._waited_until = self._clock()
             return self._finished >= wanted and self._lost == lost
 
     @property
@@ -155,7 +162,8 @@ class Outbox:
         with self._changed:
             if self._deadline is not None:
                 return
-            self._deadline = self._clock() + timeout
+            began = self._clock()
+            self._deadline = began + timeout
             started = self._start()
         if started:
             self.flush(timeout)
@@ -166,8 +174,9 @@ class Outbox:
             left = [*self._queue] if self._current is None else [self._current, *self._queue]
             self._queue.clear()
             self._changed.notify_all()
+        waited = self._clock() - (self._waiting_since if started else began)
         for parcel in left:
-            self._report(parcel, "shutdown", f"not delivered within {timeout:g} s at the end")
+            self._report(parcel, "shutdown", f"not delivered at the end, which has waited {waited:.1f} s for it")
 
     def reset_in_child(self) -> None:
         """Forget what the parent process queued: it delivers that itself. The next :meth:`put` starts a thread."""

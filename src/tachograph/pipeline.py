@@ -6,6 +6,7 @@ One thread collects; each destination has a queue and a thread of its own, so th
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -20,13 +21,15 @@ from tachograph.hardware import Closer, observe
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import resource_attributes, series_labels
 from tachograph.joined import Joined, foreign_provider
+from tachograph.log_emitter import foreign_logger_provider, into_provider
 from tachograph.otlp.settings import Signal
 from tachograph.pace import Pace
 from tachograph.prometheus.endpoint import Endpoint
 from tachograph.prometheus.page import Page
+from tachograph.provider_watch import waiting_instruments
 from tachograph.providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
 from tachograph.registry import Registry
-from tachograph.routes import CLOSING, Routes
+from tachograph.routes import CLOSING, LONGEST_EXIT, Routes
 from tachograph.settings import Settings
 from tachograph.sigterm import SigtermFlush
 from tachograph.spans import SpanQueue
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
 _STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
+
+_log = logging.getLogger("tachograph")
 
 
 class Pipeline:
@@ -60,6 +65,7 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
+        unasked: the program did not ask for it, so the readers of the program's own provider are never made to collect.
         on_ended: called after its end, if the process goes on.
     """
 
@@ -73,10 +79,11 @@ class Pipeline:
         journal: journals.Journal = journals.default,
         feed: Feed | None = None,
         served: frozenset[Signal] = frozenset(),
+        unasked: bool = False,
         on_ended: Callable[[], object] | None = None,
     ) -> None:
         self.settings = settings
-        self._asked, self._served, self._on_ended = asked, served, on_ended
+        self._asked, self._served, self._unasked, self._on_ended = asked, served, unasked, on_ended
         self.metrics_url: str | None = None
         self._registry = registry
         self._leads = feed is None
@@ -88,7 +95,9 @@ class Pipeline:
         self._spans: SpanQueue | None = None
         self._endpoint: Endpoint | None = None
         self._joined: Joined | None = None
-        self._forking = False
+        self._joins_logs = settings.join and self._leads and "logs" not in asked
+        self._looking = threading.Lock()
+        self._forking = self._said_waiting = False
         self._sigterm: SigtermFlush | None = None
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
@@ -114,27 +123,59 @@ class Pipeline:
     def _connect(self) -> None:
         settings, registry = self.settings, self._registry
         foreign = None if owns_meter_provider() else foreign_provider()
-        ours = foreign is None or "metrics" in self._asked
-        own_logs = "logs" in self._asked or not self._leads
-        own = build_routes(settings, registry, metrics=ours, own_logs=own_logs, served=self._served)
+        ours = foreign is None or "metrics" in self._asked or not settings.join
+        own = build_routes(settings, registry, metrics=ours, own_logs=not self._joins_logs, served=self._served)
+        self._joins_logs = self._joins_logs and foreign_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         serves = ours and "prometheus" in settings.metrics
         if serves or own:
             self._events.open(own)
-        if foreign is not None:
+        if foreign is not None and settings.join:
             self._joined = Joined(foreign, registry) if self._leads else None
         elif serves or any(route.metrics for route in own):
-            self._sdk = SdkInstruments(own_meter_provider(self._resource))
+            make = settings.set_global and foreign is None
+            self._sdk = SdkInstruments(own_meter_provider(self._resource, make=make))
             for temporality in [None] * serves + [route.temporality for route in own if route.metrics]:
                 self._sdk.attach(temporality)
         if any(route.spans for route in own):
             self._spans = SpanQueue(registry)
-            tap_spans(self._spans, self._resource)
+            tap_spans(self._spans, self._resource, set_global=settings.set_global)
         if serves:
             self._serve()
         if own or self._joined:
             self._ticker.start()
         self._observe()
+
+    @property
+    def _looks(self) -> bool:
+        """Tell whether a provider that the program sets later is to be joined."""
+        return self._leads and self.settings.join and self._joined is None and not self._sdk.reads
+
+    def look_for_providers(self) -> None:
+        """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
+        if self._closed or not self._looking.acquire(blocking=False):
+            return
+        try:
+            if self._looks:
+                self._look_for_meter_provider()
+            theirs = foreign_logger_provider() if self._joins_logs else None
+            if theirs is not None:
+                self._joins_logs = False
+                self._routes.own = [*self._routes.own, Route(into_provider(theirs, self._registry), events=True)]
+                self._events.open(list(self._routes))
+        finally:
+            self._looking.release()
+
+    def _look_for_meter_provider(self) -> None:
+        if owns_meter_provider():
+            self._sdk = SdkInstruments(own_meter_provider(self._resource))
+            for route in self._routes:
+                self._sdk.attach(route.temporality)
+            return
+        theirs = foreign_provider(load=False)
+        if theirs is not None:
+            self._joined = Joined(theirs, self._registry)
+            self._ticker.start()
 
     def _observe(self) -> None:
         if self.settings.system_metrics:
@@ -152,6 +193,7 @@ class Pipeline:
         return self._registry.collect(Pace()), self._sdk.read(None)
 
     def _tick(self, metrics: bool) -> None:
+        self.look_for_providers()
         if self._joined is not None and not metrics:
             self._joined.refresh()
         if metrics or (self._spans is not None and len(self._spans)) or self._events.waiting():
@@ -165,8 +207,11 @@ class Pipeline:
         try:
             if ticked and self._ticker.stopped:  # it waited for the last collection, and would come after the end
                 return False
+            self.look_for_providers()
             if self._joined is not None:
                 self._joined.refresh()
+            if metrics and not self.settings.set_global:
+                self._say_waiting()
             now = time.time_ns()
             points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
             spans = self._spans.drain() if self._spans is not None else []
@@ -180,6 +225,17 @@ class Pipeline:
             return self._events.deliver(list(self._routes), self._resource, deadline)
         finally:
             self._collecting.release()
+
+    def _say_waiting(self) -> None:
+        """Say once that other libraries measure, and nobody has set a provider that would hear them."""
+        waiting = 0 if self._said_waiting or self._joined is not None else waiting_instruments()
+        if waiting:
+            self._said_waiting = True
+            _log.warning(
+                "%d instruments of OpenTelemetry's API have no MeterProvider, so that what they measure goes nowhere: "
+                "set one, or leave set_global=False out of start()",
+                waiting,
+            )
 
     def attach(self, route: Route) -> None:
         """Deliver to one more destination from the next collection on.
@@ -217,22 +273,29 @@ class Pipeline:
         """Hand the events that wait to every destination; False where the deadline came first."""
         return self._export(metrics=False, wait=-1 if deadline is None else _left(deadline))
 
-    def hand_on(self) -> float:
-        """Deliver the events that wait, while somebody takes them: the process is about to end.
+    def hand_on(self, longest: float = LONGEST_EXIT, *, metrics: bool = False) -> float:
+        """Deliver the events that wait, while somebody takes them: the end is near.
+
+        Args:
+            longest: seconds that it may take.
+            metrics: collect and deliver metrics, too.
 
         Returns:
             The seconds that the rest of the end may take: few, where nobody has taken anything.
         """
         if self._closed or os.getpid() != self._pid:
             return EXIT_TIMEOUT
-        arrived = self._routes.hand_on(lambda seconds: self._export(metrics=False, wait=seconds))
+        wanted = [metrics]  # once: what is collected again would only be more to deliver
+        arrived = self._routes.hand_on(
+            lambda seconds: self._export(metrics=bool(wanted and wanted.pop()), wait=seconds), longest
+        )
         return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
 
     def _flush_joined(self, deadline: float) -> bool:
         if self._joined is None:
             return True
         drained = self._joined.drain(_left(deadline))
-        return self._joined.force_flush(_left(deadline)) and drained
+        return (self._unasked or self._joined.force_flush(_left(deadline))) and drained
 
     def _last_words(self, dying: bool) -> None:
         if dying:
@@ -240,19 +303,23 @@ class Pipeline:
         else:
             self.flush(EXIT_TIMEOUT)
 
-    def shutdown(self, timeout: float = 5.0, *, exiting: bool = False) -> None:
+    def shutdown(self, timeout: float | None = None, *, exiting: bool = False) -> None:
         """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
 
+        It takes as long as the end of the process does: a second where no destination takes anything, and up to ten
+        where one goes on taking what comes. What has not arrived by then is counted as dropped.
+
         Args:
-            timeout: seconds that it may take at most; what has not arrived by then is counted as dropped.
+            timeout: seconds that it may take at most, if that is less.
             exiting: the process ends right after it; a provider of the program's own collects once more, then.
         """
         if (self._closed and not self._ending.locked()) or os.getpid() != self._pid:
             if exiting and os.getpid() == self._pid:
                 self._events.close(exiting=True)  # what was logged since its end is lost
             return
-        deadline = time.monotonic() + timeout
-        if not self._ending.acquire(timeout=timeout):  # another thread is at it
+        longest = LONGEST_EXIT if timeout is None else timeout
+        deadline = time.monotonic() + longest
+        if not self._ending.acquire(timeout=longest):  # another thread is at it
             return
         try:
             if not self._closed:
@@ -267,6 +334,8 @@ class Pipeline:
             self._events.hear_last_words(_left(deadline) / 2)
         self._take_leave()
         self._ticker.stop()
+        if not exiting:
+            deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         self.flush(max(0.0, _left(deadline) - CLOSING))
         self._closed = True
         self._routes.close(deadline, exiting=exiting)
@@ -310,6 +379,7 @@ class Pipeline:
         self._closed = True
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
+        self._looking = threading.Lock()
         self._routes.reset_in_child()
         for part in (self._joined, self._endpoint, self._sigterm):
             if part is not None:

@@ -184,18 +184,25 @@ class Registry:
         cardinality_limit: series a metric may have; beyond it, values go into one series with the attribute
             ``otel.metric.overflow``.
         enabled: record at all; by default unless ``OTEL_SDK_DISABLED`` is ``true``.
+        begun: called with each new group but that of our own metrics.
 
     Attributes:
         silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
     """
 
-    def __init__(self, *, cardinality_limit: int = CARDINALITY_LIMIT, enabled: bool | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        cardinality_limit: int = CARDINALITY_LIMIT,
+        enabled: bool | None = None,
+        begun: Callable[[], object] | None = None,
+    ) -> None:
         if enabled is None:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
         self.silenced: Callable[[str], bool] = lambda _group: False
-        self._limit = cardinality_limit
+        self._limit, self._begun = cardinality_limit, begun
         self._start_unix_nano = time.time_ns()
         own = self.group(OWN_GROUP)
         self._dropped, self._errors = own.own(DROPPED), own.own(ERRORS)
@@ -207,6 +214,8 @@ class Registry:
         if found is None:
             made = Group(check_name(name, "metric group"), self._limit, enabled=self.enabled)
             found = self.groups.setdefault(name, made)
+            if self._begun is not None and self.enabled and name != OWN_GROUP:
+                self._begun()
         return found
 
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
@@ -269,7 +278,7 @@ class Registry:
         switch.on = True
 
 
-default = Registry()
+default = Registry(begun=switch.begin)
 
 
 def _after_fork_in_child() -> None:

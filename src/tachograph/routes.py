@@ -42,18 +42,19 @@ class Routes:
         arrived = [route.destination.flush(max(0.0, deadline - time.monotonic())) for route in self]
         return all(arrived)
 
-    def hand_on(self, export: Callable[[float], bool]) -> bool:
+    def hand_on(self, export: Callable[[float], bool], longest: float = LONGEST_EXIT) -> bool:
         """Deliver what waits, while somebody takes it.
 
         Args:
             export: hands over what waits, within so many seconds; False where there was more.
+            longest: seconds that it may take.
 
         Returns:
             False where nobody has taken anything for half a second, or it took too long.
         """
-        end = time.monotonic() + LONGEST_EXIT
+        end = time.monotonic() + longest
         while time.monotonic() < end:
-            before, deadline = self._delivered(), time.monotonic() + PATIENCE
+            before, deadline = self._delivered(), min(time.monotonic() + PATIENCE, end)
             handed_over = export(PATIENCE)
             if self.flush(deadline) and handed_over:
                 return True

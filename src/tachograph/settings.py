@@ -51,6 +51,8 @@ class Settings:
         influx: the InfluxDB that ``influxdb`` stands for, where it was named.
         spool_limit: bytes that may wait on the disk for each InfluxDB.
         system_metrics: what the hardware does is exported, too: :func:`tachograph.hardware.observe`.
+        set_global: make the global providers of OpenTelemetry where the program has none.
+        join: have what is recorded arrive in the program's own providers.
     """
 
     disabled: bool
@@ -70,6 +72,8 @@ class Settings:
     influx: InfluxTarget | None
     spool_limit: int
     system_metrics: bool = False
+    set_global: bool = True
+    join: bool = True
 
     def otlp_for(self, signal: Signal) -> OtlpSettings | None:
         """Return how a signal leaves as OTLP; ``None`` where it does not."""
@@ -106,6 +110,8 @@ def read_settings(
     store: str | os.PathLike[str] | None = None,
     jsonl: str | os.PathLike[str] | None = None,
     system_metrics: bool | None = None,
+    set_global: bool | None = None,
+    join: bool | None = None,
 ) -> Settings:
     """Return the settings that the arguments of ``start()`` and the environment make together.
 
@@ -132,6 +138,11 @@ def read_settings(
         jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
         system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
             and ``hw.*``; TACHOGRAPH_SYSTEM_METRICS is ``true`` or ``false``; off. Needs the extra ``hardware``.
+        set_global: set OpenTelemetry's global providers where the program has none, so that what other libraries
+            measure leaves, too; on. A provider that the program sets later is refused by OpenTelemetry then; off, it is
+            honoured and joined.
+        join: have what is recorded arrive in the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
+            Off where they belong to a backend that is paid by the series.
 
     Raises:
         ValueError: a wrong value; the message names where it was given, and what is allowed.
@@ -169,6 +180,7 @@ def read_settings(
     )
     every = find("interval", interval, "OTEL_METRIC_EXPORT_INTERVAL")
     hardware = find("system_metrics", system_metrics, "TACHOGRAPH_SYSTEM_METRICS")
+    globally, joining = find("set_global", set_global), find("join", join, "TACHOGRAPH_JOIN")
     host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     attributes = who.resource_attributes(
@@ -195,6 +207,8 @@ def read_settings(
         influx=_influx(environ) if "influxdb" in exporters["logs"] else None,
         spool_limit=spool_limit_of(environ),
         system_metrics=hardware.boolean() if hardware else False,
+        set_global=globally.boolean() if globally else True,
+        join=joining.boolean() if joining else True,
     )
 
 

@@ -15,17 +15,22 @@ from tachograph.destinations import given
 from tachograph.elastic.handlers import Exports
 from tachograph.guest import GuestFeed, pages_alike, served_alike
 from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.joined import foreign_provider
+from tachograph.log_emitter import foreign_logger_provider
 from tachograph.logger import delivery
 from tachograph.otlp.settings import SIGNALS, Signal
 from tachograph.own_process import process
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.process_ends import end_with_the_process, is_ending
+from tachograph.providers import owns_meter_provider
 from tachograph.settings import read_settings
 from tachograph.switch import switch
 
 if TYPE_CHECKING:
     from tachograph.influx_target import InfluxTarget
     from tachograph.settings import Settings
+
+_BUSY_WAIT = 0.1
 
 _log = logging.getLogger("tachograph")
 
@@ -46,7 +51,7 @@ def start(**settings: Any) -> Pipeline:
         **settings: see :func:`tachograph.settings.read_settings`, which has them all: ``metrics``, ``traces``,
             ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``store``, ``jsonl``.
+            ``store``, ``jsonl``, ``set_global``, ``join``.
 
     Returns:
         The running pipeline, a context manager. Called again with the same settings, the same one. In a helper process
@@ -75,23 +80,62 @@ def start(**settings: Any) -> Pipeline:
                 f"tachograph runs already with other settings ({_differences(running.settings, asked)}): "
                 "call tachograph.shutdown() before you start() it with these"
             )
-        if asked.disabled:
-            return Pipeline(asked, registry.default, idle=True)
-        if is_helper(os.environ, os.getpid()):
-            switch.on = False
-            return Pipeline(asked, registry.default, idle=True)
-        if not switch.on:
-            registry.default.reset()
-        mark = owner_mark(os.environ, os.getpid())
-        if mark is not None:
-            os.environ["TACHOGRAPH_OWNER"] = mark
         process.again, process.by_itself = partial(start, **settings), False
-        process.pipeline = pipeline = Pipeline(asked, registry.default, asked=_named(settings), on_ended=_go_on)
-        for route in process.configured.values():
-            pipeline.attach(route)
-        _deliver_configured(pipeline)
-        end_with_the_process()
-        return pipeline
+        return _run(asked, _named(settings))
+
+
+def _run(settings: Settings, asked: frozenset[Signal]) -> Pipeline:
+    switch.begin()
+    if settings.disabled:
+        return Pipeline(settings, registry.default, idle=True)
+    if is_helper(os.environ, os.getpid()):
+        switch.on = False
+        return Pipeline(settings, registry.default, idle=True)
+    if not switch.on:
+        registry.default.reset()
+    mark = owner_mark(os.environ, os.getpid())
+    if mark is not None:
+        os.environ["TACHOGRAPH_OWNER"] = mark
+    process.pipeline = pipeline = Pipeline(
+        settings, registry.default, asked=asked, unasked=process.by_itself, on_ended=_go_on
+    )
+    for route in process.configured.values():
+        pipeline.attach(route)
+    _deliver_configured(pipeline)
+    end_with_the_process()
+    return pipeline
+
+
+def join() -> None:
+    """Have what is recorded arrive in the MeterProvider that the program has set, where nobody has called ``start()``.
+
+    After a :func:`shutdown` nothing is joined: the program has asked for an end.
+    """
+    # OpenTelemetry holds locks while it sets a provider, and a start() in another thread may wait for them. That one
+    # looks for the provider at its next tick.
+    if owns_meter_provider() or not switch.on or not process.lock.acquire(timeout=_BUSY_WAIT):
+        return
+    try:
+        running = process.pipeline
+        if running is not None:
+            running.look_for_providers()
+            end_with_the_process()  # before the end of the provider, which is newer
+        elif not is_helper(os.environ, os.getpid()) and (foreign_provider(load=False) or foreign_logger_provider()):
+            settings = _settings_by_itself()
+            if settings.join:
+                _run_by_itself(settings)
+    finally:
+        process.lock.release()
+
+
+def _settings_by_itself() -> Settings:
+    return read_settings(os.environ, metrics="none", traces="none", logs="none")
+
+
+def _run_by_itself(settings: Settings | None = None) -> None:
+    """Deliver to what needs no ``start()``: the program's own providers, and what was configured with a destination."""
+    process.again, process.by_itself = _run_by_itself, True
+    _run(settings or _settings_by_itself(), frozenset())
 
 
 def begin(settings: Settings, *, waits: bool = False, directly: bool = True, again: Callable[[], object]) -> None:
@@ -108,6 +152,7 @@ def begin(settings: Settings, *, waits: bool = False, directly: bool = True, aga
     with process.lock:
         if not switch.on:
             registry.default.reset()
+        switch.begin()
         process.begin = again
         process.pipeline = process.ambient = Ambient(
             settings, registry.default, waits=waits, directly=directly, on_settled=end_with_the_process
@@ -150,8 +195,11 @@ def _differences(running: Settings, asked: Settings) -> str:
     return ", ".join(f"{name}={getattr(running, name)!r:.60}, now {getattr(asked, name)!r:.60}" for name in names)
 
 
-def shutdown(timeout: float = 5.0) -> None:
-    """Deliver everything recorded so far and stop delivering, within ``timeout`` seconds; recording goes on in memory.
+def shutdown(timeout: float | None = None) -> None:
+    """Deliver everything recorded so far and stop delivering; recording goes on in memory.
+
+    It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
+    ``timeout`` seconds, where that is less.
 
     Where a ``start()`` is ended, what ``configure`` was given and what a ``MetricsLogger`` has of its own goes on.
     Does nothing where nothing runs. Under zero code it takes off only what the program has added by :func:`start`.
@@ -199,8 +247,7 @@ def _deliver() -> None:
     if process.pipeline is not None and process.pipeline.running:
         _deliver_configured(process.pipeline)
     else:
-        start(metrics="none", traces="none", logs="none")
-        process.by_itself = True
+        _run_by_itself()
 
 
 def _go_on() -> None:

@@ -11,6 +11,13 @@ class _Switch:
 
     on = True
     made: Callable[[Any], None] | None = None  # told of each distribution before its first value
+    begun: Callable[[], object] | None = None  # see begin()
+
+    def begin(self) -> None:
+        """Begin whatever begins with the first metric group of the process, or with its first ``start()``."""
+        begun, self.begun = self.begun, None
+        if begun is not None:
+            begun()
 
 
 switch = _Switch()

@@ -39,10 +39,11 @@ class _Ids:
 class _Known:
     """The provider seen last and its tracers by scope; None for a tracer that does nothing."""
 
-    __slots__ = ("idle", "provider", "tracers")
+    __slots__ = ("idle", "own", "provider", "tracers")
 
     def __init__(self) -> None:
         self.idle: Any = None  # our own provider, while no pipeline takes its spans
+        self.own: Any = None  # the same, while it takes them, where it is not the global one
         self.forget()
 
     def forget(self) -> None:
@@ -62,7 +63,8 @@ def tracer_for(scope: str) -> Any:
     if trace is None:
         return None
     try:
-        provider = trace._TRACER_PROVIDER  # noqa: SLF001 - the getter would load a provider, and takes thrice as long
+        # The getter would load a provider, and takes thrice as long.
+        provider = trace._TRACER_PROVIDER or known.own  # noqa: SLF001
     except AttributeError:
         provider = _asked(trace)
     if provider is None or provider is known.idle:

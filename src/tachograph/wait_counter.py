@@ -7,6 +7,7 @@ from types import TracebackType
 
 from tachograph import registry
 from tachograph.own_metrics import TORCH_MONITOR, WAIT_DURATION
+from tachograph.registry import Registry
 
 
 class _WaitCounterTracker:
@@ -45,7 +46,7 @@ class _WaitCounter:
         return _WaitCounterTracker(self._key)
 
 
-def waited(key: str, seconds: float) -> None:
+def waited(key: str, seconds: float, into: Registry = registry.default) -> None:
     """Record that the program has waited."""
-    group = registry.default.group(TORCH_MONITOR)
+    group = into.group(TORCH_MONITOR)
     group.own(WAIT_DURATION).record(seconds, {"name": key})

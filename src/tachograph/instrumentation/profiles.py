@@ -15,9 +15,9 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from tachograph import registry
+from tachograph.identity.import_hooks import ImportWatch
 from tachograph.identity.program import program_name
 from tachograph.identity.rank import descends_from_rank, rank_attributes
-from tachograph.instrumentation.hooks import ImportWatch
 from tachograph.instrumentation.main_module import MAIN_NAMES, MainModule, is_spawned
 from tachograph.profiled import MARK
 from tachograph.profiling import prof

@@ -11,11 +11,12 @@ from typing import Any
 # Their module switches its types off.
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from tachograph import journal, registry
+from tachograph import registry
 from tachograph.environment import Setting, setting
+from tachograph.identity.import_hooks import ImportHook
 from tachograph.instrumentation.bridge import Bridge
 from tachograph.instrumentation.bridged_stats import BridgedStats
-from tachograph.instrumentation.hooks import ImportHook
+from tachograph.instrumentation.given_providers import EVERYWHERE, Delivery, delivery_into
 from tachograph.instrumentation.wait_counters import WaitCounters
 
 MODULE = "torch.monitor"
@@ -34,6 +35,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _hook: ImportHook | None = None
     _bridge: Bridge | None = None
+    _delivery: Delivery | None = None
     _waits: WaitCounters | None = None
     _stats: BridgedStats | None = None
 
@@ -41,15 +43,27 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Return what has to be installed; the early version lets the vendors' pre-releases pass."""
         return ("torch >= 2.0.0a0",)
 
-    def _instrument(self, *, wait_counters: bool | None = None, **_ignored: Any) -> None:
+    def _instrument(
+        self,
+        *,
+        meter_provider: Any = None,
+        logger_provider: Any = None,
+        tracer_provider: Any = None,
+        wait_counters: bool | None = None,
+        **_ignored: Any,
+    ) -> None:
         """Begin.
 
         Args:
+            meter_provider: takes what Stats and WaitCounters come to; unset, the global one, and the destinations of
+                ``start()``.
+            logger_provider: takes the events; unset, likewise.
+            tracer_provider: may be given, as to any instrumentor; torch.monitor tells nothing that would be a span.
             wait_counters: measure torch's WaitCounters, too (``torch.wait.duration``, by ``name``): those that torch
                 opens from Python. TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, nothing of them is touched.
 
         Raises:
-            TypeError: ``wait_counters`` is no bool.
+            TypeError: ``wait_counters`` is no bool, or one of the others is no such provider.
         """
         if wait_counters is not None and not isinstance(wait_counters, bool):
             raise Setting("wait_counters=", wait_counters).wrong_type("a bool")
@@ -58,12 +72,18 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not registry.default.enabled:
             return
 
+        self._delivery = delivery_into(meter_provider, logger_provider, tracer_provider)
+        into, events = EVERYWHERE if self._delivery is None else self._delivery.recording
+
         def begin(monitor: ModuleType) -> None:
             if measured:
-                self._waits = WaitCounters(monitor)
+                self._waits = WaitCounters(monitor, into)
+            if into is not registry.default:
+                self._bridge = Bridge(monitor, events, into, BridgedStats(into))
+                return
             if self._stats is None:
-                TorchMonitorInstrumentor._stats = BridgedStats(registry.default)
-            self._bridge = Bridge(monitor, journal.default, registry.default, self._stats)
+                TorchMonitorInstrumentor._stats = BridgedStats(into)
+            self._bridge = Bridge(monitor, events, into, self._stats)
 
         self._hook = ImportHook(MODULE, begin)
 
@@ -75,7 +95,9 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._waits.close()
         if self._bridge is not None:
             self._bridge.close()
-        self._hook = self._waits = self._bridge = None
+        if self._delivery is not None:
+            self._delivery.close()
+        self._hook = self._waits = self._bridge = self._delivery = None
 
 
 def _from_environment() -> bool:

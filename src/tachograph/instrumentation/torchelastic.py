@@ -10,7 +10,8 @@ from typing import Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from tachograph import registry
-from tachograph.instrumentation.hooks import ImportHook
+from tachograph.identity.import_hooks import ImportHook
+from tachograph.instrumentation.given_providers import EVERYWHERE, Delivery, delivery_into
 from tachograph.instrumentation.torchelastic_events import ElasticEvents
 from tachograph.instrumentation.torchelastic_metrics import ElasticMetrics
 from tachograph.instrumentation.torchrun_series import TorchrunSeries
@@ -20,23 +21,45 @@ EVENTS = "torch.distributed.elastic.events"
 
 
 class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Sends the metrics and events of the real torchelastic to the exporters of :func:`tachograph.start`.
+    """Records the metrics and events of the real torchelastic.
+
+    They reach the providers that are given, else the program's global ones and the exporters of
+    :func:`tachograph.start`.
 
     ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does.
     Handlers that the program configures, before or after, get what they got without it.
     """
 
     _hooks: tuple[ImportHook, ...] = ()
+    _delivery: Delivery | None = None
     _parts: tuple[ElasticMetrics | ElasticEvents, ...] = ()
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return what has to be installed; the early version lets the vendors' pre-releases pass."""
         return ("torch >= 2.0.0a0",)
 
-    def _instrument(self, **_ignored: Any) -> None:
+    def _instrument(
+        self,
+        *,
+        meter_provider: Any = None,
+        logger_provider: Any = None,
+        tracer_provider: Any = None,
+        **_ignored: Any,
+    ) -> None:
+        """Begin.
+
+        Args:
+            meter_provider: takes the metrics; unset, the global one, and the destinations of ``start()``.
+            logger_provider: takes the events; unset, likewise.
+            tracer_provider: may be given, as to any instrumentor; torchelastic tells nothing that would be a span.
+
+        Raises:
+            TypeError: one of them is no such provider.
+        """
         if not registry.default.enabled:
             return
-        series = TorchrunSeries()
+        self._delivery = delivery_into(meter_provider, logger_provider, tracer_provider)
+        series = TorchrunSeries(EVERYWHERE if self._delivery is None else self._delivery.recording)
 
         def metrics(api: ModuleType) -> None:
             self._parts = (*self._parts, ElasticMetrics(api, series))
@@ -52,4 +75,6 @@ class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             hook.cancel()
         for part in self._parts:
             part.close()
-        self._hooks = self._parts = ()
+        if self._delivery is not None:
+            self._delivery.close()
+        self._hooks, self._parts, self._delivery = (), (), None

@@ -18,7 +18,6 @@ from functools import wraps
 from types import FrameType, ModuleType
 from typing import Any
 
-from tachograph import journal, registry
 from tachograph.instrumentation.torchrun_series import TorchrunSeries
 from tachograph.points import AttributeValue, attributes_key
 
@@ -41,12 +40,13 @@ class ElasticEvents:
 
     Args:
         events: the module ``torch.distributed.elastic.events``.
-        series: gets the status of workers and agent, for the metrics.
+        series: gets the status of workers and agent, for the metrics; events are logged where it records.
     """
 
     def __init__(self, events: ModuleType | Any, series: TorchrunSeries) -> None:
         self._events = events
         self._series = series
+        self._registry, self._journal = series.recording
         self._said = False
         self._closed = False
         self._replaced: list[tuple[str, Any, Any]] = []
@@ -74,7 +74,7 @@ class ElasticEvents:
         try:
             hear(caller.f_locals, caller.f_back, result)
         except Exception as error:  # noqa: BLE001 - the border to torch: whatever it tells, it gets no error
-            registry.default.count_error("torchelastic")
+            self._registry.count_error("torchelastic")
             if not self._said:
                 self._said = True
                 _log.warning("an event of torchelastic cannot be recorded (further ones are counted): %r", error)
@@ -84,7 +84,7 @@ class ElasticEvents:
         if event is None:
             return
         if hasattr(event, "node_state"):
-            _append(RENDEZVOUS, vars(event))
+            self._append(RENDEZVOUS, vars(event))
             return
         told = _flat({"source": getattr(event.source, "value", event.source), **event.metadata})
         if "watchdog_event" in told:
@@ -95,7 +95,7 @@ class ElasticEvents:
         else:
             name = event.name or OTHER
         at = event.timestamp * 1_000_000 if isinstance(event.timestamp, int) and event.timestamp > 0 else 0
-        journal.default.append(name, at or time.time_ns(), told)
+        self._journal.append(name, at or time.time_ns(), told)
 
     def _rendezvous(self, arguments: Mapping[str, Any], caller: FrameType | None, handler: logging.Handler) -> None:
         """Log what nobody asked torch for, which it therefore does not tell; the rest comes as an event."""
@@ -110,7 +110,11 @@ class ElasticEvents:
         told |= {"name": f"{file}:{name}", "pid": told.get("pid") or os.getpid()}
         if state == "FAILED":
             told["error_trace"] = traceback.format_exc()
-        _append(RENDEZVOUS, told)
+        self._append(RENDEZVOUS, told)
+
+    def _append(self, name: str, told: Mapping[str, Any]) -> None:
+        kept = {key: value for key, value in told.items() if value != ""}
+        self._journal.append(name, time.time_ns(), _flat(kept))
 
     def close(self) -> None:
         """Leave torchelastic as it was."""
@@ -127,10 +131,6 @@ _RENDEZVOUS = frozenset(
 )
 # The methods that keep a rendezvous alive, every few seconds for as long as the job runs.
 _HEARTBEATS = ("._keep_alive", "Executor.run")
-
-
-def _append(name: str, told: Mapping[str, Any]) -> None:
-    journal.default.append(name, time.time_ns(), _flat({key: value for key, value in told.items() if value != ""}))
 
 
 def _flat(told: Mapping[str, Any]) -> dict[str, AttributeValue]:

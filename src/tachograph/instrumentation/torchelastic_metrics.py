@@ -15,12 +15,14 @@ from functools import wraps
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from tachograph import elastic, registry
+from tachograph import elastic
 from tachograph.function_calls import FunctionCalls
+from tachograph.instrumentation.given_providers import EVERYWHERE
 from tachograph.instrumentation.torchrun_series import TorchrunSeries
 from tachograph.naming import check_name
 from tachograph.own_metrics import TORCHELASTIC
 from tachograph.probe import audience, error_type, silence
+from tachograph.registry import Registry
 
 _WORKERS = "workers."
 _SUCCESS, _FAILURE, _DURATION = ".success", ".failure", ".duration.ms"
@@ -38,14 +40,16 @@ class ElasticMetrics:
 
     Args:
         api: the module ``torch.distributed.elastic.metrics.api``.
-        series: takes torchrun's points.
+        series: takes torchrun's points; the others are recorded where it records.
     """
 
     def __init__(self, api: ModuleType | Any, series: TorchrunSeries) -> None:
         self._api = api
         self._series = series
+        self._registry = series.recording.registry
+        self._shared = self._registry is EVERYWHERE.registry  # with our own front door, its handlers and its silence
         self._default = api._default_metrics_handler  # noqa: SLF001 - the one that stands for "none configured"
-        self._profiled = _Profiled(api)
+        self._profiled = _Profiled(api, self._registry)
         self._said = False
         self._closed = False
         self._stream: Any = api.MetricStream
@@ -66,17 +70,20 @@ class ElasticMetrics:
                 return
             group = TORCHELASTIC if stream.group_name is None else stream.group_name
             if name.endswith(_PROFILED) and self._profiled.made(caller):
-                tell = audience.listener(group)
+                tell = audience.listener(group) if self._shared else None
                 if tell is not silence:
                     self._profiled.take(group, name, value)
-                    tell(name, value)
+                    if tell is not None:
+                        tell(name, value)
             elif group == TORCHELASTIC and name.startswith(_WORKERS) and name.count(".") > 1:
                 role, _, what = name[len(_WORKERS) :].rpartition(".")
                 self._series.point(role, what, value)
-            else:
+            elif self._shared:
                 elastic.put_metric(name, value, group)
+            else:
+                self._registry.group(group).instrument(name).record(value)
         except Exception as error:  # noqa: BLE001 - the border to the program: whatever it puts, it gets no error
-            registry.default.count_error("torchelastic")
+            self._registry.count_error("torchelastic")
             if not self._said:
                 self._said = True
                 _log.warning("a point of torchelastic cannot be recorded (further ones are counted): %r", error)
@@ -95,7 +102,8 @@ class ElasticMetrics:
 class _Profiled:
     """The points that the real ``@prof`` puts: ``X.success`` or ``X.failure``, then ``X.duration.ms``."""
 
-    def __init__(self, api: ModuleType | Any) -> None:
+    def __init__(self, api: ModuleType | Any, registry: Registry) -> None:
+        self._registry = registry
         makers = [inspect.unwrap(getattr(api, name)) for name in ("prof", "profile") if hasattr(api, name)]
         self._bodies = frozenset(code for maker in makers for code in _nested(maker.__code__))
         # How many frames lie between what puts a point and who called it: `publish_metric` is decorated itself.
@@ -128,7 +136,7 @@ class _Profiled:
             failure = None if error is None else error_type(error)
         calls = self._calls.get((group, key))
         if calls is None:
-            calls = registry.default.group(group).function(check_name(key))
+            calls = self._registry.group(group).function(check_name(key))
             self._calls[group, key] = calls
         into = calls.success if failure is None else calls.failure(failure)
         into.record(value / 1000)

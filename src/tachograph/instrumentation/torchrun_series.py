@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from tachograph import journal, registry
 from tachograph.instrument import Instrument, Record
+from tachograph.instrumentation.given_providers import EVERYWHERE, Recording
 from tachograph.own_metrics import (
     PHASES,
     RESTARTS,
@@ -33,9 +33,13 @@ class TorchrunSeries:
     ``torchrun.restarts`` is a counter from 0 on. It leaves out restarts because of nodes that come or go, as torchrun
     itself does; ``function.calls`` of ``SimpleElasticAgent._restart_workers`` counts all. Each change of the group's
     state is an event ``torchelastic.worker_group.state``, besides.
+
+    Args:
+        recording: where it is recorded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recording: Recording = EVERYWHERE) -> None:
+        self.recording = recording
         self._lock = threading.Lock()
         self._records: dict[tuple[str, str], Record] = {}
         self._state: dict[str, str] = {}
@@ -50,7 +54,7 @@ class TorchrunSeries:
         if record is None:
             what = f"torchelastic's workers.<role>.{name}."
             other = OwnMetric(TORCHELASTIC, f"torchrun.{name}", "", "gauge", what)
-            record = _instrument(WORKERS.get(name, other)).bind(role=role)
+            record = self._instrument(WORKERS.get(name, other)).bind(role=role)
             self._records[role, name] = record
         record(value)
 
@@ -59,8 +63,8 @@ class TorchrunSeries:
         if before == state:  # ten times a second
             return
         self._state[role] = state
-        journal.default.append(STATE, time.time_ns(), {"role": role, "state": state.upper()})
-        instrument = _instrument(WORKER_GROUP_STATE)
+        self.recording.journal.append(STATE, time.time_ns(), {"role": role, "state": state.upper()})
+        instrument = self._instrument(WORKER_GROUP_STATE)
         instrument.record(1, {"role": role, "state": state})
         if before is not None:
             instrument.record(0, {"role": role, "state": before})
@@ -75,22 +79,20 @@ class TorchrunSeries:
         if isinstance(seconds, int | float):
             self._took(role, state, seconds / 1000)
         if told.get("source") == "WORKER":
-            _instrument(WORKER_STATUS).record(1, {"role": role, "state": state})
+            self._instrument(WORKER_STATUS).record(1, {"role": role, "state": state})
 
     def _restarted(self, role: str, count: int) -> None:
         with self._lock:
             before = self._restarts.get(role, 0)
             self._restarts[role] = count
         # Fewer than before: the process has launched another job.
-        _instrument(RESTARTS).record(count - before if count >= before else count, {"role": role})
+        self._instrument(RESTARTS).record(count - before if count >= before else count, {"role": role})
 
-    @staticmethod
-    def _took(role: str, state: str, seconds: Number) -> None:
+    def _took(self, role: str, state: str, seconds: Number) -> None:
         name = state.lower()
         what = f"Duration of torchrun's {name.replace('_', ' ')}."
         other = OwnMetric(TORCHELASTIC, f"torchrun.{name}.duration", "s", "histogram", what)
-        _instrument(PHASES.get(state, other)).record(seconds, {"role": role})
+        self._instrument(PHASES.get(state, other)).record(seconds, {"role": role})
 
-
-def _instrument(metric: OwnMetric) -> Instrument:
-    return registry.default.group(TORCHELASTIC).own(metric)
+    def _instrument(self, metric: OwnMetric) -> Instrument:
+        return self.recording.registry.group(TORCHELASTIC).own(metric)

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tachograph import registry
+from tachograph.registry import Registry
 from tachograph.wait_counter import waited
 
 _log = logging.getLogger("tachograph")
@@ -24,9 +25,10 @@ class WaitCounters:
 
     Args:
         monitor: the module ``torch.monitor``.
+        into: where it is recorded.
     """
 
-    def __init__(self, monitor: ModuleType | Any) -> None:
+    def __init__(self, monitor: ModuleType | Any, into: Registry = registry.default) -> None:
         self._class: Any = getattr(monitor, "_WaitCounter", None)
         self._keys: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         if self._class is None:
@@ -45,7 +47,7 @@ class WaitCounters:
         def measuring(counter: Any) -> Any:
             key = keys.get(counter)
             tracker = guard(counter)
-            return tracker if key is None else _Wait(key, tracker)
+            return tracker if key is None else _Wait(key, tracker, into)
 
         self._class.__init__ = remembering
         self._class.guard = measuring
@@ -61,10 +63,10 @@ class WaitCounters:
 class _Wait:
     """torch's own context manager, and a clock."""
 
-    __slots__ = ("_key", "_since", "_tracker")
+    __slots__ = ("_into", "_key", "_since", "_tracker")
 
-    def __init__(self, key: str, tracker: Any) -> None:
-        self._key = key
+    def __init__(self, key: str, tracker: Any, into: Registry) -> None:
+        self._key, self._into = key, into
         self._tracker = tracker
         self._since: float | None = None
 
@@ -76,12 +78,8 @@ class _Wait:
     def __exit__(self, *error: object) -> Any:
         since, self._since = self._since, None
         if since is not None:
-            _record(self._key, time.perf_counter() - since)
+            try:
+                waited(self._key, time.perf_counter() - since, self._into)
+            except Exception:  # noqa: BLE001 - the border to torch's own code
+                self._into.count_error("torch.wait.duration")
         return self._tracker.__exit__(*error)
-
-
-def _record(key: str, seconds: float) -> None:
-    try:
-        waited(key, seconds)
-    except Exception:  # noqa: BLE001 - the border to torch's own code
-        registry.default.count_error("torch.wait.duration")

@@ -7,19 +7,21 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tachograph import registry
+
+if TYPE_CHECKING:  # loading it takes 10 ms, and its classes do nothing
+    from importlib.abc import Loader
 
 _log = logging.getLogger("tachograph")
 
 Callback = Callable[[ModuleType], object]
 
 
-class ImportHook(MetaPathFinder):
+class ImportHook:
     """Calls back once with a module, right after it was imported; at once where it has been already.
 
     What the callback raises is counted and said: it breaks no import.
@@ -67,7 +69,7 @@ class ImportHook(MetaPathFinder):
             sys.meta_path.remove(self)
 
 
-class ImportWatch(MetaPathFinder):
+class ImportWatch:
     """Calls back with every module that one asks for, right after it was imported; at once with those that are there.
 
     A module that is imported again (``importlib.reload``) is told again. What the callback raises is counted and said:
@@ -118,7 +120,7 @@ def _call(callback: Callback, module: ModuleType) -> None:
 
 
 def _found(
-    hook: MetaPathFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None, tell: Callback
+    hook: ImportHook | ImportWatch, fullname: str, path: Sequence[str] | None, target: ModuleType | None, tell: Callback
 ) -> ModuleSpec | None:
     """Return what the finders behind the hook know: those before it were asked, and two hooks never ask each other."""
     finders = list(sys.meta_path)
@@ -129,12 +131,12 @@ def _found(
         spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
         if spec is not None:
             if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                spec.loader = _TellingLoader(spec.loader, tell)
+                spec.loader = cast("Loader", _TellingLoader(spec.loader, tell))
             return spec
     return None
 
 
-class _TellingLoader(Loader):
+class _TellingLoader:
     """Loads as the module's own loader does, and tells when it has; the module keeps no trace of it."""
 
     def __init__(self, loader: Loader, tell: Callback) -> None:
