@@ -19,82 +19,29 @@ from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, Observa
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     InMemoryMetricReader,
-    MetricExporter,
-    MetricExportResult,
-    MetricsData,
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
+from metric_programs import Collector, OtherReader, Program, dropped, series
 from tachograph.joined import Joined
 from tachograph.registry import Registry
 
-Series = dict[tuple[Any, ...], Any]
 
-
-class Clock:
-    """A clock that is set by hand, in seconds."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
-class Program:
-    """A program with OpenTelemetry of its own, and a registry."""
-
-    def __init__(self, **provider: Any) -> None:
-        self.reader = InMemoryMetricReader()
-        self.provider = MeterProvider([self.reader], shutdown_on_exit=False, **provider)
-        self.registry = Registry(enabled=True)
-        self.clock = Clock()
-        self._joined: list[Joined] = []
-
-    def join(self) -> Joined:
-        """Publish the registry through the program's provider."""
-        joined = Joined(self.provider, self.registry, clock=self.clock, pace=lambda: None)
-        self._joined.append(joined)
-        return joined
-
-    def collected(self) -> Series:
-        """Return what the program's own reader collects now."""
-        return series(self.reader.get_metrics_data())
-
-    def end(self) -> None:
-        """Leave, and shut the provider down."""
-        for joined in self._joined:
-            joined.close()
-        self.provider.shutdown()
-
-
-def series(data: MetricsData | None) -> Series:
-    """Return every point by (scope, name, attributes...)."""
-    found: Series = {}
-    for resource in data.resource_metrics if data else []:
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                for point in metric.data.data_points:
-                    key = (scope.scope.name, metric.name, *sorted((point.attributes or {}).items()))
-                    assert key not in found, f"{key} is there twice"
-                    found[key] = point
-    return found
-
-
-@pytest.fixture
-def program() -> Iterator[Program]:
-    """Return a program that ends with the test."""
-    made = Program()
+@pytest.fixture(params=[InMemoryMetricReader, OtherReader])
+def program(request: pytest.FixtureRequest) -> Iterator[Program]:
+    """Return a program that ends with the test, and whose reader is fed, or replayed into."""
+    made = Program(request.param())
     yield made
     made.end()
 
 
-def dropped(points: Series, reason: str) -> int:
-    """Return how many values were counted as not replayed, for this reason."""
-    point = points.get(("tachograph", "tachograph.dropped", ("destination", "sdk"), ("reason", reason)))
-    return point.value if point is not None else 0
+@pytest.fixture
+def replayed() -> Iterator[Program]:
+    """Return a program whose reader is replayed into."""
+    made = Program(OtherReader())
+    yield made
+    made.end()
 
 
 def test_gauges_and_counters_arrive_exactly(program: Program) -> None:
@@ -176,20 +123,20 @@ def test_profiled_functions_arrive_as_both_instruments(program: Program) -> None
         assert points["train", "function.calls", name, ("error.type", error), ("outcome", "failure")].value == 1
 
 
-def test_ten_thousand_values_a_second_are_limited_and_add_up(program: Program) -> None:
+def test_ten_thousand_values_a_second_are_limited_and_add_up(replayed: Program) -> None:
     """At most 2,000 values a second are replayed; the exact count and sum stand beside, and the rest is counted."""
-    fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    fetch = replayed.registry.group("train").instrument("fetch_seconds")
+    joined = replayed.join()
     recorded = 0
     for _second in range(5):
         for value in range(10_000):
             fetch.record(value)
             recorded += 1
             if value % 2_500 == 0:
-                program.registry.collect()
-        program.clock.now += 1
+                replayed.registry.collect()
+        replayed.clock.now += 1
         joined.refresh()
-    points = program.collected()
+    points = replayed.collected()
     replayed = points["train", "fetch"].count
     assert 10_000 <= replayed <= 12_000
     assert replayed + dropped(points, "replay_rate") == recorded
@@ -213,32 +160,32 @@ def test_a_metric_that_is_new_arrives_whole(program: Program) -> None:
     assert ("train", "fetch.count") not in points
 
 
-def test_what_was_folded_before_joining_is_no_invention(program: Program) -> None:
+def test_what_was_folded_before_joining_is_no_invention(replayed: Program) -> None:
     """What was folded before is in the exact count and sum, and counted as not replayed: no value is made up."""
-    fetch = program.registry.group("train").instrument("fetch_seconds")
+    fetch = replayed.registry.group("train").instrument("fetch_seconds")
     for _ in range(30):
         fetch.record(0.3)
-    program.registry.collect()
+    replayed.registry.collect()
     fetch.record(0.5)
-    program.join().refresh()
-    points = program.collected()
+    replayed.join().refresh()
+    points = replayed.collected()
     assert (points["train", "fetch"].count, points["train", "fetch"].sum) == (1, 0.5)
     assert dropped(points, "replay_late") == 30
     assert points["train", "fetch.count"].value == 31
     assert points["train", "fetch.sum"].value == pytest.approx(9.5, rel=1e-12)
 
 
-def test_negative_values_are_counted_not_lost_silently(program: Program) -> None:
+def test_negative_values_are_counted_not_lost_silently(replayed: Program) -> None:
     """Their histograms take nothing below zero: it is counted, and the exact count and (signed) sum hold it."""
-    change = program.registry.group("train").declare(
+    change = replayed.registry.group("train").declare(
         "change", kind="histogram", unit="", description="", boundaries=[0]
     )
-    joined = program.join()
+    joined = replayed.join()
     for value in (1, -3, 2):
         change.record(value)
     joined.refresh()
     joined.refresh()
-    points = program.collected()
+    points = replayed.collected()
     assert points["train", "change"].count == 2
     assert dropped(points, "replay_negative") == 1
     assert points["train", "change.count"].value == 3
@@ -290,35 +237,12 @@ def test_their_instruments_of_the_same_name_are_left_alone(program: Program) -> 
     assert (points["train", "loss"].value, points["train", "loss_2"].value) == (1, 2)
 
 
-class Collector(MetricExporter):
-    """An exporter that keeps what it was given."""
-
-    def __init__(self, **preferred: Any) -> None:
-        super().__init__(**preferred)
-        self.received: list[Series] = []
-
-    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        """Keep it."""
-        del timeout_millis, kwargs
-        self.received.append(series(metrics_data))
-        return MetricExportResult.SUCCESS
-
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Return True: nothing waits."""
-        del timeout_millis
-        return True
-
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """End."""
-        del timeout_millis, kwargs
-
-
 def test_their_views_temporality_interval_and_exporter_apply() -> None:
     """The provider, its reader and the interval stay theirs; their views and their temporality shape our metrics."""
     delta = AggregationTemporality.DELTA
     collector = Collector(preferred_temporality={Histogram: delta, ObservableCounter: delta, Counter: delta})
     reader = PeriodicExportingMetricReader(collector, export_interval_millis=3_600_000)
-    views = [View(instrument_name="fetch", aggregation=ExplicitBucketHistogramAggregation((1.0, 2.0)))]
+    views = [View(instrument_name="fetch", aggregation=ExplicitBucketHistogramAggregation((1.0, 2.5)))]
     provider = MeterProvider([reader], views=views, shutdown_on_exit=False)
     before = dict(vars(reader)), provider._metric_readers
     registry = Registry(enabled=True)
@@ -335,46 +259,46 @@ def test_their_views_temporality_interval_and_exporter_apply() -> None:
     assert [found["train", "fetch"].count for found in collector.received] == [2, 2, 2]
     assert [found["train", "done.success"].value for found in collector.received] == [1, 2, 3]
     assert collector.received[0]["train", "fetch"].bucket_counts == (0, 2, 0)
-    assert (dict(vars(reader)), provider._metric_readers) == before
     joined.close()
+    assert (dict(vars(reader)), provider._metric_readers) == before
     provider.shutdown()
 
 
-def test_nothing_leaves_after_closing_and_all_of_it_after_joining_again(program: Program) -> None:
+def test_nothing_leaves_after_closing_and_all_of_it_after_joining_again(replayed: Program) -> None:
     """A closed join yields nothing and taps nothing; the next one takes its instruments over, and nothing doubles."""
-    group = program.registry.group("train")
+    group = replayed.registry.group("train")
     fetch, done = group.instrument("fetch_seconds"), group.instrument("done.success")
-    first = program.join()
+    first = replayed.join()
     fetch.record(1)
     done.record(1)
     first.refresh()
     first.close()
-    assert list(program.collected()) == [("train", "fetch")], "their own histogram keeps what it has"
+    assert list(replayed.collected()) == [("train", "fetch")], "their own histogram keeps what it has"
     fetch.record(2)
     done.record(1)
     first.refresh()
-    program.registry.collect()
-    program.join().refresh()
+    replayed.registry.collect()
+    replayed.join().refresh()
     fetch.record(4)
-    points = program.collected()
+    points = replayed.collected()
     assert points["train", "done.success"].value == 2
     assert points["train", "fetch"].sum == 5
     assert dropped(points, "replay_late") == 1
     assert (points["train", "fetch.count"].value, points["train", "fetch.sum"].value) == (3, 7)
 
 
-def test_draining_replays_what_is_left_whatever_the_rate(program: Program) -> None:
+def test_draining_replays_what_is_left_whatever_the_rate(replayed: Program) -> None:
     """At the end nothing is held back by the rate limit; a deadline that has passed is kept, and the rest counted."""
-    fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    fetch = replayed.registry.group("train").instrument("fetch_seconds")
+    joined = replayed.join()
     for _ in range(9_000):
         fetch.record(1)
     assert joined.drain(10.0)
-    assert program.collected()["train", "fetch"].count == 9_000
+    assert replayed.collected()["train", "fetch"].count == 9_000
     for _ in range(3_000):
         fetch.record(1)
     assert not joined.drain(0.0)
-    points = program.collected()
+    points = replayed.collected()
     assert points["train", "fetch"].count + dropped(points, "replay_rate") == 12_000
     assert points["train", "fetch.count"].value == 12_000
 
@@ -391,7 +315,7 @@ def test_draining_replays_what_is_left_whatever_the_rate(program: Program) -> No
 )
 def test_every_value_is_replayed_or_counted(steps: list[tuple[str, int]]) -> None:
     """Whatever is recorded, folded, collected, joined and left in any order: replayed + counted = recorded."""
-    program = Program()
+    program = Program(OtherReader())
     fetch = program.registry.group("train").instrument("fetch_seconds")
     joined = program.join()
     recorded = 0
@@ -430,12 +354,10 @@ def test_every_value_is_replayed_or_counted(steps: list[tuple[str, int]]) -> Non
     program.end()
 
 
-def test_threads_that_record_and_collect_at_once_lose_nothing() -> None:
+def test_threads_that_record_and_collect_at_once_lose_nothing(program: Program) -> None:
     """Four threads record while two readers collect and we refresh: every value arrives once."""
     second = InMemoryMetricReader()
-    program = Program()
     program.provider.add_metric_reader(second)
-    program.clock = Clock()
     group = program.registry.group("train")
     joined = program.join()
     stop = threading.Event()
@@ -464,7 +386,6 @@ def test_threads_that_record_and_collect_at_once_lose_nothing() -> None:
         lost = sum(dropped(points, reason) for reason in ("replay_rate", "replay_late"))
         assert points["train", "fetch"].count + lost == 12_000
         assert points["train", "done.success"].value == 12_000
-    program.end()
 
 
 def test_a_provider_that_is_gone_takes_what_we_made_with_it() -> None:

@@ -15,7 +15,6 @@ from tachograph.values import Number
 
 @dataclass(slots=True)
 class _Seen:
-    start_unix_nano: int
     time_unix_nano: int
     state: Number | Spread
 
@@ -39,14 +38,15 @@ class Deltas:
         The minimum and maximum of the interval are known only where they are those of the whole time, too; else they
         are NaN.
         """
-        key = (metric.scope, metric.name, metric.unit, metric.kind, identity(point.attributes))
+        # The start, too: two sources of one metric may have a series of the same attributes.
+        key = (metric.scope, metric.name, metric.unit, metric.kind, identity(point.attributes), point.start_unix_nano)
         before = self._seen.get(key)
         found: NumberPoint | HistogramPoint | None = point
-        if before is not None and before.start_unix_nano == point.start_unix_nano:
+        if before is not None:
             found = _difference(point, before)
         if found is not None:
             state = point.value if isinstance(point, NumberPoint) else point.spread
-            self._seen[key] = _Seen(point.start_unix_nano, now, state)
+            self._seen[key] = _Seen(now, state)
         return found
 
     def forget(self) -> None:

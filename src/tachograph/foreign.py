@@ -7,6 +7,7 @@ by whoever joins it next.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry.context import Context
 from opentelemetry.metrics import (
     CallbackOptions,
+    Histogram,
     Meter,
     MeterProvider,
     Observation,
@@ -53,12 +55,26 @@ class Observable:
         return read() if read is not None and switch.on else []
 
 
+class ForeignHistogram(NamedTuple):
+    """A synchronous histogram: views are matched with ``instrument``, ``record`` takes a value that is replayed."""
+
+    instrument: Histogram
+    record: Record
+
+
 class ForeignInstruments:
-    """The instruments that we have created in one provider."""
+    """The instruments that we have created in one provider.
+
+    Attributes:
+        replayed: distributions are replayed, for good: those histograms keep what they have.
+        unreplayed: how many values each series had that could not be replayed, as far as that is counted.
+    """
 
     def __init__(self) -> None:
+        self.replayed = False
+        self.unreplayed: Counter[tuple[Metric, tuple[object, ...]]] = Counter()
         self.observables: dict[tuple[Metric, str], Observable] = {}
-        self.histograms: dict[Metric, Record] = {}
+        self.histograms: dict[Metric, ForeignHistogram] = {}
         self.replays: dict[Metric, Replay] = {}
         self.failed: set[tuple[Metric, str]] = set()
         self._meters: dict[str, Meter] = {}
@@ -92,17 +108,23 @@ class ForeignInstruments:
         if metric in self.histograms or (metric, "") in self.failed:
             return
         self.failed.add((metric, ""))
-        histogram = self._meter(provider, metric.scope).create_histogram(
-            self._free_name(metric, ""),
-            _legal_unit(metric.unit),
-            description,
-            explicit_bucket_boundaries_advisory=boundaries,
-        )
+        meter = self._meter(provider, metric.scope)
+        # What the program itself has created in a meter of this name comes back, too, and stays its own.
+        theirs = {id(made) for made in list(getattr(meter, "_instrument_id_instrument", {}).values())}
+        made: Histogram | None = None
+        while made is None or id(made) in theirs:
+            made = meter.create_histogram(
+                self._free_name(metric, ""),
+                _legal_unit(metric.unit),
+                description,
+                explicit_bucket_boundaries_advisory=boundaries,
+            )
+        histogram = made
 
         def record(value: Number, attributes: Mapping[str, Any]) -> None:
             histogram.record(value, attributes, NO_SPAN)
 
-        self.histograms[metric] = record
+        self.histograms[metric] = ForeignHistogram(histogram, record)
         self.failed.discard((metric, ""))
 
     def _meter(self, provider: MeterProvider, scope: str) -> Meter:

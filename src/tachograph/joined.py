@@ -1,10 +1,17 @@
 """Joining a MeterProvider that the program has set up itself: its views, readers, intervals and exporters apply.
 
-Gauges and counters are observable instruments that read the registry and never reset it. The values of a distribution
-are replayed, one by one, into a synchronous histogram. Where not every value can be (more than 2,000 a second, folded
-before we joined, negative), no value is invented: the exact ``<name>.count`` and ``<name>.sum`` are published beside
-the histogram, and what it lacks is counted as ``tachograph.dropped`` (``destination="sdk"``). The sum of a series that
-holds negative values may fall, so it is ``<name>.signed.sum``, an up-down counter.
+Gauges and counters are observable instruments that read the registry and never reset it. Distributions, a ``Stat``'s
+among them, are fed to the provider's readers: they join each collection, exact at any rate, in the reader's temporality
+(:mod:`tachograph.fed_readers`). So their count, sum and buckets are those of our own ways out: negative values are in
+them, hence the minimum and the sum may be below zero; the extremes of a delta are left out where they are not known.
+For that the callable that a reader calls for its points is ours until :meth:`Joined.close`; nothing else is changed.
+
+Where the provider, or one of its readers, is of a make that is not known, all readers are replayed into instead, from
+then on and for good: the values of a distribution go, one by one, into a synchronous histogram. Where not every value
+can be (more than 2,000 a second, folded before we joined, negative, added up by a ``Stat``), no value is invented: the
+exact ``<name>.count`` and ``<name>.sum`` are published beside the histogram, and what it lacks is counted as
+``tachograph.dropped`` (``destination="sdk"``). The sum of a series that holds negative values may fall, so it is
+``<name>.signed.sum``, an up-down counter.
 
 What the SDK does not take: a gauge that is NaN or infinite has no point in that collection (``tachograph.nonfinite``
 says so); upper case becomes lower case; other illegal characters of a name become ``_``.
@@ -16,22 +23,26 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
 
 from tachograph.accumulators import Distribution
+from tachograph.fed_readers import NOTHING_READ, FedReaders, Reading
 from tachograph.foreign import NO_SPAN, Metric, instruments_in
 from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.pace import Pace
-from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
+from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
+from tachograph.reader_seam import late_readers_of, readers_of
 from tachograph.registry import Registry
-from tachograph.replay import Replay, Source
+from tachograph.replay import RATE, Replay, Source
 from tachograph.switch import switch
 from tachograph.values import Number, as_float, fits_int64, is_finite
 
 _BUSY_WAIT = 2.0
+_UNREAD_AFTER = 10.0  # seconds without any reader, after which that is said
 
 _log = logging.getLogger("tachograph")
 
@@ -81,12 +92,18 @@ class Joined:
         self._clock = clock
         self._pace = Pace() if pace is None else pace
         self._theirs = instruments_in(provider)
-        self._points: dict[Metric, Sequence[NumberPoint | HistogramPoint]] = {}
-        self._creating, self._draining = threading.Lock(), threading.Lock()
-        self._closed = self._said = False
+        self._fed = FedReaders(
+            provider, self._theirs, read=self._reading_since, guard=self._kept_away, unable=self._say_once
+        )
+        self._reading = NOTHING_READ
+        self._free_locks()
+        self._closed = self._failed = False
+        self._said: set[str] = set()
+        self._joined_at = clock()
         self._new: dict[int, Source] = {}
         self._unknown: set[int] = set()
-        switch.made = self._tap
+        if self._theirs.replayed:
+            switch.made = self._tap
         # Created first, hence called first in every collection: it brings the registry up to date for all others.
         own = registry.group(OWN_GROUP).own(DROPPED)
         self._first = Metric(OWN_GROUP, own.name, own.unit, own.kind)
@@ -94,15 +111,19 @@ class Joined:
             self._observe(self._first, "", own.description)
         self.refresh()
 
+    def _free_locks(self) -> None:
+        self._creating, self._draining = threading.Lock(), threading.Lock()
+        self._collecting, self._switching = threading.Lock(), threading.Lock()
+
     def refresh(self) -> None:
-        """Create the instruments of what is new, and replay what has come; never call it inside a callback."""
+        """Create what is new, find new readers, and replay what has come; never call it inside a callback."""
         self._refresh(None)
 
     def drain(self, timeout: float) -> bool:
         """Replay everything that is left, for ``timeout`` seconds at most, whatever the rate.
 
         Returns:
-            Whether all of it was replayed; what was not is counted.
+            Whether all of it was replayed, or is fed to the next collection; what was not is counted.
         """
         return self._refresh(self._clock() + timeout)
 
@@ -115,11 +136,14 @@ class Joined:
         force_flush = getattr(self._provider, "force_flush", None)
         if force_flush is None:
             return False
+        late = [] if self._theirs.replayed else late_readers_of(self._provider)
+        flushes = [force_flush, *(reader.force_flush for reader in late)]
         done: list[bool] = []
 
         def flush() -> None:
-            with self._kept_away():
-                done.append(force_flush(timeout_millis=max(timeout, 0.001) * 1000) is not False)
+            for force_flush in flushes:
+                with self._kept_away():
+                    done.append(force_flush(timeout_millis=max(timeout, 0.001) * 1000) is not False)
 
         thread = threading.Thread(target=flush, name="tachograph flush", daemon=True)
         try:
@@ -127,11 +151,12 @@ class Joined:
         except RuntimeError:
             return False
         thread.join(timeout)
-        return done == [True]
+        return len(done) == len(flushes) and all(done)
 
     def close(self) -> None:
-        """Leave the provider: the instruments stay in it, and yield nothing; the taps are taken off."""
+        """Leave the provider: the instruments stay in it, and yield nothing; readers and taps are as they were."""
         self._closed = True
+        self._fed.detach()
         if switch.made == self._tap:
             switch.made = None
         for observable in list(self._theirs.observables.values()):
@@ -140,12 +165,14 @@ class Joined:
             replay.leave()
         for source in list(self._new.values()):
             source.leave()
-        self._new, self._points = {}, {}
+        self._new, self._reading = {}, NOTHING_READ
 
     def reset_in_child(self) -> None:
         """Forget what the parent process recorded, after a fork; its locks may be held by threads that are gone."""
-        self._creating, self._draining = threading.Lock(), threading.Lock()
-        self._new, self._points = {}, {}
+        self._free_locks()
+        self._new, self._reading = {}, NOTHING_READ
+        self._fed.forget()
+        self._theirs.unreplayed.clear()
         for replay in self._theirs.replays.values():
             replay.forget()
 
@@ -155,8 +182,8 @@ class Joined:
             yield
         except Exception:  # noqa: BLE001 - the border to their provider, exporters and callbacks
             self._registry.count_error("joined")
-            if not self._said:
-                self._said = True
+            if not self._failed:
+                self._failed = True
                 _log.warning(
                     "publishing through the program's MeterProvider failed (further ones are counted)", exc_info=True
                 )
@@ -166,25 +193,73 @@ class Joined:
             return False
         lost = 0
         try:
-            self._watch()
+            feeds = self._feeds()
+            self._look_for_readers(at_once=deadline is not None)
+            if not feeds:
+                self._watch()
             found = self._read()
             for metric, points in found.items():
                 with self._kept_away():
                     self._create(metric, points)
-            with self._kept_away():
-                lost = self._drain(deadline)
-            for metric, replay in list(self._theirs.replays.items()):
-                if replay.exact and metric in found:
+            if not feeds:
+                with self._kept_away():
+                    lost = self._drain(deadline)
+                for metric, points in found.items():
                     with self._kept_away():
-                        self._observe_exactly(metric, found[metric])
+                        self._complete(metric, points)
         finally:
             self._creating.release()
         return not lost
 
+    def _feeds(self) -> bool:
+        """Tell whether distributions are fed. From the first reader on that cannot be, all are replayed, for good."""
+        if not self._theirs.replayed and not self._fed.attach():
+            with self._switching:
+                if not self._theirs.replayed and not self._closed:
+                    self._go_over()
+        return not self._theirs.replayed
+
+    def _go_over(self) -> None:
+        """Replay from now on, but for what every reader has been fed."""
+        switch.made = self._tap
+        arrived = self._fed.detach()
+        fed = bool(arrived)
+        for metric, attributes, distribution in _distributions(self._registry):
+            series = metric, identity(attributes)
+            count = min(arrived[series], distribution.spread().count)
+            arrived[series] -= count
+            replay = self._theirs.replays.setdefault(metric, Replay(self._clock))
+            replay.watch(distribution, attributes, self._new.pop(id(distribution), None), arrived=count)
+            replay.exact = replay.exact or count > 0
+        self._theirs.unreplayed.update(+arrived)
+        self._theirs.replayed = True
+        self._say_once(
+            f"{self._fed.unknown} is no provider or reader of OpenTelemetry's SDK as it is known: distributions are "
+            f"replayed into the program's MeterProvider, value by value, up to {RATE} a second",
+            logging.WARNING if fed else logging.INFO,
+        )
+
+    def _look_for_readers(self, *, at_once: bool) -> None:
+        """Say where the provider has no reader: nothing leaves through it."""
+        if self._theirs.replayed or readers_of(self._provider):
+            return
+        if (at_once or self._clock() - self._joined_at >= _UNREAD_AFTER) and self._say_once(
+            "the program's MeterProvider has no reader: nothing that is recorded leaves through it"
+        ):
+            self._registry.count_error("joined")
+
+    def _say_once(self, what: str, level: int = logging.WARNING) -> bool:
+        if what in self._said:
+            return False
+        self._said.add(what)
+        _log.log(level, "%s", what)
+        return True
+
     def _collect(self) -> None:
         """Bring everything up to date at the start of a collection of theirs, in the thread that collects."""
-        self._watch()
-        self._drain(None)
+        if not self._feeds():
+            self._watch()
+            self._drain(None)
         self._read()
 
     def _tap(self, distribution: Distribution) -> None:
@@ -205,14 +280,36 @@ class Joined:
                 source.leave()
         self._unknown = unknown
 
-    def _read(self) -> dict[Metric, MetricPoints]:
-        found: dict[Metric, MetricPoints] = {}
-        for points in self._registry.collect(self._pace):
-            metric = Metric(points.scope, points.name, points.unit, points.kind)
-            earlier = found.get(metric)
-            found[metric] = points if earlier is None else points._replace(points=[*earlier.points, *points.points])
-        self._points = {metric: points.points for metric, points in found.items()}
+    def _read(self) -> Mapping[Metric, MetricPoints]:
+        """Read the registry, one thread at a time: what is read later must not hold less."""
+        if not self._collecting.acquire(timeout=_BUSY_WAIT):
+            return self._reading.metrics
+        try:
+            begun = time.monotonic()
+            found: dict[Metric, MetricPoints] = {}
+            for points in self._registry.collect(self._pace):
+                metric = Metric(points.scope, points.name, points.unit, points.kind)
+                earlier = found.get(metric)
+                found[metric] = points if earlier is None else points._replace(points=[*earlier.points, *points.points])
+            self._reading = Reading(found, begun, time.time_ns())
+        finally:
+            self._collecting.release()
         return found
+
+    def _reading_since(self, begun: float) -> Reading:
+        """Return a reading for a collection that has begun then, each distribution of it with its instrument."""
+        if self._reading.begun < begun:  # our first observable has not been called
+            self._read()
+        reading = self._reading
+        new = [metric for metric, _ in reading.histograms() if metric not in self._theirs.histograms]
+        if new and self._creating.acquire(timeout=_BUSY_WAIT):
+            try:
+                for metric in new:
+                    with self._kept_away():
+                        self._create(metric, reading.metrics[metric])
+            finally:
+                self._creating.release()
+        return reading
 
     def _drain(self, deadline: float | None) -> int:
         """Replay what has come; return how many values could have been replayed, and were not."""
@@ -221,9 +318,9 @@ class Joined:
             return lost
         try:
             for metric, replay in list(self._theirs.replays.items()):
-                record = self._theirs.histograms.get(metric)
-                if record is not None:
-                    missing = replay.drain(record, self._pace, deadline)
+                histogram = self._theirs.histograms.get(metric)
+                if histogram is not None:
+                    missing = replay.drain(histogram.record, self._pace, deadline)
                     lost += missing["replay_rate"]
                     for reason, count in missing.items():
                         if count:
@@ -239,11 +336,30 @@ class Joined:
         else:
             self._observe(metric, "", points.description)
 
-    def _observe_exactly(self, metric: Metric, points: MetricPoints) -> None:
+    def _complete(self, metric: Metric, points: MetricPoints) -> None:
+        """Publish the exact count and sum of a distribution beside the histogram where that lacks values."""
+        if metric.kind != "histogram":
+            return
+        replay = self._theirs.replays.get(metric)
+        histograms = [point for point in points.points if isinstance(point, HistogramPoint)]
+        if replay is None:
+            self._count_unreplayed(metric, histograms)
+        elif not replay.exact:
+            return
         self._observe(metric, ".count", points.description)
         self._observe(metric, ".sum", points.description)
-        if any(isinstance(point, HistogramPoint) and point.spread.minimum < 0 for point in points.points):
+        if any(point.spread.minimum < 0 for point in histograms):
             self._observe(metric, ".signed.sum", points.description)
+
+    def _count_unreplayed(self, metric: Metric, points: Sequence[HistogramPoint]) -> None:
+        """Count the values that came added up, as a ``Stat``'s do: there is none to be replayed."""
+        counts: Counter[tuple[Metric, tuple[object, ...]]] = Counter()
+        for point in points:
+            counts[metric, identity(point.attributes)] += point.spread.count
+        new = counts - self._theirs.unreplayed
+        self._theirs.unreplayed |= counts
+        if new:
+            self._registry.count_dropped("replay_aggregated", "sdk", new.total())
 
     def _observe(self, metric: Metric, suffix: str, description: str) -> None:
         self._theirs.observe(self._provider, metric, suffix, description)
@@ -256,9 +372,10 @@ class Joined:
             with self._kept_away():
                 if metric == self._first:
                     self._collect()
+                points = self._reading.metrics.get(metric)
                 return [
                     Observation(value, dict(point.attributes), NO_SPAN)
-                    for point in self._points.get(metric, ())
+                    for point in (points.points if points is not None else ())
                     if (value := _observed(point, suffix)) is not None
                 ]
             return []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tachograph.accumulators import Distribution
 from tachograph.naming import Kind
-from tachograph.spread import Exemplar, Spread, Total
+from tachograph.spread import Exemplar, Spread
 from tachograph.values import Number, fits_int64
 
 AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
@@ -108,16 +108,7 @@ def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> Hi
             spread, start, boundaries = found, part.start_unix_nano, part.boundaries
             continue
         start = min(start, part.start_unix_nano)
-        spread = Spread(
-            spread.count + found.count,
-            Total(spread.total.integers + found.total.integers, spread.total.floats, spread.total.lost)
-            .plus(found.total.floats)
-            .plus(found.total.lost),
-            min(spread.minimum, found.minimum),
-            max(spread.maximum, found.maximum),
-            tuple(map(int.__add__, spread.at_most, found.at_most)),
-            spread.nonfinite + found.nonfinite,
-        )
+        spread = spread.plus(found)
     if spread is None:
         return None
     return HistogramPoint(attributes, spread, boundaries, start, tuple(exemplars[key] for key in sorted(exemplars)))

@@ -20,7 +20,10 @@ from tachograph.registry import Registry
 from tachograph.values import Number, as_float, fits_int64
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import Metric, MetricExporter, MetricsData
+    from opentelemetry.sdk.metrics import Exemplar
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, MetricExporter, MetricsData
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 _PACE_EVERY = 64
 _POINT_BYTES = 512
@@ -82,28 +85,35 @@ def _metric(metric: MetricPoints, now: int, *, is_delta: bool) -> Metric:
 
 def _point(point: NumberPoint | HistogramPoint, now: int) -> Any:
     from opentelemetry.sdk.metrics import Exemplar
-    from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
+    from opentelemetry.sdk.metrics.export import NumberDataPoint
 
-    attributes = dict(point.attributes)
     if isinstance(point, NumberPoint):
-        return NumberDataPoint(attributes, point.start_unix_nano, now, _encodable(point.value))
+        return NumberDataPoint(dict(point.attributes), point.start_unix_nano, now, encodable_number(point.value))
+    exemplars = [Exemplar({}, seen.value, seen.time_unix_nano, seen.span_id, seen.trace_id) for seen in point.exemplars]
+    return histogram_data_point(point, now, exemplars)
+
+
+def histogram_data_point(point: HistogramPoint, now: int, exemplars: Sequence[Exemplar]) -> HistogramDataPoint:
+    """Return one series of a histogram as the SDK's class; an extreme that is not known is None."""
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint
+
     spread = point.spread
     at_most = (0, *spread.at_most, spread.count)
     return HistogramDataPoint(
-        attributes,
+        dict(point.attributes),
         point.start_unix_nano,
         now,
         spread.count,
-        _encodable(spread.total.value()),
-        [upper - lower for lower, upper in pairwise(at_most)],
+        encodable_number(spread.total.value()),
+        tuple([upper - lower for lower, upper in pairwise(at_most)]),
         point.boundaries,
         _known(spread.minimum),
         _known(spread.maximum),
-        [Exemplar({}, seen.value, seen.time_unix_nano, seen.span_id, seen.trace_id) for seen in point.exemplars],
+        exemplars,
     )
 
 
-def _encodable(value: Number) -> Number:
+def encodable_number(value: Number) -> Number:
     """Return what OTLP can carry: an integer beyond 64 bits would lose the whole batch of whoever encodes it."""
     return value if fits_int64(value) else as_float(value)
 
@@ -111,6 +121,26 @@ def _encodable(value: Number) -> Number:
 def _known(extreme: float) -> Any:
     """Return an extreme, or None where it is not known: OTLP leaves it out then, though the SDK's class says float."""
     return extreme if extreme - extreme == 0 else None
+
+
+def into_scopes(
+    data: MetricsData | None, resource: Resource, scopes: Mapping[InstrumentationScope, Sequence[Metric]]
+) -> MetricsData:
+    """Return ``data`` with further metrics of this resource; those of a scope that is there come under it."""
+    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+
+    resources = list(data.resource_metrics) if data is not None else []
+    place = next((index for index, found in enumerate(resources) if found.resource == resource), len(resources))
+    if place == len(resources):
+        resources.append(ResourceMetrics(resource, [], resource.schema_url))
+    left = dict(scopes)
+    merged = [
+        ScopeMetrics(found.scope, [*found.metrics, *left.pop(found.scope, ())], found.schema_url)
+        for found in resources[place].scope_metrics
+    ]
+    merged += [ScopeMetrics(scope, list(metrics), scope.schema_url or "") for scope, metrics in left.items()]
+    resources[place] = ResourceMetrics(resources[place].resource, merged, resources[place].schema_url)
+    return MetricsData(resources)
 
 
 def merge(ours: MetricsData, sdk: MetricsData | None) -> MetricsData:

@@ -91,16 +91,26 @@ class Replay:
         self._allowed = float(RATE)
         self._refilled = clock()
 
-    def watch(self, distribution: Distribution, attributes: Attributes, tapped: Source | None = None) -> None:
-        """Replay what ``distribution`` folds from now on, or since it was ``tapped``, with these attributes."""
+    def watch(
+        self, distribution: Distribution, attributes: Attributes, tapped: Source | None = None, *, arrived: int = 0
+    ) -> None:
+        """Replay what ``distribution`` folds from now on, or since it was ``tapped``, with these attributes.
+
+        Args:
+            distribution: whose values are replayed.
+            attributes: of its series.
+            tapped: the tap that it has already.
+            arrived: how many of its values have arrived by another way.
+        """
         source = self._sources.get(id(distribution))
         if source is None:
             source = self._sources.setdefault(id(distribution), tapped or Source(distribution))
             source.attributes = dict(attributes)
+            source.accounted = arrived
         if distribution.tap is not source.tap:
             source.settled = False
             if distribution.tap is None:  # new, or reset since
-                source.accounted = 0
+                source.accounted = arrived
             distribution.tap = source.tap
 
     def leave(self) -> None:

@@ -62,6 +62,21 @@ class Spread:
     at_most: tuple[int, ...]
     nonfinite: int
 
+    def plus(self, more: Spread) -> Spread:
+        """Return both in one; they have the same boundaries. An extreme that one of them does not know is NaN."""
+        no_low = math.isnan(self.minimum) or math.isnan(more.minimum)
+        no_high = math.isnan(self.maximum) or math.isnan(more.maximum)
+        return Spread(
+            self.count + more.count,
+            Total(self.total.integers + more.total.integers, self.total.floats, self.total.lost)
+            .plus(more.total.floats)
+            .plus(more.total.lost),
+            math.nan if no_low else min(self.minimum, more.minimum),
+            math.nan if no_high else max(self.maximum, more.maximum),
+            tuple(map(int.__add__, self.at_most, more.at_most)),
+            self.nonfinite + more.nonfinite,
+        )
+
 
 def no_values(boundaries: tuple[float, ...]) -> Spread:
     """Return what a distribution of these boundaries starts with."""

@@ -1,0 +1,200 @@
+"""The seam between a reader of OpenTelemetry's SDK and its provider: the private names that feeding relies on.
+
+They are looked up here and nowhere else, each time anew; where one of them is missing or is no longer what it was
+(1.43 to 1.45), the provider or the reader is unknown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import ExemplarFilter, Histogram
+    from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricReader, MetricsData
+    from opentelemetry.sdk.metrics.view import Aggregation
+    from opentelemetry.sdk.resources import Resource
+
+Collect = Callable[..., "MetricsData | None"]
+
+_SDK = "opentelemetry.sdk.metrics"
+_CRITERIA = ("instrument_type", "instrument_name", "instrument_unit", "meter_name", "meter_version", "meter_schema_url")
+
+
+class UnknownError(Exception):
+    """What a reader cannot be fed for: its message is the name of a class."""
+
+
+class View(NamedTuple):
+    """A view: which instruments it matches, and what it makes of them; None for what it leaves as it is.
+
+    Attributes:
+        criteria: as the program wrote them.
+    """
+
+    matches: Callable[[Any], bool]
+    name: str | None
+    description: str | None
+    keys: frozenset[str] | None
+    aggregation: Aggregation
+    limit: int | None
+    criteria: str
+
+
+class Preferences(NamedTuple):
+    """What a reader wants of a histogram."""
+
+    temporality: AggregationTemporality
+    aggregation: Aggregation
+    limit: int | None
+
+
+class Provider(NamedTuple):
+    """What a provider has for its readers.
+
+    Attributes:
+        collect: what each of them calls for its points.
+    """
+
+    collect: Collect
+    readers: list[MetricReader]
+    views: list[View]
+    resource: Resource
+    exemplar_filter: ExemplarFilter
+
+
+def provider_of(provider: object, ours: Callable[[MetricReader], object]) -> Provider:
+    """Return what a provider has.
+
+    Args:
+        provider: the program's own.
+        ours: returns what we may have put in a reader's place to collect.
+
+    Raises:
+        UnknownError: it, or one of its readers, is of another make.
+    """
+    metrics = sys.modules.get(_SDK)
+    if metrics is None or not isinstance(provider, metrics.MeterProvider):
+        raise UnknownError(type(provider).__name__)
+    from opentelemetry.sdk.resources import Resource
+
+    try:
+        consumer: Any = provider._measurement_consumer
+        config: Any = provider._sdk_config
+        found = Provider(
+            consumer.collect,
+            list(consumer._reader_storages),
+            [_view(view) for view in config.views],
+            config.resource,
+            config.exemplar_filter,
+        )
+        known = callable(found.collect) and callable(found.exemplar_filter.should_sample)
+    except (AttributeError, TypeError):
+        known = False
+    if not known or not isinstance(found.resource, Resource) or not isinstance(consumer._reader_storages, Mapping):
+        raise UnknownError(type(provider).__name__)
+    for reader in found.readers:
+        if not _is_known(reader, (None, found.collect, ours(reader))):
+            raise UnknownError(type(reader).__name__)
+    return found
+
+
+def _view(view: Any) -> View:
+    """Return a view's parts.
+
+    Raises:
+        AttributeError: it lacks one.
+        TypeError: one is of another type.
+    """
+    criteria = {name: getattr(view, f"_{name}", None) for name in _CRITERIA}
+    said = [
+        f"{name}={getattr(value, '__name__', value)!r:.100}" for name, value in criteria.items() if value is not None
+    ]
+    keys = view._attribute_keys
+    if not callable(view._match):
+        raise TypeError(type(view).__name__)
+    return View(
+        view._match,
+        view._name,
+        view._description,
+        None if keys is None else frozenset(keys),
+        view._aggregation,
+        getattr(view, "_aggregation_cardinality_limit", None),
+        ", ".join(said),
+    )
+
+
+def _is_known(reader: Any, callables: Sequence[object]) -> bool:
+    """Tell whether a reader collects as ``MetricReader`` does, and calls one of these for its points."""
+    from opentelemetry.sdk.metrics import Histogram
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    own = type(reader)
+    try:
+        return (
+            isinstance(reader, MetricReader)
+            and "collect" not in vars(reader)
+            and own.collect is MetricReader.collect
+            and own._set_collect_callback is MetricReader._set_collect_callback
+            and any(issubclass(made, Histogram) for made in reader._instrument_class_temporality)
+            and any(issubclass(made, Histogram) for made in reader._instrument_class_aggregation)
+            and any(reader._collect is known or reader._collect == known for known in callables)
+        )
+    except (AttributeError, TypeError):
+        return False
+
+
+def readers_of(provider: object) -> list[MetricReader]:
+    """Return the readers that a provider has now, as far as it shows them."""
+    return list(getattr(getattr(provider, "_measurement_consumer", None), "_reader_storages", ()))
+
+
+def late_readers_of(provider: object) -> list[MetricReader]:
+    """Return the periodic readers that the provider's ``force_flush`` does not reach: those added to it later."""
+    if _SDK not in sys.modules:
+        return []
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    reached = list(getattr(provider, "_metric_readers", ()))
+    periodic = [reader for reader in readers_of(provider) if isinstance(reader, PeriodicExportingMetricReader)]
+    return [reader for reader in periodic if reader not in reached]
+
+
+def preferences_of(reader: MetricReader, instrument: Histogram) -> Preferences:
+    """Return what a reader wants of this histogram."""
+    made: Any = type(instrument)
+    limits = getattr(reader, "_instrument_class_cardinality_limit", {})
+    return Preferences(
+        reader._instrument_class_temporality[made], reader._instrument_class_aggregation[made], limits.get(made)
+    )
+
+
+def collect_of(reader: MetricReader) -> Any:
+    """Return what a reader calls for its points; None while it has no provider."""
+    return getattr(reader, "_collect", None)
+
+
+def set_collect(reader: MetricReader, collect: Collect) -> None:
+    """Have a reader call this for its points."""
+    reader._set_collect_callback(collect)  # type: ignore[arg-type]  # the SDK passes other things than it declares
+
+
+def is_enabled(instrument: object) -> bool:
+    """Tell whether the SDK takes what this histogram measures: not where its meter is disabled."""
+    metrics = sys.modules.get(_SDK)
+    if metrics is None or not isinstance(instrument, metrics.Histogram):
+        return False
+    enabled = getattr(instrument, "_is_enabled", None)
+    return enabled is None or bool(enabled())
+
+
+def wanted_boundaries(aggregation: Aggregation) -> tuple[float, ...] | None:
+    """Return the boundaries that an explicit bucket aggregation asks for; None for those of the instrument."""
+    boundaries = getattr(aggregation, "_boundaries", None)
+    return None if boundaries is None else tuple(map(float, boundaries))
+
+
+def wants_extremes(aggregation: Aggregation) -> bool:
+    """Tell whether an aggregation asks for the minimum and the maximum."""
+    return getattr(aggregation, "_record_min_max", True) is not False
