@@ -8,6 +8,7 @@ collect. Only what is known is fed: a provider or a reader of another make has t
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -83,12 +84,14 @@ class Feed:
 
     Attributes:
         theirs: what the reader called before.
+        prepare: called before that, for what cannot be done inside of it: no callback may create an instrument.
         add: adds to what that returned; None while nobody feeds the reader.
         given: what the reader was fed last.
     """
 
     def __init__(self, theirs: Callable[..., MetricsData | None]) -> None:
         self.theirs = theirs
+        self.prepare: Callable[[], None] | None = None
         self.add: Callable[[Feed, MetricReader, MetricsData | None, float], MetricsData | None] | None = None
         self.forget()
 
@@ -101,10 +104,28 @@ class Feed:
 
     def __call__(self, reader: MetricReader, *args: Any, **more: Any) -> MetricsData | None:
         """Collect, as the reader asks."""
-        began = time.monotonic()
-        data = self.theirs(reader, *args, **more)
+        prepare, began = self.prepare, time.monotonic()
+        _under_way.began = began
+        try:
+            if prepare is not None and switch.on:
+                prepare()
+            data = self.theirs(reader, *args, **more)
+        finally:
+            _under_way.began = math.inf
         add = self.add  # read afterwards: the collection itself may find a reader that ends the feeding
         return data if add is None or not switch.on else add(self, reader, data, began)
+
+
+class _UnderWay(threading.local):
+    began = math.inf
+
+
+_under_way = _UnderWay()
+
+
+def collection_began() -> float:
+    """Return when the collection of a fed reader began that this thread is in; infinity where it is in none."""
+    return _under_way.began
 
 
 class FedReaders:
@@ -116,6 +137,7 @@ class FedReaders:
     Args:
         provider: the program's own.
         instruments: what we have created in it.
+        prepare: called before each collection, outside of the SDK's locks; it raises nothing.
         read: returns a reading that was begun no earlier than the time that it is given.
         guard: keeps away what goes wrong, and counts it.
         unable: told of each view and each reader's preference that buckets do not allow for.
@@ -126,6 +148,7 @@ class FedReaders:
         provider: Any,
         instruments: ForeignInstruments,
         *,
+        prepare: Callable[[], None],
         read: Callable[[float], Reading],
         guard: Callable[[], AbstractContextManager[None]],
         unable: Callable[[str], object],
@@ -133,7 +156,7 @@ class FedReaders:
         self._provider = provider
         self._instruments = instruments
         self._feeds = _of_providers.setdefault(provider, WeakKeyDictionary())
-        self._read = read
+        self._prepare, self._read = prepare, read
         self._guard = guard
         self._unable = unable
         self._attached = True
@@ -157,7 +180,7 @@ class FedReaders:
             feed = self._feeds.get(reader)
             if feed is None:
                 feed = self._feeds.setdefault(reader, Feed(called))
-            feed.add = self._add
+            feed.prepare, feed.add = self._prepare, self._add
             if called is not feed:
                 feed.theirs = called
                 set_collect(reader, feed)
@@ -177,7 +200,7 @@ class FedReaders:
                 if reader in readers and feed.given is not NOTHING_READ:
                     given.append(feed.given.counts())
             if feed.add == self._add:
-                feed.add = None
+                feed.prepare = feed.add = None
             if collect_of(reader) is feed:
                 set_collect(reader, feed.theirs)
         least = given[0] if given else Counter()

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
 
 from tachograph.accumulators import Distribution
-from tachograph.fed_readers import NOTHING_READ, FedReaders, Reading
+from tachograph.fed_readers import NOTHING_READ, FedReaders, Reading, collection_began
 from tachograph.foreign import NO_SPAN, Metric, instruments_in
 from tachograph.own_metrics import DROPPED, OWN_GROUP
 from tachograph.pace import Pace
@@ -93,7 +93,12 @@ class Joined:
         self._pace = Pace() if pace is None else pace
         self._theirs = instruments_in(provider)
         self._fed = FedReaders(
-            provider, self._theirs, read=self._reading_since, guard=self._kept_away, unable=self._say_once
+            provider,
+            self._theirs,
+            prepare=self._prepare,
+            read=self._reading_since,
+            guard=self._kept_away,
+            unable=self._say_once,
         )
         self._reading = NOTHING_READ
         self._free_locks()
@@ -118,6 +123,11 @@ class Joined:
     def refresh(self) -> None:
         """Create what is new, find new readers, and replay what has come; never call it inside a callback."""
         self._refresh(None)
+
+    def _prepare(self) -> None:
+        """Create what is new, so that the collection which is about to begin has it."""
+        with self._kept_away():
+            self.refresh()
 
     def drain(self, timeout: float) -> bool:
         """Replay everything that is left, for ``timeout`` seconds at most, whatever the rate.
@@ -260,7 +270,8 @@ class Joined:
         if not self._feeds():
             self._watch()
             self._drain(None)
-        self._read()
+        if self._reading.begun < collection_began():  # else it was read before the collection, a moment ago
+            self._read()
 
     def _tap(self, distribution: Distribution) -> None:
         """Tap a distribution before its first value, so that no fold is missed until the next tick finds it."""

@@ -1,4 +1,4 @@
-"""The providers that an instrumentor was given: what it records reaches them, without a ``start()``, and only them."""
+"""The providers that instrumentors were given: their records reach those, without a ``start()``, and only those."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
 
 from tachograph import journal as journals
 from tachograph import registry as registries
@@ -14,12 +13,12 @@ from tachograph.journal import Journal
 from tachograph.registry import Registry
 
 if TYPE_CHECKING:
-    from opentelemetry._logs import LoggerProvider
-    from opentelemetry.metrics import MeterProvider
+    from tachograph.destinations import Route
+    from tachograph.event_feed import EventFeed
+    from tachograph.joined import Joined
+    from tachograph.ticker import Ticker
 
 _CLOSING = 1.0
-
-_open: WeakSet[Delivery] = WeakSet()
 
 
 class Recording(NamedTuple):
@@ -32,96 +31,133 @@ class Recording(NamedTuple):
 EVERYWHERE = Recording(registries.default, journals.default)
 
 
-class Delivery:
-    """What an instrumentor records, on its way into the providers that it was given.
+class _Meters(NamedTuple):
+    """A meter provider, and the registry that is published through it."""
 
-    A signal for which no provider was given takes the way of all that the process records: the program's global
-    provider, and the destinations of :func:`tachograph.start`.
+    provider: Any
+    registry: Registry
+    joined: Joined
 
-    Args:
-        meter_provider: takes the metrics.
-        logger_provider: takes the events.
 
-    Attributes:
-        recording: where the instrumentor is to record.
+class _Loggers(NamedTuple):
+    """A logger provider, and the journal that is emptied into it."""
+
+    provider: Any
+    journal: Journal
+    feed: EventFeed
+    routes: list[Route]
+
+
+class GivenProviders:
+    """All providers that instrumentors were given, each once, and the thread that delivers to them.
+
+    They are delivered to until the process ends, also after an instrumentor's end: a provider keeps what it has got.
     """
 
-    def __init__(self, meter_provider: MeterProvider | None, logger_provider: LoggerProvider | None) -> None:
+    def __init__(self) -> None:
+        self._meters: list[_Meters] = []
+        self._loggers: list[_Loggers] = []
+        self._ticker: Ticker | None = None
+
+    def recording(self, *, meter_provider: Any, logger_provider: Any, tracer_provider: Any) -> Recording:
+        """Return where an instrumentor records that was given these.
+
+        A signal without a provider takes the way of all that the process records, and so does one whose provider is
+        the global one: into that, and to the destinations of :func:`tachograph.start`.
+
+        Raises:
+            TypeError: one of them is no provider of its signal; the message names the argument.
+        """
+        wanted = (
+            ("meter_provider", meter_provider, "get_meter"),
+            ("logger_provider", logger_provider, "get_logger"),
+            ("tracer_provider", tracer_provider, "get_tracer"),
+        )
+        for name, provider, getter in wanted:
+            if provider is not None and (isinstance(provider, type) or not callable(getattr(provider, getter, None))):
+                raise TypeError(f"{name} must have {getter}(), not {type(provider).__name__}: {provider!r:.100}")
+        registry, journal = EVERYWHERE
+        if meter_provider is not None:
+            registry = self._registry_into(meter_provider)
+        if logger_provider is not None:
+            journal = self._journal_into(logger_provider, registry)
+        return Recording(registry, journal)
+
+    def _registry_into(self, provider: Any) -> Registry:
+        from tachograph.joined import Joined, foreign_provider
+
+        if provider is foreign_provider(load=False):
+            return EVERYWHERE.registry
+        for found in self._meters:
+            if found.provider is provider:
+                return found.registry
+        registry = Registry()
+        self._meters = [*self._meters, _Meters(provider, registry, Joined(provider, registry))]
+        self._begin()
+        return registry
+
+    def _journal_into(self, provider: Any, registry: Registry) -> Journal:
         from tachograph.destinations import Route
         from tachograph.event_feed import EventFeed
-        from tachograph.joined import Joined
-        from tachograph.log_emitter import into_provider
-        from tachograph.ticker import Ticker
+        from tachograph.log_emitter import foreign_logger_provider, into_provider
 
-        registry = registries.default if meter_provider is None else Registry()
-        journal = journals.default if logger_provider is None else Journal(registry)
-        self.recording = Recording(registry, journal)
-        self._joined = None if meter_provider is None else Joined(meter_provider, registry)
-        self._routes: list[Route] = []
-        self._feed = EventFeed(journal, registry)
-        if logger_provider is not None:
-            self._routes = [Route(into_provider(logger_provider, registry), events=True)]
-            self._feed.open(self._routes)
-        self._ticker = Ticker(_CLOSING, lambda _metrics: self._deliver(None), registry)
-        self._ticker.start()
-        atexit.register(self.close)  # before the providers' own end: they were there first
-        _open.add(self)
+        if provider is foreign_logger_provider():
+            return EVERYWHERE.journal
+        for found in self._loggers:
+            if found.provider is provider:
+                return found.journal
+        journal = Journal(registry)
+        feed, routes = EventFeed(journal, registry), [Route(into_provider(provider, registry), events=True)]
+        feed.open(routes)
+        self._loggers = [*self._loggers, _Loggers(provider, journal, feed, routes)]
+        self._begin()
+        return journal
 
-    def _deliver(self, deadline: float | None) -> None:
-        if self._joined is not None:
-            self._joined.refresh()
-        self._feed.deliver(self._routes, {}, deadline)
+    def _begin(self) -> None:
+        from tachograph.ticker import TICK, Ticker
+
+        atexit.unregister(self.close)
+        atexit.register(self.close)  # before the end of the providers, which were there first
+        if self._ticker is None:
+            self._ticker = Ticker(TICK, lambda _metrics: self.deliver(None), registries.default)
+            self._ticker.start()
+
+    def deliver(self, deadline: float | None) -> None:
+        """Hand over what was recorded, until ``deadline``, monotonic."""
+        for meters in self._meters:
+            meters.joined.refresh()
+        for loggers in self._loggers:
+            loggers.feed.deliver(loggers.routes, {}, deadline)
 
     def close(self, timeout: float = _CLOSING) -> None:
-        """Hand over what was recorded, within ``timeout`` seconds; the metrics stay in their provider as they are."""
-        atexit.unregister(self.close)
-        self._ticker.stop()
+        """Hand over what is left, within ``timeout`` seconds: the process ends. The providers collect once more."""
         deadline = time.monotonic() + timeout
-        if self._routes:
-            self._feed.hear_last_words(timeout / 2)
-        self._deliver(deadline)
-        if self._joined is not None:
-            self._joined.drain(max(deadline - time.monotonic(), 0.0))
-        for route in self._routes:
-            route.destination.close(max(deadline - time.monotonic(), 0.0))
-        if self._routes:
-            self._feed.close(exiting=True)
-        _open.discard(self)
+        if self._ticker is not None:
+            self._ticker.stop()
+        for loggers in self._loggers:
+            loggers.feed.hear_last_words(timeout / 4)
+        self.deliver(deadline)
+        for meters in self._meters:
+            meters.joined.drain(max(deadline - time.monotonic(), 0.0))
+        for loggers in self._loggers:
+            for route in loggers.routes:
+                route.destination.close(max(deadline - time.monotonic(), 0.0))
+            loggers.feed.close(exiting=True)
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process, after a fork."""
-        self._ticker.stop()
+        if self._ticker is not None:
+            self._ticker.stop()
         atexit.unregister(self.close)
-        if self._joined is not None:
-            self._joined.reset_in_child()
-            self._joined.close()
-        for route in self._routes:
-            route.destination.reset_in_child()
+        for meters in self._meters:
+            meters.joined.reset_in_child()
+            meters.joined.close()
+        for loggers in self._loggers:
+            for route in loggers.routes:
+                route.destination.reset_in_child()
 
 
-def delivery_into(meter_provider: Any, logger_provider: Any, tracer_provider: Any) -> Delivery | None:
-    """Return the delivery into the providers that were given; None where none was.
-
-    Raises:
-        TypeError: one of them is no provider of its signal; the message names the argument.
-    """
-    wanted = (
-        ("meter_provider", meter_provider, "get_meter"),
-        ("logger_provider", logger_provider, "get_logger"),
-        ("tracer_provider", tracer_provider, "get_tracer"),
-    )
-    for name, provider, getter in wanted:
-        if provider is not None and (isinstance(provider, type) or not callable(getattr(provider, getter, None))):
-            raise TypeError(f"{name} must have {getter}(), not {type(provider).__name__}: {provider!r:.100}")
-    if meter_provider is None and logger_provider is None:
-        return None
-    return Delivery(meter_provider, logger_provider)
-
-
-def _after_fork_in_child() -> None:
-    for delivery in list(_open):
-        delivery.reset_in_child()
-
+given_providers = GivenProviders()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=given_providers.reset_in_child)

@@ -16,7 +16,7 @@ from tachograph.environment import Setting, setting
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.instrumentation.bridge import Bridge
 from tachograph.instrumentation.bridged_stats import BridgedStats
-from tachograph.instrumentation.given_providers import EVERYWHERE, Delivery, delivery_into
+from tachograph.instrumentation.given_providers import given_providers
 from tachograph.instrumentation.wait_counters import WaitCounters
 
 MODULE = "torch.monitor"
@@ -35,7 +35,6 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     _hook: ImportHook | None = None
     _bridge: Bridge | None = None
-    _delivery: Delivery | None = None
     _waits: WaitCounters | None = None
     _stats: BridgedStats | None = None
 
@@ -72,8 +71,9 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         if not registry.default.enabled:
             return
 
-        self._delivery = delivery_into(meter_provider, logger_provider, tracer_provider)
-        into, events = EVERYWHERE if self._delivery is None else self._delivery.recording
+        into, events = given_providers.recording(
+            meter_provider=meter_provider, logger_provider=logger_provider, tracer_provider=tracer_provider
+        )
 
         def begin(monitor: ModuleType) -> None:
             if measured:
@@ -95,9 +95,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._waits.close()
         if self._bridge is not None:
             self._bridge.close()
-        if self._delivery is not None:
-            self._delivery.close()
-        self._hook = self._waits = self._bridge = self._delivery = None
+        self._hook = self._waits = self._bridge = None
 
 
 def _from_environment() -> bool:

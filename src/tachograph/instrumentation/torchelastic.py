@@ -11,7 +11,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from tachograph import registry
 from tachograph.identity.import_hooks import ImportHook
-from tachograph.instrumentation.given_providers import EVERYWHERE, Delivery, delivery_into
+from tachograph.instrumentation.given_providers import given_providers
 from tachograph.instrumentation.torchelastic_events import ElasticEvents
 from tachograph.instrumentation.torchelastic_metrics import ElasticMetrics
 from tachograph.instrumentation.torchrun_series import TorchrunSeries
@@ -31,7 +31,6 @@ class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """
 
     _hooks: tuple[ImportHook, ...] = ()
-    _delivery: Delivery | None = None
     _parts: tuple[ElasticMetrics | ElasticEvents, ...] = ()
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -58,8 +57,10 @@ class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """
         if not registry.default.enabled:
             return
-        self._delivery = delivery_into(meter_provider, logger_provider, tracer_provider)
-        series = TorchrunSeries(EVERYWHERE if self._delivery is None else self._delivery.recording)
+        recording = given_providers.recording(
+            meter_provider=meter_provider, logger_provider=logger_provider, tracer_provider=tracer_provider
+        )
+        series = TorchrunSeries(recording)
 
         def metrics(api: ModuleType) -> None:
             self._parts = (*self._parts, ElasticMetrics(api, series))
@@ -75,6 +76,4 @@ class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             hook.cancel()
         for part in self._parts:
             part.close()
-        if self._delivery is not None:
-            self._delivery.close()
-        self._hooks, self._parts, self._delivery = (), (), None
+        self._hooks = self._parts = ()
