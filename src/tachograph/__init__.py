@@ -23,14 +23,17 @@ if TYPE_CHECKING:
         prof,
         put_metric,
     )
+    from tachograph.handler_exporter import HandlerExporter
     from tachograph.instrument import Instrument
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline import Pipeline
     from tachograph.starting import shutdown, start
+    from tachograph.windowed_reader import WindowedMetricReader, stat_views
 
 __all__ = [
     "ConsoleMetricHandler",
+    "HandlerExporter",
     "Instrument",
     "Metric",
     "MetricData",
@@ -40,6 +43,7 @@ __all__ = [
     "MetricsLogger",
     "NullMetricHandler",
     "Pipeline",
+    "WindowedMetricReader",
     "__version__",
     "configure",
     "declare",
@@ -53,6 +57,7 @@ __all__ = [
     "runs",
     "shutdown",
     "start",
+    "stat_views",
     "task",
     "testing",
     "workflow",
@@ -60,6 +65,7 @@ __all__ = [
 
 _HOME = {
     "ConsoleMetricHandler": "elastic",
+    "HandlerExporter": "handler_exporter",
     "Instrument": "instrument",
     "Metric": "metric",
     "MetricData": "elastic",
@@ -69,6 +75,7 @@ _HOME = {
     "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
     "Pipeline": "pipeline",
+    "WindowedMetricReader": "windowed_reader",
     "configure": "elastic",
     "declare": "declaration",
     "prof": "elastic",
@@ -76,6 +83,7 @@ _HOME = {
     "put_metric": "elastic",
     "shutdown": "starting",
     "start": "starting",
+    "stat_views": "windowed_reader",
     "task": "metric",
     "workflow": "metric",
 }
