@@ -680,6 +680,36 @@ def test_a_fork_in_the_middle_of_anything_hangs_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_fork_waits_for_the_collection_and_the_child_for_its_window(tmp_path: Path) -> None:
+    """Forked in the middle of a collection, a child can record and export at once, and loses nothing of its own."""
+    done = run(
+        tmp_path,
+        PROGRAM.replace("0.25", "0.05")
+        + """
+    import threading
+    from opentelemetry.metrics import Observation
+    collecting = threading.Event()
+    def observe(_):
+        collecting.set()
+        time.sleep(0.01)
+        return []
+    provider.get_meter("m").create_observable_gauge("slow", [observe])
+    for _ in range(4):
+        collecting.clear()
+        assert collecting.wait(10)
+        child = os.fork()
+        if not child:
+            for _ in range(10): load.record(1)
+            break
+        os.waitpid(child, 0)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    # Not each of them: on a machine that is busy a collection takes longer than a fork waits for it.
+    assert (10, 10) in kept(tmp_path)
+    assert all(count <= 10 for count, _ in kept(tmp_path))
+
+
 def test_a_dead_collector_holds_up_the_end_by_a_second(tmp_path: Path) -> None:
     """With a collector that never answers the process ends within a second of its program's end."""
     exporters = "    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter\n"

@@ -167,16 +167,16 @@ class SdkExporter:
             data = merge(data, batch.sdk)
         points = sum(len(metric.points) for metric in metrics)
         if data.resource_metrics:
-            self.put(data, points)
+            self.put(lambda: data, points)
 
-    def put(self, data: MetricsData, points: int) -> None:
+    def put(self, collected: Callable[[], MetricsData], points: int) -> None:
         """Queue what was collected elsewhere, as it is.
 
         Args:
-            data: what the exporter is to get.
+            collected: returns what the exporter is to get; called in the thread that exports.
             points: how many data points that is.
         """
-        self._outbox.put(lambda timeout: self._export(data, timeout), points * _POINT_BYTES, items=points)
+        self._outbox.put(lambda timeout: self._export(collected(), timeout), points * _POINT_BYTES, items=points)
 
     def _export(self, data: MetricsData, timeout: float) -> None:
         from opentelemetry.instrumentation.utils import suppress_instrumentation

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from opentelemetry.sdk.metrics import Counter, Histogram, ObservableCounter, _Gauge
@@ -211,37 +212,9 @@ class WindowedMetricReader(MetricReader):
             now = self._clock() if self._under_way is None else self._under_way
             if not self._inherited:
                 points = sum(1 for _ in each_point(metrics_data))
-                self._queue.put(self._windowed(metrics_data, self._end(now)), points)
+                self._queue.put(partial(_windowed, metrics_data, self._first, self._began, self._end(now)), points)
             if self._under_way is None:
                 self._begin(now)
-
-    def _windowed(self, metrics_data: MetricsData, end: int) -> MetricsData:
-        """Return a collection with the times of the open window."""
-        pace = Pace()
-
-        def windowed(metric: Metric) -> Metric:
-            data: Any = metric.data
-            temporality = getattr(data, "aggregation_temporality", None)
-            start = self._first if temporality is AggregationTemporality.CUMULATIVE else self._began
-            points = []
-            for point in data.data_points:
-                points.append(replace(point, start_time_unix_nano=start, time_unix_nano=end))
-                if not len(points) & 63:
-                    pace()
-            return replace(metric, data=replace(data, data_points=points))
-
-        return MetricsData(
-            [
-                replace(
-                    resource,
-                    scope_metrics=[
-                        replace(scope, metrics=[windowed(metric) for metric in scope.metrics])
-                        for scope in resource.scope_metrics
-                    ],
-                )
-                for resource in metrics_data.resource_metrics
-            ]
-        )
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Close the open window and export what waits; True where all of it was taken in time."""
@@ -308,6 +281,34 @@ def _destination(exporter: Any, registry: Registry) -> Any:
     raise TypeError(
         "WindowedMetricReader takes an OpenTelemetry MetricExporter (an object with export(metrics_data)), "
         f"or a function that is called with events, not {found}"
+    )
+
+
+def _windowed(metrics_data: MetricsData, first: int, began: int, end: int) -> MetricsData:
+    """Return a collection with the times of its window, and of all windows since ``first`` where it is cumulative."""
+    pace = Pace()
+
+    def windowed(metric: Metric) -> Metric:
+        data: Any = metric.data
+        temporality = getattr(data, "aggregation_temporality", None)
+        start = first if temporality is AggregationTemporality.CUMULATIVE else began
+        points = []
+        for point in data.data_points:
+            points.append(replace(point, start_time_unix_nano=start, time_unix_nano=end))
+            pace()
+        return replace(metric, data=replace(data, data_points=points))
+
+    return MetricsData(
+        [
+            replace(
+                resource,
+                scope_metrics=[
+                    replace(scope, metrics=[windowed(metric) for metric in scope.metrics])
+                    for scope in resource.scope_metrics
+                ],
+            )
+            for resource in metrics_data.resource_metrics
+        ]
     )
 
 
