@@ -149,7 +149,9 @@ readers: list[MetricReader] = [
     WindowedMetricReader(log_event, window=0.5),
     WindowedMetricReader(ConsoleMetricExporter(), 60.0, clock=time.time_ns),
     PeriodicExportingMetricReader(
-        HandlerExporter(Mine(), preferred_temporality={Counter: AggregationTemporality.DELTA}, preferred_aggregation=None)
+        HandlerExporter(
+            Mine(), preferred_temporality={Counter: AggregationTemporality.DELTA}, preferred_aggregation=None
+        )
     ),
 ]
 MeterProvider(readers, views=stat_views("*"))
