@@ -32,7 +32,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 
 from front_door import Kept
-from programs import environment, run, write
+from programs import environment, events, run, write
 from receivers import dropped, receiving, silent
 from tachograph import HandlerExporter, WindowedMetricReader, stat_views
 from tachograph.handler_exporter import each_point
@@ -639,6 +639,20 @@ def test_the_open_window_leaves_at_the_end_of_the_process(tmp_path: Path, late: 
     done = run(tmp_path, program + "    for _ in range(10): load.record(2)\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert kept(tmp_path) == [(10, 20)]
+
+
+def test_the_last_window_is_logged_before_the_last_event(tmp_path: Path) -> None:
+    """With log_event as the function, the open window is in what start() delivers, whichever was set up first."""
+    program = PROGRAM.replace("WindowedMetricReader(keep, 0.25)", "WindowedMetricReader(log_event, 60.0)")
+    program += """
+    import tachograph
+    tachograph.start(metrics="none", logs="jsonl", jsonl="events.jsonl")
+    for _ in range(10): load.record(2)
+"""
+    done = run(tmp_path, "    from tachograph.monitor import log_event\n" + program)
+    assert (done.returncode, done.stderr) == (0, "")
+    (event,) = events(tmp_path / "events.jsonl")
+    assert (event["eventName"], event["attributes"]["load.count"]) == ("torch.monitor.Stat", 10)
 
 
 def test_a_child_exports_its_own_windows_only(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
+from tachograph import journal
 from tachograph import registry as registries
 from tachograph.event import Event
 from tachograph.handler_exporter import each_point
@@ -100,11 +101,14 @@ class WindowedMetricReader(MetricReader):
 
     A clock that is set back by up to a window keeps the window open; farther back it goes on as the one that it is now.
 
+    Attributes:
+        makes_events: its windows leave as events.
+
     Args:
         exporter: a ``MetricExporter`` of the SDK, to which each window goes; or a function, which is called with an
             event ``torch.monitor.Stat`` for each series of each window, such as a handler of torch.monitor or
             ``tachograph.monitor.log_event``: ``<name>.count``, ``.sum``, ``.min``, ``.max`` and ``.mean`` of a
-            histogram, ``.sum`` of a counter, ``.value`` of a gauge or an up-down counter. Both run in one thread.
+            histogram, ``.sum`` of a counter, ``.value`` of a gauge or an up-down counter. Never called twice at once.
         window: at least 1 ms, in whole milliseconds; a float is seconds.
         clock: nanoseconds since 1970.
         registry: where losses are counted.
@@ -132,6 +136,7 @@ class WindowedMetricReader(MetricReader):
         self._clock = clock
         self._registry = registry
         self._queue = SdkExporter(destination, registry)
+        self.makes_events = isinstance(destination, StatEvents)
         self._slot = clock() // self._size
         self._began = self._first = self._slot * self._size
         self._ended = False
@@ -325,6 +330,14 @@ def _at_exit() -> None:
         reader.shutdown()
 
 
+def _last_words(timeout: float) -> None:
+    """Close the windows that leave as events: those that are logged would come after the last event of the process."""
+    deadline = time.monotonic() + timeout
+    for reader in list(_readers):
+        if reader.makes_events:
+            reader.force_flush(_left(deadline) * 1000)
+
+
 def _before_fork() -> None:
     for reader in list(_readers):
         reader.before_fork()
@@ -341,5 +354,6 @@ def _after_fork_in_child() -> None:
 
 
 atexit.register(_at_exit)
+journal.default.last_words.append(_last_words)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
