@@ -13,6 +13,7 @@ import tachograph
 PUBLIC = {
     "tachograph": [
         "ConsoleMetricHandler",
+        "HandlerExporter",
         "Instrument",
         "Metric",
         "MetricData",
@@ -22,6 +23,7 @@ PUBLIC = {
         "MetricsLogger",
         "NullMetricHandler",
         "Pipeline",
+        "WindowedMetricReader",
         "__version__",
         "configure",
         "declare",
@@ -35,6 +37,7 @@ PUBLIC = {
         "runs",
         "shutdown",
         "start",
+        "stat_views",
         "task",
         "testing",
         "workflow",

@@ -152,7 +152,9 @@ FLOORS = {
     "sigterm": 3,
     "spans": 3,
     "spool_limit": 3,
+    "stat_events": 3,
     "tensorboard": 3,
+    "windowed_reader": 3,
     # 4: start() and shutdown()
     "ambient": 4,
     "guest": 4,

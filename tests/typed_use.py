@@ -5,15 +5,36 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from datetime import timedelta
 from typing import Any
 
-from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+from opentelemetry.sdk.metrics import Counter, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    ConsoleMetricExporter,
+    MetricReader,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.metrics.view import View
 from typing_extensions import assert_type
 
 import tachograph
-from tachograph import MetricData, MetricHandler, configure, declare, elastic, prof, put_metric
+from tachograph import (
+    HandlerExporter,
+    MetricData,
+    MetricHandler,
+    WindowedMetricReader,
+    configure,
+    declare,
+    elastic,
+    prof,
+    put_metric,
+    stat_views,
+)
 from tachograph.elastic import api
+from tachograph.monitor import Event, log_event
 
 
 @prof
@@ -118,6 +139,24 @@ assert_type(api.get_elapsed_time_ms(0.0), int)
 assert_type(api.MetricsConfig().params, dict[str, str])
 
 
+def seen(event: Event) -> None:
+    assert_type(event.data["load.count"], str | float | int | bool)
+
+
+assert_type(stat_views("load", "step.*"), list[View])
+readers: list[MetricReader] = [
+    WindowedMetricReader(seen, timedelta(seconds=1)),
+    WindowedMetricReader(log_event, window=0.5),
+    WindowedMetricReader(ConsoleMetricExporter(), 60.0, clock=time.time_ns),
+    PeriodicExportingMetricReader(
+        HandlerExporter(
+            Mine(), preferred_temporality={Counter: AggregationTemporality.DELTA}, preferred_aggregation=None
+        )
+    ),
+]
+MeterProvider(readers, views=stat_views("*"))
+
+
 async def misuse() -> None:
     scaled("1")  # type: ignore[arg-type]
     scaled(1, 3.0)  # type: ignore[call-arg]
@@ -129,3 +168,7 @@ async def misuse() -> None:
     put_metric("loss", 0.5, "mine", {"phase": "train"})  # type: ignore[call-arg]
     declare("tokens", kind="dial")  # type: ignore[arg-type]
     configure(print)  # type: ignore[arg-type]
+    WindowedMetricReader(Mine(), 1.0)  # type: ignore[arg-type]
+    WindowedMetricReader(seen, "1s")  # type: ignore[arg-type]
+    HandlerExporter(print)  # type: ignore[arg-type]
+    stat_views(["load"])  # type: ignore[arg-type]

@@ -24,14 +24,17 @@ if TYPE_CHECKING:
         prof,
         put_metric,
     )
+    from tachograph.handler_exporter import HandlerExporter
     from tachograph.instrument import Instrument
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline import Pipeline
     from tachograph.starting import shutdown, start
+    from tachograph.windowed_reader import WindowedMetricReader, stat_views
 
 __all__ = [
     "ConsoleMetricHandler",
+    "HandlerExporter",
     "Instrument",
     "Metric",
     "MetricData",
@@ -41,6 +44,7 @@ __all__ = [
     "MetricsLogger",
     "NullMetricHandler",
     "Pipeline",
+    "WindowedMetricReader",
     "__version__",
     "configure",
     "declare",
@@ -54,6 +58,7 @@ __all__ = [
     "runs",
     "shutdown",
     "start",
+    "stat_views",
     "task",
     "testing",
     "workflow",
@@ -61,6 +66,7 @@ __all__ = [
 
 _HOME = {
     "ConsoleMetricHandler": "elastic",
+    "HandlerExporter": "handler_exporter",
     "Instrument": "instrument",
     "Metric": "metric",
     "MetricData": "elastic",
@@ -70,6 +76,7 @@ _HOME = {
     "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
     "Pipeline": "pipeline",
+    "WindowedMetricReader": "windowed_reader",
     "configure": "elastic",
     "declare": "declaration",
     "prof": "elastic",
@@ -77,6 +84,7 @@ _HOME = {
     "put_metric": "elastic",
     "shutdown": "starting",
     "start": "starting",
+    "stat_views": "windowed_reader",
     "task": "metric",
     "workflow": "metric",
 }

@@ -197,12 +197,23 @@ class SdkExporter:
             data = merge(data, batch.sdk)
         points = sum(len(metric.points) for metric in metrics)
         if data.resource_metrics:
-            self._outbox.put(lambda timeout: self._export(data, timeout), points * _POINT_BYTES, items=points)
+            self.put(lambda: data, points)
+
+    def put(self, collected: Callable[[], MetricsData], points: int) -> None:
+        """Queue what was collected elsewhere, as it is.
+
+        Args:
+            collected: returns what the exporter is to get; called in the thread that exports.
+            points: how many data points that is.
+        """
+        self._outbox.put(lambda timeout: self._export(collected(), timeout), points * _POINT_BYTES, items=points)
 
     def _export(self, data: MetricsData, timeout: float) -> None:
+        from opentelemetry.instrumentation.utils import suppress_instrumentation
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
-        result = self._exporter.export(data, timeout_millis=timeout * 1000)
+        with suppress_instrumentation():  # as the SDK's periodic reader does: an exporter's own requests make no spans
+            result = self._exporter.export(data, timeout_millis=timeout * 1000)
         if result is MetricExportResult.FAILURE:
             raise RuntimeError(f"{type(self._exporter).__name__} could not export")
 

@@ -245,7 +245,9 @@ def _parts(given: Setting) -> list[object]:
     parts: list[object] = list(value) if isinstance(value, Sequence) and not _exports(value) else [value]
     for part in parts:
         if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
-            raise Setting(given.source, part).wrong_type("a name, an exporter, or a sequence of them")
+            handler = given.source == "metrics=" and callable(getattr(part, "emit", None))
+            hint = " (a handler: configure(handler) for each point, HandlerExporter(handler) here)" if handler else ""
+            raise Setting(given.source, part).wrong_type(f"a name, an exporter, or a sequence of them{hint}")
     return parts
 
 

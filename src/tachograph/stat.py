@@ -113,7 +113,7 @@ class Stat:
         windows = all_windows.default if windows is None else windows
         self._name = check_name(name, "metric name")
         wanted = _checked_aggregations(name, aggregations)
-        size = _nanoseconds(name, window_size)
+        size = window_nanoseconds(f"Stat {name!r}", window_size)
         samples = _checked_samples(name, max_samples)
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of Stat {name!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
@@ -212,20 +212,30 @@ def _checked_aggregations(name: str, aggregations: Iterable[Aggregation]) -> lis
     return wanted
 
 
-def _nanoseconds(name: str, window_size: object) -> int:
+def window_nanoseconds(of: str, window_size: object) -> int:
+    """Return the size of a window in nanoseconds: a timedelta or a float of seconds, in whole milliseconds.
+
+    Args:
+        of: what has that window, for the message.
+        window_size: as the program gave it.
+
+    Raises:
+        TypeError: it is neither a timedelta nor a float.
+        ValueError: it is below 1 ms, or not finite.
+    """
     if isinstance(window_size, float):
         if not math.isfinite(window_size):
-            raise ValueError(f"the window of Stat {name!r} must be finite: {window_size!r}")
+            raise ValueError(f"the window of {of} must be finite: {window_size!r}")
         milliseconds = int(window_size * 1000 + 1e-6)  # 0.29 is 290 ms, although 0.29 * 1000 is a little less
     elif isinstance(window_size, timedelta):
         milliseconds = window_size // _MILLISECOND
     else:
         raise TypeError(
-            f"the window of Stat {name!r} must be a timedelta, or a float of seconds, "
+            f"the window of {of} must be a timedelta, or a float of seconds, "
             f"not {type(window_size).__name__}: {window_size!r:.100}"
         )
     if milliseconds < 1:
-        raise ValueError(f"the window of Stat {name!r} must be at least 1 ms: {window_size!r}")
+        raise ValueError(f"the window of {of} must be at least 1 ms: {window_size!r}")
     return milliseconds * _NANO_A_MILLISECOND
 
 
