@@ -47,6 +47,7 @@ from receivers import receiving
 from tachograph.accumulators import Distribution
 from tachograph.aggregation import Aggregation
 from tachograph.event_log import EventLog
+from tachograph.instrumentation.bridge import Bridge
 from tachograph.instrumentation.bridged_stats import BridgedStats
 from tachograph.joined import Joined
 from tachograph.journal import Journal
@@ -148,6 +149,29 @@ def test_every_kind_of_distribution_is_fed() -> None:
     assert points["train", "step.duration", ("rank", 1)].sum == 7
     del stat
     program.end()
+
+
+@pytest.mark.torch
+def test_the_real_torch_monitor_arrives_as_ours_does() -> None:
+    """A Stat of torch's own, in C++: its windows come over the bridge, and add up to one histogram in their reader."""
+    monitor = pytest.importorskip("torch.monitor")
+    program = Program()
+    bridge = Bridge(monitor, Journal(program.registry), program.registry, limit=1_000)
+    program.join()
+    asked = [getattr(monitor.Aggregation, name) for name in ("COUNT", "SUM", "MIN", "MAX", "MEAN")]
+    stat = monitor.Stat("load", asked, timedelta(hours=1), 100)
+    try:
+        for number in range(1_000):
+            stat.add(number)
+            if number % 100 == 99:  # the window is full; the next one is made at the hour only
+                del stat
+                stat = monitor.Stat("load", asked, timedelta(hours=1), 100)
+        assert bridge.drain()
+        load = program.collected()["torch.monitor", "load"]
+        assert (load.count, load.sum, load.min, load.max) == (1_000, 499_500, 0, 999)
+    finally:
+        bridge.close()
+        program.end()
 
 
 def test_a_stat_that_cannot_be_replayed_is_exact_beside_and_counted() -> None:
