@@ -287,12 +287,15 @@ class FedReaders:
 
         should_sample = self._seam.exemplar_filter.should_sample
         exemplars: list[Exemplar] = []
-        for seen, dropped in found.exemplars:
-            span = trace.SpanContext(seen.trace_id, seen.span_id, False, trace.TraceFlags(trace.TraceFlags.SAMPLED))
-            context = trace.set_span_in_context(trace.NonRecordingSpan(span))
-            attributes = {**dict(found.point.attributes), **dict(dropped)}
-            if should_sample(seen.value, seen.time_unix_nano, attributes, context):
-                exemplars.append(Exemplar(dict(dropped), seen.value, seen.time_unix_nano, seen.span_id, seen.trace_id))
+        with self._guard():
+            for seen, dropped in found.exemplars:
+                span = trace.SpanContext(seen.trace_id, seen.span_id, False, trace.TraceFlags(trace.TraceFlags.SAMPLED))
+                context = trace.set_span_in_context(trace.NonRecordingSpan(span))
+                attributes = {**dict(found.point.attributes), **dict(dropped)}
+                if should_sample(seen.value, seen.time_unix_nano, attributes, context):
+                    exemplars.append(
+                        Exemplar(dict(dropped), seen.value, seen.time_unix_nano, seen.span_id, seen.trace_id)
+                    )
         return exemplars
 
 

@@ -73,7 +73,7 @@ class Joined:
     """The registry, published through somebody else's provider. It has joined when this returns.
 
     Args:
-        provider: the program's own; nothing of it is changed.
+        provider: the program's own.
         registry: what is published.
         clock: seconds, monotonic.
         pace: called between slices of work of less than a millisecond, so that other threads may run.
