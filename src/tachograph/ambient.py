@@ -28,6 +28,9 @@ from tachograph.registry import Registry
 from tachograph.settings import Settings
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    from tachograph.batch import Batch
     from tachograph.points import AttributeValue
 
 STARTED, ENDED = "tachograph.process.start", "tachograph.process.end"
@@ -102,6 +105,7 @@ class Ambient(Pipeline):
         # does not. So it is made here, in the main thread.
         os.environ.setdefault(OWNER, UNMARKED)
         self._routes.own = build_routes(self.settings, self._registry, metrics=True, own_logs=True)
+        self._routes.feed(self._read_for)
         self._events.open(self._routes.own)
         self._say_start()
         self._settle()
@@ -146,14 +150,20 @@ class Ambient(Pipeline):
             self._look_for_provider()
         return super()._export(metrics=metrics, wait=wait, ticked=ticked)
 
+    def _read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
+        if not self._settle():
+            return None
+        with self._settling:
+            self._look_for_provider()
+        return super()._read_for(reader, timeout)
+
     def _look_for_provider(self) -> None:
         """Read a provider that our own ``start()`` has made meanwhile, or join one of the program's."""
         if self._joined is not None or self._sdk.reads:
             return
         if owns_meter_provider():
             self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            for route in self._routes:
-                self._sdk.attach(route.temporality)
+            self._sdk.attach_all(self._routes)
             return
         theirs = foreign_provider(load=False)
         if theirs is not None:

@@ -33,7 +33,7 @@ from tachograph.spans import SpanQueue
 from tachograph.ticker import Ticker
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
+    from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
     from tachograph.points import AttributeValue, MetricPoints
 
@@ -123,10 +123,12 @@ class Pipeline:
             self._events.open(own)
         if foreign is not None:
             self._joined = Joined(foreign, registry) if self._leads else None
-        elif serves or any(route.metrics for route in own):
+        elif serves or any(route.metrics or route.reader for route in own):
             self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            for temporality in [None] * serves + [route.temporality for route in own if route.metrics]:
-                self._sdk.attach(temporality)
+            if serves:
+                self._sdk.attach(None)
+            self._sdk.attach_all(own)
+        self._routes.feed(self._read_for)
         if any(route.spans for route in own):
             self._spans = SpanQueue(registry)
             tap_spans(self._spans, self._resource)
@@ -150,6 +152,15 @@ class Pipeline:
 
     def _read(self) -> tuple[list[MetricPoints], MetricsData | None]:
         return self._registry.collect(Pace()), self._sdk.read(None)
+
+    def _read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
+        """Return what a reader collects, in its thread; None where ``timeout`` seconds were too short."""
+        if not self._collecting.acquire(timeout=max(timeout, 0.0)):
+            return None
+        try:
+            return Batch(self._registry.collect(Pace()), self._sdk.read_for(reader), [], self._resource, time.time_ns())
+        finally:
+            self._collecting.release()
 
     def _tick(self, metrics: bool) -> None:
         if self._joined is not None and not metrics:
