@@ -223,12 +223,13 @@ def _takes(signals: Sequence[Signal]) -> Any:
 
 def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[Route]:
     """Return the routes to an exporter that is not ours; none, counted and said, where it cannot be had."""
-    name, exporter = None, wanted
+    exporter, name = wanted, wanted.name if isinstance(wanted, EntryPointExporter) else None
     try:
         if isinstance(wanted, EntryPointExporter):
-            name, exporter = wanted.name, wanted.make()
+            exporter = wanted.make()
         elif isinstance(wanted, str):
-            name, exporter = wanted, next(iter(entry_points(group=GROUP, name=wanted))).load()
+            name = wanted
+            exporter = next(iter(entry_points(group=GROUP, name=wanted))).load()
         if hasattr(exporter, "export"):  # with several bases it is an exporter of each signal by itself
             return [given(exporter, registry, name=name, **_takes([signal])) for signal in signals]
         return [given(exporter, registry, name=name, **_takes(signals))]
