@@ -27,6 +27,9 @@ from tachograph.registry import Registry
 from tachograph.settings import Settings
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    from tachograph.batch import Batch
     from tachograph.points import AttributeValue
 
 STARTED, ENDED = "tachograph.process.start", "tachograph.process.end"
@@ -101,6 +104,7 @@ class Ambient(Pipeline):
         # does not. So it is made here, in the main thread.
         os.environ.setdefault(OWNER, UNMARKED)
         self._routes.own = build_routes(self.settings, self._registry, metrics=True, own_logs=True)
+        self._routes.feed(self._read_for)
         self._events.open(self._routes.own)
         self._say_start()
         self._settle()
@@ -148,6 +152,9 @@ class Ambient(Pipeline):
         """Join the providers that the program has set, once it is known who the process is."""
         if self._identified is not None:
             super().look_for_providers()
+
+    def _read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
+        return super()._read_for(reader, timeout) if self._settle() else None
 
     def attach(self, route: Route) -> None:
         """Deliver to one more destination: whoever asks for that does not want to wait for a rank."""

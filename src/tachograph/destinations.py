@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData
 
 from tachograph.batch import Batch
+from tachograph.exporter_queue import ItemExporter
 from tachograph.log_emitter import foreign_logger_provider, into_provider, to_exporter
+from tachograph.otel_exporters import EntryPointExporter
 from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.outbox import Outbox
 from tachograph.pace import Pace
+from tachograph.reader_feed import ReaderFeed
 from tachograph.registry import Registry
 from tachograph.settings import GROUP, Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
 
+_TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
 _POINT_BYTES = 500  # what a queued point keeps alive, roughly
 
 Temporality = Mapping[type, Any]
+
+_log = logging.getLogger("tachograph")
 
 
 class Destination(Protocol):
@@ -46,13 +53,18 @@ class Destination(Protocol):
 
 
 class Route(NamedTuple):
-    """A destination, which signals it takes, and how SDK instruments are to be aggregated for it."""
+    """A destination, which signals it takes, and how SDK instruments are to be aggregated for it.
+
+    Attributes:
+        reader: the destination, where that is a reader: it takes no batches, it collects by itself.
+    """
 
     destination: Destination
     metrics: bool = False
     spans: bool = False
     events: bool = False
     temporality: Temporality | None = None
+    reader: ReaderFeed | None = None
 
 
 class Queued:
@@ -92,6 +104,32 @@ class SdkInstruments:
         self._provider = provider
         self._lock = threading.Lock()
         self._readers: dict[tuple[tuple[type, Any], ...], InMemoryMetricReader] = {}
+        self._mirrors: dict[MetricReader, InMemoryMetricReader] = {}
+
+    def attach_all(self, routes: Iterable[Route]) -> None:
+        """Begin to read as each of the routes wants it."""
+        for route in routes:
+            if route.metrics:
+                self.attach(route.temporality)
+            elif route.reader is not None:
+                self._mirror(route.reader.reader)
+
+    def _mirror(self, reader: MetricReader) -> None:
+        """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
+        mirror = InMemoryMetricReader()
+        # What a provider asks of a reader; there are no public names for it.
+        for preferred in ("temporality", "aggregation", "cardinality_limit"):
+            name = f"_instrument_class_{preferred}"
+            setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
+        with self._lock:
+            if self._provider is not None and reader not in self._mirrors:
+                self._mirrors[reader] = mirror
+                self._provider.add_metric_reader(mirror)
+
+    def read_for(self, reader: MetricReader) -> MetricsData | None:
+        """Collect as a reader prefers; None where nothing was recorded."""
+        mirror = self._mirrors.get(reader)
+        return mirror.get_metrics_data() if mirror is not None else None
 
     def attach(self, temporality: Temporality | None) -> None:
         """Begin to read with a temporality."""
@@ -128,9 +166,9 @@ class SdkInstruments:
         """Take our readers off the provider."""
         with self._lock:
             if self._provider is not None:
-                for reader in self._readers.values():
+                for reader in (*self._readers.values(), *self._mirrors.values()):
                     self._provider.remove_metric_reader(reader)
-            self._readers = {}
+            self._readers, self._mirrors = {}, {}
 
 
 def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
@@ -167,18 +205,42 @@ def build_routes(
         routes.append(Route(into_provider(theirs, registry), events=True))
         asked["logs"] = ()
     for exporter in dict.fromkeys([*asked["metrics"], *asked["traces"], *asked["logs"]]):
-        metrics, spans, events = (exporter in asked[signal] for signal in SIGNALS)
+        taken = [signal for signal in SIGNALS if exporter in asked[signal]]
         if exporter == "otlp":
-            routes.append(_otlp(settings, registry, metrics=metrics, spans=spans, events=events))
-        elif exporter != "prometheus" and isinstance(exporter, str):
-            destination = _named(exporter, settings, registry)
-            routes.append(Route(destination, metrics=metrics, spans=spans, events=events))
+            routes.append(_otlp(settings, registry, taken))
         elif exporter != "prometheus":
-            routes.append(given(exporter, registry, metrics=metrics, spans=spans, events=events))
+            built_in = _built_in(exporter, settings, registry)
+            if built_in is not None:
+                routes.append(Route(built_in, **_takes(taken)))
+            else:
+                routes.extend(_to(exporter, registry, taken))
     return routes
 
 
-def _named(name: str, settings: Settings, registry: Registry) -> Destination:
+def _takes(signals: Sequence[Signal]) -> Any:
+    return {_TAKES[signal]: True for signal in signals}
+
+
+def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[Route]:
+    """Return the routes to an exporter that is not ours; none, counted and said, where it cannot be had."""
+    exporter, name = wanted, wanted.name if isinstance(wanted, EntryPointExporter) else None
+    try:
+        if isinstance(wanted, EntryPointExporter):
+            exporter = wanted.make()
+        elif isinstance(wanted, str):
+            name = wanted
+            exporter = next(iter(entry_points(group=GROUP, name=wanted))).load()
+        if hasattr(exporter, "export"):  # with several bases it is an exporter of each signal by itself
+            return [given(exporter, registry, name=name, **_takes([signal])) for signal in signals]
+        return [given(exporter, registry, name=name, **_takes(signals))]
+    except Exception as error:  # noqa: BLE001 - the border to exporters and their libraries
+        registry.count_error("exporter")
+        what = name or type(exporter).__name__
+        _log.warning("exporter %s of %s was not started, the rest goes on: %r", what, ", ".join(signals), error)
+        return []
+
+
+def _built_in(name: object, settings: Settings, registry: Registry) -> Destination | None:
     if name == "jsonl":
         from tachograph.jsonl import JsonLines
 
@@ -195,20 +257,17 @@ def _named(name: str, settings: Settings, registry: Registry) -> Destination:
         from tachograph.tensorboard import TensorBoard
 
         return TensorBoard(settings.tensorboard_folder(), registry)
-    (entry_point, *_) = entry_points(group=GROUP, name=name)
-    return Queued(entry_point.load(), name, registry)
+    return None
 
 
-def _otlp(settings: Settings, registry: Registry, *, metrics: bool, spans: bool, events: bool) -> Route:
+def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> Route:
     from tachograph.otlp.exporter import OtlpExporter
 
-    by_signal: dict[Signal, OtlpSettings] = {}
-    for signal, takes in zip(SIGNALS, (metrics, spans, events), strict=True):
-        found = settings.otlp_for(signal)
-        if takes and found is not None:
-            by_signal[signal] = found
+    by_signal: dict[Signal, OtlpSettings] = {
+        signal: found for signal in signals if (found := settings.otlp_for(signal)) is not None
+    }
     exporter = OtlpExporter(by_signal, registry, pace=Pace())
-    return Route(exporter, metrics=metrics, spans=spans, events=events, temporality=exporter.temporality)
+    return Route(exporter, temporality=exporter.temporality, **_takes(signals))
 
 
 def given(
@@ -219,22 +278,34 @@ def given(
     spans: bool = False,
     events: bool = False,
     groups: set[str] | None = None,
+    name: str | None = None,
 ) -> Route:
-    """Return a route for an exporter object: one of the SDK's, or a callable that takes a batch."""
+    """Return a route for an exporter object: one of the SDK's, a metric reader, or a callable that takes a batch.
+
+    Args:
+        exporter: the object; one with ``export`` is for one signal.
+        registry: where losses are counted.
+        metrics: it takes metrics.
+        spans: it takes spans.
+        events: it takes events.
+        groups: the metric groups that an exporter of the SDK gets; None for all.
+        name: of the destination, in logs and counts; by default that of the function or class.
+
+    Raises:
+        ValueError: a reader is somebody else's, or was shut down.
+    """
     from tachograph.producer import SdkExporter
 
+    if isinstance(exporter, MetricReader):
+        feed = ReaderFeed(exporter, registry, name=name)
+        return Route(feed, reader=feed)
     if metrics and hasattr(exporter, "export"):
-        made = SdkExporter(exporter, registry, groups=groups, pace=Pace())
+        made = SdkExporter(exporter, registry, groups=groups, name=name, pace=Pace())
         # What the SDK's own periodic reader asks; there is no public name for it.
         return Route(made, metrics=True, temporality=getattr(exporter, "_preferred_temporality", None))
     if spans and hasattr(exporter, "export"):
-        export: Any = exporter.export
-
-        def export_spans(batch: Batch) -> None:
-            export(batch.spans)
-
-        return Route(Queued(export_spans, type(exporter).__name__, registry), spans=True)
+        return Route(ItemExporter(exporter, registry, items=lambda batch: batch.spans, name=name), spans=True)
     if events and hasattr(exporter, "export"):
-        return Route(to_exporter(exporter, registry), events=True)
-    name = getattr(exporter, "__name__", type(exporter).__name__)
-    return Route(Queued(exporter, name, registry), metrics=metrics, spans=spans, events=events)
+        return Route(to_exporter(exporter, registry, name=name), events=True)
+    called = name or str(getattr(exporter, "__name__", type(exporter).__name__))
+    return Route(Queued(exporter, called, registry), metrics=metrics, spans=spans, events=events)

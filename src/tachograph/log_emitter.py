@@ -17,6 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from tachograph.batch import Batch
+from tachograph.exporter_queue import ItemExporter
 from tachograph.journal import SCOPE, LogEvent
 from tachograph.outbox import Outbox
 from tachograph.pace import Pace
@@ -54,7 +55,9 @@ class LogEmitter:
         registry: where losses are counted.
         name: of the destination, in logs and counts.
         force_flush: called with milliseconds after what was queued; returns False, or raises, where that was too short.
-        shutdown: called at the end.
+
+    Attributes:
+        delivered: how many batches were handed over. Flushing is none: it succeeds where nothing waits.
     """
 
     def __init__(
@@ -64,18 +67,21 @@ class LogEmitter:
         *,
         name: str = NAME,
         force_flush: Callable[[int], object] | None = None,
-        shutdown: Callable[[], None] | None = None,
     ) -> None:
         self._deliver = deliver
         self._force_flush = force_flush
-        self._shutdown = shutdown
         self._outbox = Outbox(name, registry)
+        self.delivered = 0
 
     def __call__(self, batch: Batch) -> None:
         """Queue the events of one batch; never waits."""
         count = len(batch.events)
         if count:
-            self._outbox.put(lambda _timeout: self._deliver(batch), count * _EVENT_BYTES, items=count)
+            self._outbox.put(lambda _timeout: self._hand_over(batch), count * _EVENT_BYTES, items=count)
+
+    def _hand_over(self, batch: Batch) -> None:
+        self._deliver(batch)
+        self.delivered += 1
 
     def flush(self, timeout: float) -> bool:
         """Hand over what is queued and flush it there; True where both were done within ``timeout`` seconds."""
@@ -89,16 +95,8 @@ class LogEmitter:
         if self._force_flush is not None and left > 0 and self._force_flush(left) is False:
             raise RuntimeError("it could not be flushed in time")
 
-    @property
-    def delivered(self) -> int:
-        """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
-
     def close(self, timeout: float) -> None:
         """Hand over what is queued, and end, within ``timeout`` seconds."""
-        shutdown = self._shutdown
-        if shutdown is not None:
-            self._outbox.put(lambda _timeout: shutdown(), 0, items=0)
         self._outbox.close(timeout)
 
     def reset_in_child(self) -> None:
@@ -134,38 +132,33 @@ def into_provider(
     return LogEmitter(emit, registry, force_flush=getattr(provider, "force_flush", None))
 
 
-def to_exporter(exporter: Any, registry: Registry, *, pace: Callable[[], None] | None = None) -> LogEmitter:
+def to_exporter(
+    exporter: Any, registry: Registry, *, name: str | None = None, pace: Callable[[], None] | None = None
+) -> ItemExporter:
     """Return what hands events to a ``LogRecordExporter`` of the SDK, which it shuts down at the end.
 
     Args:
         exporter: any exporter of log records.
-        registry: where losses are counted, under the name of the exporter's class.
+        registry: where losses are counted.
+        name: of the destination, in logs and counts; by default the name of the exporter's class.
         pace: called between slices of the conversion; by default a :class:`tachograph.pace.Pace`.
     """
     from opentelemetry.sdk._logs import ReadableLogRecord
-    from opentelemetry.sdk._logs.export import LogRecordExportResult
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    name, scope, rest = type(exporter).__name__, InstrumentationScope(SCOPE), pace or Pace()
+    scope, rest = InstrumentationScope(SCOPE), pace or Pace()
 
-    def export(batch: Batch) -> None:
+    def records(batch: Batch, events: Sequence[LogEvent]) -> list[ReadableLogRecord]:
         resource = Resource(dict(batch.resource))
-        records = []
-        for number, event in enumerate(batch.events):
+        converted = []
+        for number, event in enumerate(events):
             if number % _REST_AFTER == 0:
                 rest()
-            records.append(ReadableLogRecord(log_record(event), resource, scope))
-        if exporter.export(records) is LogRecordExportResult.FAILURE:
-            raise RuntimeError(f"{name} could not export")
+            converted.append(ReadableLogRecord(log_record(event), resource, scope))
+        return converted
 
-    return LogEmitter(
-        export,
-        registry,
-        name=name,
-        force_flush=getattr(exporter, "force_flush", None),
-        shutdown=getattr(exporter, "shutdown", None),
-    )
+    return ItemExporter(exporter, registry, items=lambda batch: batch.events, convert=records, name=name)
 
 
 def log_record(event: LogEvent) -> LogRecord:

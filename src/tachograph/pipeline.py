@@ -36,7 +36,7 @@ from tachograph.spans import SpanQueue
 from tachograph.ticker import Ticker
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
+    from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
     from tachograph.points import AttributeValue, MetricPoints
 
@@ -132,11 +132,13 @@ class Pipeline:
             self._events.open(own)
         if foreign is not None and settings.join:
             self._joined = Joined(foreign, registry) if self._leads else None
-        elif serves or any(route.metrics for route in own):
+        elif serves or any(route.metrics or route.reader for route in own):
             make = settings.set_global and foreign is None
             self._sdk = SdkInstruments(own_meter_provider(self._resource, make=make))
-            for temporality in [None] * serves + [route.temporality for route in own if route.metrics]:
-                self._sdk.attach(temporality)
+            if serves:
+                self._sdk.attach(None)
+            self._sdk.attach_all(own)
+        self._routes.feed(self._read_for)
         if any(route.spans for route in own):
             self._spans = SpanQueue(registry)
             tap_spans(self._spans, self._resource, set_global=settings.set_global)
@@ -169,8 +171,7 @@ class Pipeline:
     def _look_for_meter_provider(self) -> None:
         if owns_meter_provider():
             self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            for route in self._routes:
-                self._sdk.attach(route.temporality)
+            self._sdk.attach_all(self._routes)
             return
         theirs = foreign_provider(load=False)
         if theirs is not None:
@@ -191,6 +192,16 @@ class Pipeline:
 
     def _read(self) -> tuple[list[MetricPoints], MetricsData | None]:
         return self._registry.collect(Pace()), self._sdk.read(None)
+
+    def _read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
+        """Return what a reader collects, in its thread; None where ``timeout`` seconds were too short."""
+        if not self._collecting.acquire(timeout=max(timeout, 0.0)):
+            return None
+        try:
+            self.look_for_providers()
+            return Batch(self._registry.collect(Pace()), self._sdk.read_for(reader), [], self._resource, time.time_ns())
+        finally:
+            self._collecting.release()
 
     def _tick(self, metrics: bool) -> None:
         self.look_for_providers()

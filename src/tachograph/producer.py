@@ -5,7 +5,6 @@ The SDK is imported when the first batch is converted.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.batch import Batch
 from tachograph.deltas import Deltas
+from tachograph.exporter_queue import ExporterQueue
 from tachograph.naming import Kind
-from tachograph.outbox import Outbox
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.values import Number, as_float, fits_int64
@@ -161,6 +160,16 @@ def merge(ours: MetricsData, sdk: MetricsData | None) -> MetricsData:
     return MetricsData(merged)
 
 
+def point_count(data: MetricsData) -> int:
+    """Return how many data points there are."""
+    return sum(
+        len(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    )
+
+
 class SdkExporter:
     """Hands each batch to an exporter as ``MetricsData``, in the temporality that it prefers for counters, histograms.
 
@@ -169,8 +178,9 @@ class SdkExporter:
 
     Args:
         exporter: any exporter; this destination shuts it down at the end.
-        registry: where losses are counted, under the name of the exporter's class.
+        registry: where losses are counted.
         groups: the metric groups that it gets; None for all, and for what other libraries' instruments hold.
+        name: of the destination, in logs and counts; by default the name of the exporter's class.
         pace: called between slices of the conversion.
     """
 
@@ -180,13 +190,16 @@ class SdkExporter:
         registry: Registry,
         groups: AbstractSet[str] | None = None,
         *,
+        name: str | None = None,
         pace: Callable[[], None] | None = None,
     ) -> None:
         self._exporter = exporter
         self._groups = groups
         self._pace = pace
-        self._deltas = Deltas(_delta_kinds(exporter))
-        self._outbox = Outbox(type(exporter).__name__, registry)
+        self._deltas = Deltas(delta_kinds(exporter))
+        self._queue = ExporterQueue(exporter, registry, name=name, timed_shutdown=True)
+        self.flush = self._queue.flush
+        self.close = self._queue.close
 
     def __call__(self, batch: Batch) -> None:
         """Queue one collection."""
@@ -195,7 +208,7 @@ class SdkExporter:
         data = sdk_metrics(metrics, batch.resource, batch.time_unix_nano, deltas=self._deltas, pace=self._pace)
         if groups is None:
             data = merge(data, batch.sdk)
-        points = sum(len(metric.points) for metric in metrics)
+        points = point_count(data)
         if data.resource_metrics:
             self.put(lambda: data, points)
 
@@ -206,54 +219,29 @@ class SdkExporter:
             collected: returns what the exporter is to get; called in the thread that exports.
             points: how many data points that is.
         """
-        self._outbox.put(lambda timeout: self._export(collected(), timeout), points * _POINT_BYTES, items=points)
 
-    def _export(self, data: MetricsData, timeout: float) -> None:
-        from opentelemetry.instrumentation.utils import suppress_instrumentation
-        from opentelemetry.sdk.metrics.export import MetricExportResult
+        def export(timeout: float) -> object:
+            return self._exporter.export(collected(), timeout_millis=timeout * 1000)
 
-        with suppress_instrumentation():  # as the SDK's periodic reader does: an exporter's own requests make no spans
-            result = self._exporter.export(data, timeout_millis=timeout * 1000)
-        if result is MetricExportResult.FAILURE:
-            raise RuntimeError(f"{type(self._exporter).__name__} could not export")
-
-    def flush(self, timeout: float) -> bool:
-        """Export what is queued, and ask the exporter to flush; True where both were done in time."""
-        deadline = time.monotonic() + timeout
-        flushed = self._outbox.flush(timeout)
-        self._outbox.put(
-            lambda left: self._flush_exporter(min(left, max(deadline - time.monotonic(), 0.001))), 0, items=0
-        )
-        return self._outbox.flush(max(deadline - time.monotonic(), 0.0)) and flushed
-
-    def _flush_exporter(self, timeout: float) -> None:
-        force_flush = getattr(self._exporter, "force_flush", None)
-        if force_flush is not None and not force_flush(timeout_millis=timeout * 1000):
-            raise RuntimeError(f"{type(self._exporter).__name__} could not flush")
+        self._queue.put(export, points * _POINT_BYTES, items=points)
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
-
-    def close(self, timeout: float) -> None:
-        """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
-        shutdown = getattr(self._exporter, "shutdown", None)
-        if shutdown is not None:
-            self._outbox.put(lambda left: shutdown(timeout_millis=min(left, timeout) * 1000), 0, items=0)
-        self._outbox.close(timeout)
+        return self._queue.delivered
 
     def reset_in_child(self) -> None:
         """Forget what the parent process has queued and seen, after a fork."""
         self._deltas.forget()
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
 
 
-def _delta_kinds(exporter: MetricExporter) -> frozenset[Kind]:
+def delta_kinds(prefers: object) -> frozenset[Kind]:
+    """Return the kinds of instruments that an exporter, or a reader, wants as differences."""
     from opentelemetry.sdk.metrics import Counter, Histogram
     from opentelemetry.sdk.metrics.export import AggregationTemporality
 
     # The periodic reader of the SDK asks the same attribute; there is no public one.
-    preferred = getattr(exporter, "_preferred_temporality", None) or {}
+    preferred = getattr(prefers, "_preferred_temporality", None) or {}
     kinds: dict[Kind, type] = {"counter": Counter, "histogram": Histogram}
     return frozenset(kind for kind, made in kinds.items() if preferred.get(made) is AggregationTemporality.DELTA)

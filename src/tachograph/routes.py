@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from tachograph.destinations import Route
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+
+    from tachograph.batch import Batch
 
 PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of the process
 CLOSING = 0.05  # seconds that the end of any part has at least, whatever is left
@@ -34,6 +40,12 @@ class Routes:
     def detach(self, route: Route) -> None:
         """Deliver to an attached one no longer."""
         self._attached = [other for other in self._attached if other is not route]
+
+    def feed(self, source: Callable[[MetricReader, float], Batch | None]) -> None:
+        """Let the pipeline's own readers collect: :meth:`tachograph.reader_feed.ReaderFeed.open`."""
+        for route in self.own:
+            if route.reader is not None:
+                route.reader.open(source)
 
     def flush(self, deadline: float) -> bool:
         """Deliver what the destinations have taken; True where all of it arrived before ``deadline``, monotonic."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from tachograph.environment import Setting, setting
 from tachograph.identity import resource as who
 from tachograph.influx_target import InfluxTarget
+from tachograph.otel_exporters import EntryPointExporter, installed, is_reader, signals_of
 from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.points import Attributes, AttributeValue, attributes_key
 from tachograph.spool_limit import spool_limit_of
@@ -35,7 +36,8 @@ class Settings:
 
     Args:
         disabled: nothing is recorded and nothing leaves; there are no exporters then.
-        metrics: names of exporters, and exporters themselves; empty where metrics are not exported.
+        metrics: names of exporters, those of OpenTelemetry's entry points, and exporters themselves; empty where
+            metrics are not exported.
         traces: the same as ``metrics``, for spans.
         logs: the same for log records.
         otlp: how each signal leaves for which ``otlp`` was named.
@@ -118,7 +120,9 @@ def read_settings(
     Args:
         environ: environment variables; an empty one counts as unset.
         metrics: names of exporters, as a sequence or separated by commas, and exporters themselves: a callable that
-            takes a :class:`tachograph.batch.Batch`, or an exporter of the SDK. ``none`` or an empty sequence for none.
+            takes a :class:`tachograph.batch.Batch`, or an exporter or a metric reader of the SDK. A name is one of
+            ours, or of an entry point of ``tachograph.exporters``, or of OpenTelemetry's for this signal, in this
+            order. ``none`` or an empty sequence for none.
             Unset, in OTEL_METRICS_EXPORTER too: ``otlp`` if an endpoint is given, and ``prometheus``.
         traces: the same for spans; OTEL_TRACES_EXPORTER; unset: ``otlp`` if an endpoint is given.
         logs: the same for log records; OTEL_LOGS_EXPORTER; unset: ``otlp`` if an endpoint is given.
@@ -230,7 +234,9 @@ def _exporters(signal: Signal, environ: Mapping[str, str], chosen: object, endpo
     found: list[object] = []
     for part in _parts(given):
         wanted = _name(signal, given, part) if isinstance(part, str) else part
-        if not any(wanted is other or (isinstance(wanted, str) and wanted == other) for other in found):
+        if wanted is part:
+            _check_object(signal, given, part)
+        if not any(wanted is other or (_is_named(wanted) and wanted == other) for other in found):
             found.append(wanted)
     if "none" in found and len(found) > 1:
         raise given.wrong("'none' is allowed alone only")
@@ -252,19 +258,40 @@ def _parts(given: Setting) -> list[object]:
 
 
 def _exports(value: object) -> bool:
-    return callable(value) or callable(getattr(value, "export", None))
+    return callable(value) or callable(getattr(value, "export", None)) or is_reader(value)
 
 
-def _name(signal: Signal, given: Setting, part: str) -> str:
-    """Return the exporter's name; one that is not built in is looked for among the installed entry points."""
+def _is_named(exporter: object) -> bool:
+    return isinstance(exporter, str | EntryPointExporter)
+
+
+def _check_object(signal: Signal, given: Setting, exporter: object) -> None:
+    """Refuse an exporter that is known to be of other signals, and a reader that has its provider already."""
+    fitting = signals_of(exporter)
+    if fitting and signal not in fitting:
+        where = " or ".join(f"{other}=" for other in SIGNALS if other in fitting)
+        raise Setting(given.source, exporter).wrong_type(f"an exporter of {signal} (this one belongs into {where})")
+    if is_reader(exporter):
+        from tachograph.reader_feed import unfit
+
+        refused = unfit(exporter)  # type: ignore[arg-type] # is_reader() has told
+        if refused:
+            raise Setting(given.source, exporter).wrong(refused)
+
+
+def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter:
+    """Return what a name stands for: a built-in exporter, else one of our entry points, else one of OpenTelemetry's."""
     name = part.strip()
     if name.lower() in _BUILT_IN[signal]:
         return name.lower()
-    installed = {entry.name for entry in entry_points(group=GROUP)}
-    if name in installed:
+    ours, theirs = {entry.name for entry in entry_points(group=GROUP)}, installed(signal)
+    if name in ours:
         return name
+    if name in theirs:
+        return EntryPointExporter(signal, name)
+    others = sorted(theirs - ours - set(_BUILT_IN[signal]))
     raise given.wrong(
-        f"{name!r} is no exporter of {signal}; allowed are {', '.join((*_BUILT_IN[signal], *sorted(installed)))}"
+        f"{name!r} is no exporter of {signal}; allowed are {', '.join((*_BUILT_IN[signal], *sorted(ours), *others))}"
     )
 
 

@@ -7,18 +7,19 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
 from tachograph.influx_target import InfluxTarget
 from tachograph.journal import LogEvent
+from tachograph.otel_exporters import EntryPointExporter
 from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal, read_otlp_settings
 from tachograph.settings import GROUP, Settings
 
 NAME = "tachograph.check"
 _METRIC = "tachograph_check"
-_OURS = {"otlp", "prometheus", "console", "jsonl", "influxdb", "tensorboard"}
+_OURS: set[object] = {"otlp", "prometheus", "console", "jsonl", "influxdb", "tensorboard"}
 _LAST_PORT = 65_535
 
 
@@ -63,9 +64,18 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         yield Probe("tensorboard", str(folder), lambda _: _writable(folder / "events"))
     if "console" in named:
         yield Probe("console", "standard output", lambda _: "needs nothing")
+    yield from _installed(settings, named)
+
+
+def _installed(settings: Settings, named: set[object]) -> Iterator[Probe]:
+    """Yield a test for each exporter that an entry point gives."""
     for entry_point in entry_points(group=GROUP):
         if entry_point.name in named - _OURS:
-            yield Probe(entry_point.name, entry_point.value, _loaded(entry_point))
+            yield Probe(entry_point.name, entry_point.value, _loaded(entry_point.load))
+    for signal, exporters in zip(SIGNALS, (settings.metrics, settings.traces, settings.logs), strict=True):
+        for exporter in exporters:
+            if isinstance(exporter, EntryPointExporter):
+                yield Probe(f"{exporter.name} {signal}", exporter.entry_point().value, _loaded(exporter.make))
 
 
 def _otlp(settings: OtlpSettings) -> Callable[[float], str]:
@@ -125,9 +135,9 @@ def _influxdb(target: InfluxTarget) -> Callable[[float], str]:
     return send
 
 
-def _loaded(entry_point: EntryPoint) -> Callable[[float], str]:
+def _loaded(make: Callable[[], object]) -> Callable[[float], str]:
     def load(_: float) -> str:
-        entry_point.load()
+        make()
         return "it loads; NOT TESTED: whether what it sends arrives"
 
     return load
