@@ -112,7 +112,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 import tachograph
 
-file = open(sys.argv[1], "w")
+file = open(sys.argv[1], "w", buffering=1)
 tachograph.put_metric("early", 1, "g")
 exporter = ConsoleMetricExporter(out=file, formatter=lambda data: data.to_json(indent=None) + "\\n")
 metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter)]))
@@ -394,3 +394,26 @@ for wrong in "theirs", MeterProvider:
     lines = printed(tmp_path, program).splitlines()
     assert len(lines) == 2
     assert all(line.startswith(name) for line in lines)
+
+
+def test_sigterm_loses_nothing_in_the_programs_provider(tmp_path: Path) -> None:
+    """Without a start(), a SIGTERM still takes the last values out through the program's own exporter, and kills."""
+    file = tmp_path / "out.json"
+    program = (
+        PERIODIC
+        + """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(30)
+"""
+    )
+    done = run(tmp_path, program, str(file))
+    assert done.returncode == -15, done.stderr
+    names = [
+        metric["name"]
+        for resource in json.loads(file.read_text().splitlines()[-1])["resource_metrics"]
+        for scope in resource["scope_metrics"]
+        if scope["scope"]["name"] == "g"
+        for metric in scope["metrics"]
+    ]
+    assert set(names) == {"early", "late", "late.duration"}

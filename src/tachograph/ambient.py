@@ -84,7 +84,7 @@ class Ambient(Pipeline):
         self._directly = directly
         self._on_settled = on_settled
         self._identified: tuple[str | None, ...] | None = None
-        self._announced = self._dying = False
+        self._announced = False
         self._settling = threading.RLock()
         self.guests: list[Pipeline] = []
         super().__init__(settings, registry, journal=journal, asked=frozenset(SIGNALS), unasked=True)
@@ -166,7 +166,7 @@ class Ambient(Pipeline):
         self._waits = False
 
     def _last_words(self, dying: bool) -> None:
-        self._dying = dying
+        self._dying = dying  # before the guests' end: it is theirs, too
         for guest in self.guests:
             if dying:
                 guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)

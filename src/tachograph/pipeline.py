@@ -65,7 +65,8 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
-        unasked: the program did not ask for it, so the readers of the program's own provider are never made to collect.
+        unasked: the program did not ask for it, so the readers of the program's own provider are not made to collect,
+            unless SIGTERM is about to end the process: nothing of theirs would be called any more.
         on_ended: called after its end, if the process goes on.
     """
 
@@ -97,7 +98,7 @@ class Pipeline:
         self._joined: Joined | None = None
         self._joins_logs = settings.join and self._leads and "logs" not in asked
         self._looking = threading.Lock()
-        self._forking = self._said_waiting = False
+        self._forking = self._said_waiting = self._dying = False
         self._sigterm: SigtermFlush | None = None
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
@@ -306,9 +307,12 @@ class Pipeline:
         if self._joined is None:
             return True
         drained = self._joined.drain(_left(deadline))
-        return (self._unasked or self._joined.force_flush(_left(deadline))) and drained
+        if self._unasked and not self._dying:
+            return drained
+        return self._joined.force_flush(_left(deadline)) and drained
 
     def _last_words(self, dying: bool) -> None:
+        self._dying = dying
         if dying:
             self.shutdown(self.hand_on(), exiting=True)
         else:
