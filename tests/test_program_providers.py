@@ -118,10 +118,14 @@ exporter = ConsoleMetricExporter(out=file, formatter=lambda data: data.to_json(i
 metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter)]))
 tachograph.put_metric("late", 2, "g")
 tachograph.put_metric("late.duration", 2, "g")
+tachograph.put_metric("last", 2, "h")
+tachograph.put_metric("last.duration", 2, "h")
 """
 
 
-@pytest.mark.parametrize("end", ["", "raise RuntimeError('the program fails')", "sys.exit(3)"])
+@pytest.mark.parametrize(
+    "end", ["", "raise RuntimeError('the program fails')", "sys.exit(3)", "metrics.get_meter_provider().shutdown()"]
+)
 def test_the_last_values_arrive_at_the_end_of_the_process(tmp_path: Path, end: str) -> None:
     """A program that ends at once, without a start(): its provider's last collection has everything."""
     file = tmp_path / "out.json"
@@ -131,10 +135,10 @@ def test_the_last_values_arrive_at_the_end_of_the_process(tmp_path: Path, end: s
         for line in file.read_text().splitlines()
         for resource in json.loads(line)["resource_metrics"]
         for scope in resource["scope_metrics"]
-        if scope["scope"]["name"] == "g"
+        if scope["scope"]["name"] in ("g", "h")
         for metric in scope["metrics"]
     }
-    assert names == {"early", "late", "late.duration"}
+    assert names == {"early", "late", "late.duration", "last", "last.duration"}
 
 
 def test_join_false_keeps_everything_out_of_their_providers(tmp_path: Path) -> None:
@@ -413,7 +417,7 @@ time.sleep(30)
         metric["name"]
         for resource in json.loads(file.read_text().splitlines()[-1])["resource_metrics"]
         for scope in resource["scope_metrics"]
-        if scope["scope"]["name"] == "g"
+        if scope["scope"]["name"] in ("g", "h")
         for metric in scope["metrics"]
     ]
-    assert set(names) == {"early", "late", "late.duration"}
+    assert set(names) == {"early", "late", "late.duration", "last", "last.duration"}

@@ -85,7 +85,7 @@ class ForeignInstruments:
         if (metric, suffix) in self.observables or (metric, suffix) in self.failed:
             return
         self.failed.add((metric, suffix))
-        meter = self._meter(provider, metric.scope)
+        meter = self.meter(provider, metric.scope)
         observable = Observable()
         if suffix == ".signed.sum":
             create: Callable[..., Any] = meter.create_observable_up_down_counter
@@ -108,7 +108,7 @@ class ForeignInstruments:
         if metric in self.histograms or (metric, "") in self.failed:
             return
         self.failed.add((metric, ""))
-        meter = self._meter(provider, metric.scope)
+        meter = self.meter(provider, metric.scope)
         # What the program itself has created in a meter of this name comes back, too, and stays its own.
         theirs = {id(made) for made in list(getattr(meter, "_instrument_id_instrument", {}).values())}
         made: Histogram | None = None
@@ -127,7 +127,8 @@ class ForeignInstruments:
         self.histograms[metric] = ForeignHistogram(histogram, record)
         self.failed.discard((metric, ""))
 
-    def _meter(self, provider: MeterProvider, scope: str) -> Meter:
+    def meter(self, provider: MeterProvider, scope: str) -> Meter:
+        """Return the meter of a scope; once the provider was shut down it makes no new one."""
         found = self._meters.get(scope)
         if found is None:
             found = self._meters[scope] = provider.get_meter(scope or UNNAMED)

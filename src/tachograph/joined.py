@@ -114,11 +114,19 @@ class Joined:
         self._first = Metric(OWN_GROUP, own.name, own.unit, own.kind)
         with self._kept_away():
             self._observe(self._first, "", own.description)
+        registry.told = [*registry.told, self._know]
+        for scope in list(registry.groups):
+            self._know(scope)
         self.refresh()
 
     def _free_locks(self) -> None:
         self._creating, self._draining = threading.Lock(), threading.Lock()
         self._collecting, self._switching = threading.Lock(), threading.Lock()
+
+    def _know(self, scope: str) -> None:
+        """Make the meter of a group at once: a provider that is being shut down collects once more, but makes none."""
+        with self._kept_away():
+            self._theirs.meter(self._provider, scope)
 
     def refresh(self) -> None:
         """Create what is new, find new readers, and replay what has come; never call it inside a callback."""
@@ -166,6 +174,7 @@ class Joined:
     def close(self) -> None:
         """Leave the provider: the instruments stay in it, and yield nothing; readers and taps are as they were."""
         self._closed = True
+        self._registry.told = [told for told in self._registry.told if told != self._know]
         self._fed.detach()
         if switch.made == self._tap:
             switch.made = None
@@ -180,6 +189,7 @@ class Joined:
     def reset_in_child(self) -> None:
         """Forget what the parent process recorded, after a fork; its locks may be held by threads that are gone."""
         self._free_locks()
+        self._registry.told = [told for told in self._registry.told if told != self._know]  # the SDK's lock may be held
         self._new, self._reading = {}, NOTHING_READ
         self._fed.forget()
         self._theirs.unreplayed.clear()

@@ -187,6 +187,7 @@ class Registry:
         begun: called with each new group but that of our own metrics.
 
     Attributes:
+        told: called with the name of each new group; to change it, put another sequence in its place.
         silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
     """
 
@@ -201,6 +202,7 @@ class Registry:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
+        self.told: Sequence[Callable[[str], object]] = ()
         self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit, self._begun = cardinality_limit, begun
         self._start_unix_nano = time.time_ns()
@@ -216,6 +218,8 @@ class Registry:
             found = self.groups.setdefault(name, made)
             if self._begun is not None and self.enabled and name != OWN_GROUP:
                 self._begun()
+            for told in self.told:
+                told(name)
         return found
 
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
