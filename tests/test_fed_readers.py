@@ -580,11 +580,13 @@ def test_a_reader_that_raises_is_counted_and_the_rest_goes_on(caplog: pytest.Log
 
 
 def test_an_exemplar_filter_that_raises_costs_a_collection_of_ours_not_theirs(caplog: pytest.LogCaptureFixture) -> None:
-    """The program's filter fails: counted, said once; its own metrics and ours without exemplars go on."""
+    """The program's filter fails on spans: counted, said once; its own metrics and ours without exemplars go on."""
 
     class Broken(ExemplarFilter):
-        def should_sample(self, *_: Any, **__: Any) -> bool:
-            raise RuntimeError("broken on purpose")
+        def should_sample(self, _value: Any, _time: int, _attributes: Any, context: Any) -> bool:
+            if trace.get_current_span(context).get_span_context().is_valid:
+                raise RuntimeError("broken on purpose")
+            return False
 
     program = Program(exemplar_filter=Broken())
     noted = program.registry.group("train").instrument("fetch_seconds")
