@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -25,7 +25,7 @@ from tachograph.hub.processes import SECOND, Lost, life
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.own_metrics import HUB, OWN_GROUP, Reason
+from tachograph.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import Registry
 
@@ -37,6 +37,13 @@ _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
 
 _log = logging.getLogger("tachograph")
+
+
+class Rejected(NamedTuple):
+    """How much of a request was not taken, and why: in words, empty where all of it was."""
+
+    items: int = 0
+    why: str = ""
 
 
 class Hub:
@@ -97,10 +104,11 @@ class Hub:
         """Count something about the hub itself: one of :data:`tachograph.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
-    def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> int:
-        """Take metrics; return how many data points were rejected. The hub's ``own`` do not count as received."""
+    def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> Rejected:
+        """Take metrics; return which data points were rejected. The hub's ``own`` do not count as received."""
         now = self._clock()
         rejected: Counter[Reason] = Counter()
+        named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
         points = 0
         with self._lock:
             for resource in request.resource_metrics:
@@ -118,11 +126,16 @@ class Hub:
                         refused = lane.take(metric, data, incarnation.key, now)
                         if refused:
                             rejected.update(refused)
+                            named = {**dict.fromkeys(refused, metric.name), **named}
         if not own:
             self._totals["points"] += points
             self.count("tachograph.hub.points", points)
         self._reject(rejected)
-        return sum(rejected.values())
+        why = [
+            f"{count} {reason}, first of metric {named[reason]!r:.100}: {REASONS[reason]}"
+            for reason, count in rejected.items()
+        ]
+        return Rejected(sum(rejected.values()), " ".join(why))
 
     def _reject(self, rejected: Counter[Reason]) -> None:
         for reason, count in rejected.items():
@@ -132,8 +145,8 @@ class Hub:
                 self._said.add(reason)
                 _log.warning("the hub rejected data points (further ones are counted): %s", reason.replace("_", " "))
 
-    def receive_logs(self, request: ExportLogsServiceRequest) -> int:
-        """Take log records; return how many were rejected. They are in the store, each once, when this returns.
+    def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
+        """Take log records; return how many were rejected: none. They are in the store, each once, when this returns.
 
         Raises:
             StoreError: the store cannot be written: they may be sent again.
@@ -157,14 +170,14 @@ class Hub:
             newer = sum(record.newer for record in new)
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
-        return 0
+        return Rejected()
 
-    def receive_traces(self, request: ExportTraceServiceRequest) -> int:
+    def receive_traces(self, request: ExportTraceServiceRequest) -> Rejected:
         """Count spans, which are not kept; return how many were rejected: none."""
         spans = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
         self._totals["spans"] += spans
         self.count("tachograph.hub.spans", spans)
-        return 0
+        return Rejected()
 
     def page(self, accept: str = "", escaping: str | None = None) -> tuple[str, bytes]:
         """Return the content type and the page ``/metrics`` of the node.
