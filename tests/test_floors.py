@@ -24,6 +24,7 @@ FLOORS = {
     "values": 0,
     "version": 0,
     "command_line": 0,
+    "standard_streams": 0,
     # 1: the registry
     "function_calls": 1,
     "journal": 1,

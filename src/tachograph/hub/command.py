@@ -14,6 +14,7 @@ from tachograph.command_line import WRONG_USAGE, parser, seconds
 from tachograph.environment import clean, setting, text
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.resource import store
+from tachograph.standard_streams import never_fail
 
 DEFAULT_RUN = "default"
 _LAST_PORT = 65535
@@ -21,6 +22,7 @@ _LAST_PORT = 65535
 
 def command(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM, SIGINT or the parent's end, and return the exit code: 2 where it could not start."""
+    never_fail()
     options = _parser().parse_args(arguments)
     if options.parent is not None:
         for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole process group; the parent decides

@@ -19,6 +19,7 @@ from tachograph.launching.job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.launching.options import INTERVAL, read_options
 from tachograph.launching.surroundings import surroundings
 from tachograph.otlp.settings import ENDPOINT
+from tachograph.standard_streams import never_fail
 
 _INTERRUPTED = 130
 
@@ -26,8 +27,9 @@ _INTERRUPTED = 130
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
 
-    Telemetry that cannot be had is said on stderr, and the job runs without it. A signal that is sent to this process
-    reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
+    Telemetry that cannot be had is said on stderr, and the job runs without it; so it does where stderr takes nothing.
+    The standard streams are the job's own: one that is closed is closed for the job, too. A signal that is sent to this
+    process reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
 
     Args:
         arguments: the command line behind ``tachograph run``.
@@ -36,6 +38,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
     Raises:
         SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
     """
+    never_fail()
     options = read_options(arguments)
     run = run_id_of_command(environ, options.command, explicit=options.run_id)
     endpoint = options.endpoint or text(environ, ENDPOINT)
