@@ -35,10 +35,10 @@ def never_fail() -> None:
 
     A stream that was put in the place of the process's own stays.
     """
-    stream = sys.stderr
-    if stream is not None and stream is sys.__stderr__:
+    own = sys.__stderr__
+    if own is not None and sys.stderr is own:
         raw: Any = Unfailing(2)  # without a buffer, as Python's own with ``-u``
-        sys.stderr = io.TextIOWrapper(raw, stream.encoding, "backslashreplace", write_through=True)
+        sys.stderr = io.TextIOWrapper(raw, own.encoding, "backslashreplace", write_through=True)
 
 
 class Unfailing(io.RawIOBase):
