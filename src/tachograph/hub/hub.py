@@ -21,10 +21,11 @@ from tachograph.hub.census import Census
 from tachograph.hub.events import Events
 from tachograph.hub.lanes import shape_of
 from tachograph.hub.page import NodePage
-from tachograph.hub.processes import SECOND, Lost, life
+from tachograph.hub.processes import SECOND, Incarnation, Lost, life
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
+from tachograph.identity.start_marks import StartMarks
 from tachograph.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import Registry
@@ -60,6 +61,7 @@ class Hub:
             intervals of its process.
         resource_labels: resource attributes that are labels on each series.
         most_series: series that are kept in memory; points of further ones are rejected, and counted.
+        started: marks of the job's processes, of which none is left of those that are heard.
 
     Raises:
         StoreError: the store cannot be written, or the run's file is damaged or of a newer version; an ``OSError``.
@@ -74,6 +76,7 @@ class Hub:
         time_to_live: float = TIME_TO_LIVE,
         resource_labels: Sequence[str] = SERIES_KEYS,
         most_series: int = MOST_SERIES,
+        started: StartMarks | None = None,
     ) -> None:
         self.registry = Registry(enabled=True)
         self._clock = clock
@@ -87,6 +90,7 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
+        self._started = started
         self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
         self._archive = Archive(self._census, self._lock, self.registry)
         try:
@@ -113,6 +117,8 @@ class Hub:
         with self._lock:
             for resource in request.resource_metrics:
                 process, incarnation = self._census.sender(resource.resource, now)
+                if not incarnation.noted:
+                    self._heard(incarnation)
                 for scope in resource.scope_metrics:
                     name = scope.scope.name
                     for metric in scope.metrics:
@@ -163,6 +169,7 @@ class Hub:
             with self._lock:
                 for each in lives:
                     apply(each)
+                    self._heard(each.incarnation)
             self._totals["events"] += len(new)
             self.count("tachograph.hub.events", len(new))
             if count > len(new):
@@ -171,6 +178,11 @@ class Hub:
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
         return Rejected()
+
+    def _heard(self, incarnation: Incarnation) -> None:
+        incarnation.noted = True
+        if self._started is not None:
+            self._started.heard(incarnation.key.pid)
 
     def receive_traces(self, request: ExportTraceServiceRequest) -> Rejected:
         """Count spans, which are not kept; return how many were rejected: none."""
@@ -250,7 +262,8 @@ class Hub:
         """Return what was received since the hub began, as JSON can carry it.
 
         Args:
-            at_the_end: all processes have ended, so that those that began and did not say that they end are lost.
+            at_the_end: all processes have ended, so that those that began and did not say that they end are lost, and
+                those that have started and were not heard of never will be.
         """
         with self._lock:
             lost = self._census.lost(at_the_end=at_the_end)
@@ -263,6 +276,7 @@ class Hub:
             "spans": self._totals["spans"],
             "dropped": dropped,
             "lost": [_described(each) for each in lost],
+            "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
         }
 
