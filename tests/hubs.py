@@ -139,7 +139,9 @@ class Command:
 
 
 @contextmanager
-def command(folder: Path, *arguments: str, parent: bool = False, **more: str) -> Iterator[Command]:
+def command(
+    folder: Path, *arguments: str, parent: bool = False, stderr: int = subprocess.PIPE, **more: str
+) -> Iterator[Command]:
     """Run ``python -m tachograph hub`` with its store in ``folder``, on a free port unless the arguments name one."""
     reading, writing = os.pipe()
     line = [sys.executable, "-m", "tachograph", "hub", "--announce", str(writing), *arguments]
@@ -149,7 +151,7 @@ def command(folder: Path, *arguments: str, parent: bool = False, **more: str) ->
         line,
         env=environment(folder, **more),
         pass_fds=[writing],
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -24,6 +24,7 @@ FLOORS = {
     "values": 0,
     "version": 0,
     "command_line": 0,
+    "standard_streams": 0,
     # 1: the registry
     "function_calls": 1,
     "journal": 1,
@@ -117,6 +118,7 @@ FLOORS = {
     "otel_exporters": 3,
     "outbox": 3,
     "influxdb": 3,
+    "proxies": 3,
     "influxdb.backlog": 3,
     "influxdb.courier": 3,
     "influxdb.crew": 3,
@@ -152,6 +154,7 @@ FLOORS = {
     "replay": 3,
     "identity.resource": 3,
     "identity.run_id": 3,
+    "identity.start_marks": 3,
     "sigterm": 3,
     "spans": 3,
     "spool_limit": 3,

@@ -29,7 +29,7 @@ def test_events_are_exact(hub: Hub) -> None:
     request = logs(rank(0), ("loss", attributes), first=3)
     record = request.resource_logs[0].scope_logs[0].log_records[0]
     record.trace_id, record.span_id = (5).to_bytes(16, "big"), (6).to_bytes(8, "big")
-    assert hub.receive_logs(request) == 0
+    assert hub.receive_logs(request).items == 0
     (event,) = hub.events("run").read("loss")
     assert math.isnan(float(str(event.attributes["nan"])))
     assert repr(event.attributes["whole"]) == "2.0"
@@ -78,7 +78,7 @@ def test_a_number_that_is_none(hub: Hub) -> None:
     """Records with a stream or a number that cannot be one are kept as records without."""
     for attributes in ({"tachograph.seq": -1}, {"tachograph.seq": "x"}, {"tachograph.stream": 5}):
         request = logs(rank(0), ("e", {"tachograph.stream": "s", "tachograph.seq": 1, **attributes}), stream="")
-        assert hub.receive_logs(request) == 0
+        assert hub.receive_logs(request).items == 0
     assert len(hub.events("run").read()) == 3
     hub.close()
 

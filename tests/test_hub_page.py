@@ -65,7 +65,7 @@ def test_the_same_lines_as_the_process_has_itself(hub: Hub, accept: str) -> None
     points = [metric for metric in registry.collect() if metric.scope == "train"]
     encoder = MetricsEncoder("hub", registry)
     for request, _ in encoder.requests(Batch(points, None, (), resource, START)):
-        assert hub.receive_metrics(request) == 0
+        assert hub.receive_metrics(request).items == 0
     own = Page(series_labels(resource), resource, registry).render(points, None, negotiate(accept))
     content_type, page = hub.page(accept)
     assert content_type == negotiate(accept).content_type

@@ -159,8 +159,8 @@ def test_the_number_of_series_is_limited(tmp_path: Path) -> None:
     """Points of series beyond the limit are rejected and counted; those that are there go on."""
     hub = Hub(tmp_path, run="run", most_series=10)
     sent = [number("n", index, attributes={"i": str(index)}) for index in range(15)]
-    assert hub.receive_metrics(metrics(rank(0), *sent)) == 5
-    assert hub.receive_metrics(metrics(rank(0), *sent[:10])) == 0
+    assert hub.receive_metrics(metrics(rank(0), *sent)).items == 5
+    assert hub.receive_metrics(metrics(rank(0), *sent[:10])).items == 0
     _, page = hub.page()
     assert len(shown(page, "n")) == 10
     assert only(page, "tachograph_dropped_total", reason="cardinality") == 5

@@ -133,7 +133,7 @@ def test_every_kind_is_on_the_page(hub: Hub) -> None:
     """Gauges, sums, histograms: each as Prometheus has it, with rank, role and run."""
     updown = number("queue", 3, kind="updown")
     sent = [number("loss", 0.5), number("steps", 7, kind="counter"), updown, histogram("step", [1, 2, 3], total=9.0)]
-    assert hub.receive_metrics(metrics(rank(2), *sent)) == 0
+    assert hub.receive_metrics(metrics(rank(2), *sent)).items == 0
     _, page = hub.page()
     labels = (("dl_rank", "2"), ("dl_role", "trainer"), ("dl_run_id", "run"), ("otel_scope_name", "train"))
     assert shown(page, "loss") == {labels: 0.5}
@@ -172,7 +172,7 @@ def test_exponential_histograms_and_summaries(hub: Hub) -> None:
     exponential.aggregation_temporality = 2
     exponential.data_points.add(time_unix_nano=START, start_time_unix_nano=1, count=4, sum=10.0)
     scope.metrics.add(name="summary").summary.data_points.add(time_unix_nano=START, count=3, sum=6.0)
-    assert hub.receive_metrics(request) == 0
+    assert hub.receive_metrics(request).items == 0
     _, page = hub.page()
     assert (only(page, "exponential_seconds_count"), only(page, "exponential_seconds_sum")) == (4, 10.0)
     assert (only(page, "summary_count"), only(page, "summary_sum")) == (3, 6.0)
@@ -193,7 +193,7 @@ def test_exponential_histograms_and_summaries(hub: Hub) -> None:
 )
 def test_bad_points_are_rejected(hub: Hub, bad: Any) -> None:
     """A point that nothing can be made of is rejected and counted, and costs the others nothing."""
-    assert hub.receive_metrics(metrics(rank(0), bad, number("good", 1.0))) == 1
+    assert hub.receive_metrics(metrics(rank(0), bad, number("good", 1.0))).items == 1
     _, page = hub.page()
     assert only(page, "good") == 1.0
     assert sum(shown(page, "tachograph_dropped_total", destination="hub").values()) == 1

@@ -171,3 +171,16 @@ def test_without_sdk_instruments_nothing_is_loaded() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**os.environ}
     )
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("form", [CLASSIC, OPENMETRICS])
+def test_an_attribute_that_utf8_cannot_carry_costs_no_page(form: Format) -> None:
+    """A lone surrogate in an instrument's attribute is a question mark in its label, and all else is shown."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    meter = provider.get_meter("library")
+    meter.create_counter("odd").add(1, {"a": "\ud800"})
+    meter.create_counter("good").add(2)
+    found = rendered(collected(provider, reader), Registry(), form)
+    assert {name: value for (name, _), value in found.items()} == {"odd_total": 1, "good_total": 2}
+    assert any("a=?" in labels for _, labels in found)

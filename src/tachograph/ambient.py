@@ -21,6 +21,7 @@ from tachograph.environment import text
 from tachograph.identity.program import program_name
 from tachograph.identity.rank import OWNER, descends_from_rank, owner_mark
 from tachograph.identity.resource import instance_id, resource_attributes
+from tachograph.identity.start_marks import mark_start
 from tachograph.otlp.settings import SIGNALS
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.registry import Registry
@@ -135,6 +136,7 @@ class Ambient(Pipeline):
         if mark is not None and os.environ.get(OWNER) != mark:
             os.environ[OWNER] = mark
         if first:
+            mark_start(os.environ, self._resource.get("dl.rank"), program_name())
             self._on_settled()
             self._observe()
             if "prometheus" in self.settings.metrics:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from tachograph.command_line import WRONG_USAGE
+from tachograph.standard_streams import hold_descriptors
 from tachograph.version import __version__
 
 # The module of each command, which has command(arguments) -> exit code, and its line in the help.
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line behind the program's name; this process's own by default.
     """
+    hold_descriptors()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _COMMANDS:
         module, _ = _COMMANDS[given[0]]

@@ -90,12 +90,14 @@ def check_name(name: object, what: str = "metric name") -> str:
     Raises:
         TypeError: it is not a string.
         ValueError: it is longer than 1,024 characters, or holds a lone surrogate, which UTF-8 cannot carry. A metric
-            name may not be empty, either.
+            name may not be empty or hold a NUL, either: for one such name, Prometheus 3 refuses a whole page.
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a string, not {type(name).__name__}: {name!r:.100}")
     if not name and what == "metric name":
         raise ValueError(f"{what} must not be empty")
+    if "\0" in name and what == "metric name":
+        raise ValueError(f"{what} {name!r:.100} holds a NUL, which Prometheus takes in no name: leave it out")
     if len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"{what} has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed: {name[:60]!r}…")
     try:

@@ -77,6 +77,7 @@ Reason = Literal[
     "cardinality",
     "malformed",
     "no_value",
+    "illegal_name",
 ]
 REASONS: Mapping[Reason, str] = {
     "no_number": "What was recorded is no number: its `__float__` or `item` is missing, or raised.",
@@ -106,6 +107,7 @@ REASONS: Mapping[Reason, str] = {
     "cardinality": "The hub has no room for one more series of this metric.",
     "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
     "no_value": "A data point came to the hub without a value.",
+    "illegal_name": "A name or an attribute's key came to the hub empty, or with a NUL: Prometheus refuses such pages.",
 }
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")

@@ -20,7 +20,7 @@ from tachograph.hub.series import Instrument, Labels, Series, Shape
 from tachograph.hub.store import Store, StoreError, warn_of_network
 from tachograph.identity.resource import series_labels
 from tachograph.naming import Kind, prometheus_label
-from tachograph.own_metrics import DROPPED
+from tachograph.own_metrics import DROPPED, Reason
 from tachograph.points import Attributes, AttributeValue
 from tachograph.prometheus.text import label_value
 
@@ -135,9 +135,11 @@ class Census:
             return process.lanes[key]
         kind: Kind = "gauge" if shape == "sum" else shape
 
-        def make(attributes: Attributes) -> Series | None:
+        def make(attributes: Attributes) -> Series | Reason:
+            if not all(map(_is_legal, (name, *(key for key, _ in attributes)))):
+                return "illegal_name"
             if len(self.series) >= self._most_series:
-                return None
+                return "cardinality"
             of = self.instruments.get((scope, name, unit, kind))
             if of is None:
                 of = self.instruments[scope, name, unit, kind] = Instrument(scope, name, unit, kind, description)
@@ -203,7 +205,7 @@ class Census:
         try:
             for scope, name, unit, shape, attributes, about, row, seen, data in found:
                 series = self._lane(process, (scope, name, unit, shape), about).add(read_back(attributes))
-                if series is not None:
+                if not isinstance(series, str):
                     restored += 1
                     series.restore(data, row=row, seen=seen)
                     self.by_rank.add(series, process.rank)
@@ -286,6 +288,11 @@ class Census:
         """Close every run's file."""
         for run in self._runs.values():
             run.close()
+
+
+def _is_legal(name: str) -> bool:
+    """Tell whether a page may hold a name or a key: for an empty one or a NUL, Prometheus 3 refuses all of the page."""
+    return bool(name) and "\0" not in name
 
 
 def _labels(of_process: Labels, attributes: Attributes) -> Labels:

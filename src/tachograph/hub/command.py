@@ -14,6 +14,7 @@ from tachograph.command_line import WRONG_USAGE, parser, seconds
 from tachograph.environment import clean, setting, text
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.resource import store
+from tachograph.standard_streams import never_fail
 
 DEFAULT_RUN = "default"
 _LAST_PORT = 65535
@@ -21,6 +22,7 @@ _LAST_PORT = 65535
 
 def command(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM, SIGINT or the parent's end, and return the exit code: 2 where it could not start."""
+    never_fail()
     options = _parser().parse_args(arguments)
     if options.parent is not None:
         for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole process group; the parent decides
@@ -51,13 +53,15 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.lifetime import Lifetime
     from tachograph.hub.node import Node
     from tachograph.hub.server import Server, address_of, listen
+    from tachograph.identity.start_marks import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
     with listen(options.host, options.port) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
         run = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
-        hub = Hub(options.store or store(os.environ), run=run)
+        marks = None if options.started is None else StartMarks(options.started)
+        hub = Hub(options.store or store(os.environ), run=run, started=marks)
         try:
             forwarding = None if options.forward is None else Forwarding(options.forward, hub.registry)
             server = Server(hub, listener, token=token, forwarding=forwarding)
@@ -76,6 +80,8 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             summary = hub.summary(at_the_end=options.parent is not None)
         finally:
             hub.close()
+            if marks is not None and os.getppid() != options.parent:  # which else does it
+                marks.close()
     announcement.ended(summary)
 
 
@@ -90,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--forward", metavar="URL", help="pass on what comes to this OTLP/HTTP endpoint")
     add("--linger", type=seconds, metavar="S", help="serve so long after the end (default 0; 30 where scraped)")
     add("--parent", type=_pid, metavar="PID", help="end with this process")
+    add("--started", type=Path, metavar="DIR", help="where processes of the parent's job note that they start")
     add("--announce", type=_descriptor, metavar="FD", help="write JSON lines about start and end to this descriptor")
     add("--quiet", action="store_true", help="say nothing on stderr")
     return made

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -21,11 +21,12 @@ from tachograph.hub.census import Census
 from tachograph.hub.events import Events
 from tachograph.hub.lanes import shape_of
 from tachograph.hub.page import NodePage
-from tachograph.hub.processes import SECOND, Lost, life
+from tachograph.hub.processes import SECOND, Incarnation, Lost, life
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.own_metrics import HUB, OWN_GROUP, Reason
+from tachograph.identity.start_marks import StartMarks
+from tachograph.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import Registry
 
@@ -37,6 +38,13 @@ _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
 
 _log = logging.getLogger("tachograph")
+
+
+class Rejected(NamedTuple):
+    """How much of a request was not taken, and why: in words, empty where all of it was."""
+
+    items: int = 0
+    why: str = ""
 
 
 class Hub:
@@ -53,6 +61,7 @@ class Hub:
             intervals of its process.
         resource_labels: resource attributes that are labels on each series.
         most_series: series that are kept in memory; points of further ones are rejected, and counted.
+        started: marks of the job's processes, of which none is left of those that are heard.
 
     Raises:
         StoreError: the store cannot be written, or the run's file is damaged or of a newer version; an ``OSError``.
@@ -67,6 +76,7 @@ class Hub:
         time_to_live: float = TIME_TO_LIVE,
         resource_labels: Sequence[str] = SERIES_KEYS,
         most_series: int = MOST_SERIES,
+        started: StartMarks | None = None,
     ) -> None:
         self.registry = Registry(enabled=True)
         self._clock = clock
@@ -80,6 +90,7 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
+        self._started = started
         self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
         self._archive = Archive(self._census, self._lock, self.registry)
         try:
@@ -97,14 +108,17 @@ class Hub:
         """Count something about the hub itself: one of :data:`tachograph.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
-    def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> int:
-        """Take metrics; return how many data points were rejected. The hub's ``own`` do not count as received."""
+    def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> Rejected:
+        """Take metrics; return which data points were rejected. The hub's ``own`` do not count as received."""
         now = self._clock()
         rejected: Counter[Reason] = Counter()
+        named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
         points = 0
         with self._lock:
             for resource in request.resource_metrics:
                 process, incarnation = self._census.sender(resource.resource, now)
+                if not incarnation.noted:
+                    self._heard(incarnation)
                 for scope in resource.scope_metrics:
                     name = scope.scope.name
                     for metric in scope.metrics:
@@ -118,11 +132,16 @@ class Hub:
                         refused = lane.take(metric, data, incarnation.key, now)
                         if refused:
                             rejected.update(refused)
+                            named = {**dict.fromkeys(refused, metric.name), **named}
         if not own:
             self._totals["points"] += points
             self.count("tachograph.hub.points", points)
         self._reject(rejected)
-        return sum(rejected.values())
+        why = [
+            f"{count} {reason}, first of metric {named[reason]!r:.100}: {REASONS[reason]}"
+            for reason, count in rejected.items()
+        ]
+        return Rejected(sum(rejected.values()), " ".join(why))
 
     def _reject(self, rejected: Counter[Reason]) -> None:
         for reason, count in rejected.items():
@@ -132,8 +151,8 @@ class Hub:
                 self._said.add(reason)
                 _log.warning("the hub rejected data points (further ones are counted): %s", reason.replace("_", " "))
 
-    def receive_logs(self, request: ExportLogsServiceRequest) -> int:
-        """Take log records; return how many were rejected. They are in the store, each once, when this returns.
+    def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
+        """Take log records; return how many were rejected: none. They are in the store, each once, when this returns.
 
         Raises:
             StoreError: the store cannot be written: they may be sent again.
@@ -150,6 +169,7 @@ class Hub:
             with self._lock:
                 for each in lives:
                     apply(each)
+                    self._heard(each.incarnation)
             self._totals["events"] += len(new)
             self.count("tachograph.hub.events", len(new))
             if count > len(new):
@@ -157,14 +177,19 @@ class Hub:
             newer = sum(record.newer for record in new)
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
-        return 0
+        return Rejected()
 
-    def receive_traces(self, request: ExportTraceServiceRequest) -> int:
+    def _heard(self, incarnation: Incarnation) -> None:
+        incarnation.noted = True
+        if self._started is not None:
+            self._started.heard(incarnation.key.pid)
+
+    def receive_traces(self, request: ExportTraceServiceRequest) -> Rejected:
         """Count spans, which are not kept; return how many were rejected: none."""
         spans = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
         self._totals["spans"] += spans
         self.count("tachograph.hub.spans", spans)
-        return 0
+        return Rejected()
 
     def page(self, accept: str = "", escaping: str | None = None) -> tuple[str, bytes]:
         """Return the content type and the page ``/metrics`` of the node.
@@ -237,7 +262,8 @@ class Hub:
         """Return what was received since the hub began, as JSON can carry it.
 
         Args:
-            at_the_end: all processes have ended, so that those that began and did not say that they end are lost.
+            at_the_end: all processes have ended, so that those that began and did not say that they end are lost, and
+                those that have started and were not heard of never will be.
         """
         with self._lock:
             lost = self._census.lost(at_the_end=at_the_end)
@@ -250,6 +276,7 @@ class Hub:
             "spans": self._totals["spans"],
             "dropped": dropped,
             "lost": [_described(each) for each in lost],
+            "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
         }
 

@@ -29,8 +29,8 @@ NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
 MOST_BYTES = 16_384  # of one series' attributes
 
-# Makes the series for attributes, or returns None where there is no room for one more.
-MakeSeries = Callable[[Attributes], "Series | None"]
+# Makes the series for attributes, or returns why there is none.
+MakeSeries = Callable[[Attributes], "Series | Reason"]
 
 
 def shape_of(metric: Metric, data: str) -> Shape:
@@ -77,10 +77,11 @@ class Lane:
             key = tuple([each.SerializeToString() for each in attributes]) if attributes else ()
             series = by_bytes.get(key)
             if series is None:
-                series = self._series(key, attributes)
-                if series is None:
-                    rejected["cardinality"] = rejected.get("cardinality", 0) + 1
+                found = self._series(key, attributes)
+                if isinstance(found, str):
+                    rejected[found] = rejected.get(found, 0) + 1
                     continue
+                series = found
             value = read(point, series)
             if value.__class__ is str:
                 if value:
@@ -96,26 +97,27 @@ class Lane:
                 series.latest(point.time_unix_nano or now, value)
         return rejected
 
-    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | None:
+    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | Reason:
         if sum(map(len, key)) > MOST_BYTES:
-            return None
+            return "cardinality"
         series = self.add(plain_attributes(attributes))
-        if series is None:
-            return None
+        if isinstance(series, str):
+            return series
         if len(self._by_bytes) > 4 * len(self.by_attributes) + _ALIASES:
             self._by_bytes.clear()
         self._by_bytes[key] = series
         return series
 
-    def add(self, attributes: Attributes) -> Series | None:
-        """Return the series with these attributes, made where there was none; None where there is no room for it."""
+    def add(self, attributes: Attributes) -> Series | Reason:
+        """Return the series with these attributes, made where there was none; the reason where it is refused."""
         name = canonical(attributes)
         series = self.by_attributes.get(name)
-        if series is None:
-            series = self._make(attributes)
-            if series is not None:
-                self.by_attributes[name] = series
-        return series
+        if series is not None:
+            return series
+        made = self._make(attributes)
+        if not isinstance(made, str):
+            self.by_attributes[name] = made
+        return made
 
     def remove(self, gone: set[Series]) -> None:
         """Forget series."""

@@ -57,12 +57,13 @@ class Incarnation:
         lost: it was silent for too long, or another one took its place before it had ended.
         first_export: nanoseconds of the hub's clock.
         last_export: nanoseconds of the hub's clock.
+        noted: this hub has noted that it has reported.
         resource: what it last said of itself; None where that is not known.
         said: when it began, as it said; 0 where this hub has not heard it say so.
     """
 
     __slots__ = (
-        *("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "resource", "said"),
+        *("announced", "ended", "first_export", "interval", "key", "last_export", "lost", "noted", "resource", "said"),
         "unsaved",
     )
 
@@ -77,6 +78,7 @@ class Incarnation:
         self.last_export = now
         self.interval = 0
         self.unsaved = True
+        self.noted = False
 
     def heard(self, now: int) -> None:
         """Note that something came."""

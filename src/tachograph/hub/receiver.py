@@ -26,7 +26,7 @@ from starlette.routing import Route
 from tachograph.hub.body import LIMIT, Intake, Refusal
 from tachograph.hub.decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
-from tachograph.hub.hub import Hub
+from tachograph.hub.hub import Hub, Rejected
 from tachograph.otlp.settings import Signal
 
 _RETRY_AFTER = 5  # seconds, after an error of ours
@@ -72,7 +72,7 @@ class Receiver:
     """
 
     def __init__(self, hub: Hub, forwarding: Forwarding | None = None, *, intake: Intake | None = None) -> None:
-        self._keep: dict[Signal, Callable[[Any], int]] = {
+        self._keep: dict[Signal, Callable[[Any], Rejected]] = {
             "metrics": hub.receive_metrics,
             "logs": hub.receive_logs,
             "traces": hub.receive_traces,
@@ -113,13 +113,13 @@ class Receiver:
         if self._forwarding is not None and self._forwarding.sender != request.headers.get(SENDER):
             self._forwarding(kind.signal, body if media_type == PROTOBUF else message.SerializeToString(), message)
         answer = kind.response()
-        if rejected:
+        if rejected.items:
             success = answer.partial_success  # type: ignore[attr-defined]
-            setattr(success, kind.rejected, rejected)
-            success.error_message = "the hub's page and log say why"
+            setattr(success, kind.rejected, rejected.items)
+            success.error_message = rejected.why
         return Response(encode(answer, media_type), media_type=media_type)
 
-    def _kept(self, kind: _Kind, message: Message) -> int:
+    def _kept(self, kind: _Kind, message: Message) -> Rejected:
         try:
             return self._keep[kind.signal](message)
         except Exception as error:  # the border to the store: a full disk must not end the hub

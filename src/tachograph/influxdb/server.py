@@ -24,6 +24,7 @@ from opentelemetry import context
 from tachograph.influx_target import InfluxTarget
 from tachograph.influxdb.secret import Secret, basic
 from tachograph.outbox import Retry
+from tachograph.proxies import proxy_of
 
 TIMEOUT = 10.0
 _WORTH_COMPRESSING = 1024
@@ -179,7 +180,14 @@ class Server:
     def _load(self) -> None:
         library: Any = import_module("influxdb_client")
         target = self._target
-        client = library.InfluxDBClient(target.url, token=target.token or None, org=target.org)
+        proxy, headers = proxy_of(target.url), None
+        if proxy is not None:
+            from requests.adapters import HTTPAdapter
+
+            headers = HTTPAdapter().proxy_headers(proxy)  # with the password that the proxy's URL may have
+        client = library.InfluxDBClient(
+            target.url, token=target.token or None, org=target.org, proxy=proxy, proxy_headers=headers
+        )
         by_user = ":" in target.token  # v1: user and password; only its version 1.8 takes them as a token
         self._carrier = _Carrier(client.api_client.rest_client.pool_manager, basic(target.token) if by_user else None)
         client.api_client.rest_client = self._carrier

@@ -7,7 +7,9 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,6 +21,7 @@ from tachograph.launching.job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.launching.options import INTERVAL, read_options
 from tachograph.launching.surroundings import surroundings
 from tachograph.otlp.settings import ENDPOINT
+from tachograph.standard_streams import never_fail
 
 _INTERRUPTED = 130
 
@@ -26,8 +29,9 @@ _INTERRUPTED = 130
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
 
-    Telemetry that cannot be had is said on stderr, and the job runs without it. A signal that is sent to this process
-    reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
+    Telemetry that cannot be had is said on stderr, and the job runs without it; so it does where stderr takes nothing.
+    The standard streams are the job's own: one that is closed is closed for the job, too. A signal that is sent to this
+    process reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
 
     Args:
         arguments: the command line behind ``tachograph run``.
@@ -36,11 +40,29 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
     Raises:
         SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
     """
+    never_fail()
     options = read_options(arguments)
     run = run_id_of_command(environ, options.command, explicit=options.run_id)
     endpoint = options.endpoint or text(environ, ENDPOINT)
+    with contextlib.nullcontext() if endpoint else _start_marks() as started:
+        return _run(options, environ, run, endpoint, started)
+
+
+@contextlib.contextmanager
+def _start_marks() -> Iterator[Path | None]:
+    """Yield a folder for the marks of processes that start; None where there can be none, and nobody is missed."""
     try:
-        hub = None if endpoint else _start_hub(options, environ, run)
+        folder = tempfile.TemporaryDirectory(prefix="tachograph-", ignore_cleanup_errors=True)
+    except OSError:
+        yield None
+        return
+    with folder as path:
+        yield Path(path)
+
+
+def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endpoint: str, started: Path | None) -> int:
+    try:
+        hub = None if endpoint else _start_hub(options, environ, run, started)
     except KeyboardInterrupt:
         return _INTERRUPTED
     say = _nothing if options.quiet else _say
@@ -63,6 +85,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
             prof=options.prof,
             instrument=options.instrument,
             wait_counters=options.wait_counters,
+            started=started,
         )
     code = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing, _say)
     if code in (NOT_FOUND, NOT_EXECUTABLE):
@@ -77,9 +100,13 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
     return code
 
 
-def _start_hub(options: argparse.Namespace, environ: Mapping[str, str], run: str) -> HubProcess | None:
+def _start_hub(
+    options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None
+) -> HubProcess | None:
     folder = options.store or store(environ)
     arguments = ["--run-id", run, "--store", str(folder), "--quiet"]
+    if started is not None:
+        arguments += ["--started", str(started)]
     for name in ("port", "linger", "forward"):
         value = getattr(options, name)
         if value is not None:
@@ -110,17 +137,30 @@ def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) ->
     shown = f"{shlex.join(again)} shows it again"
     if not said:
         return f"the hub did not say what was recorded; {shown}"
-    lost = [_lost(process) for process in said.get("lost", [])]
+    missing = [_lost(process) for process in said.get("lost", [])]
+    unheard = said.get("unheard") or {}
+    if unheard.get("processes"):
+        missing.append(_unheard(unheard["processes"], unheard["first"]))
     numbers = (
         f"{said['points']} points and {said.get('events', 0)} events were recorded, {said.get('dropped', 0)} dropped"
     )
-    return "; ".join([numbers, *lost, shown])
+    known = ", as far as is known" if missing else ""  # what was dropped counts once it has been reported
+    return "; ".join([numbers + known, *missing, shown])
 
 
 def _lost(process: Mapping[str, Any]) -> str:
     rank, role = process.get("rank"), process.get("role")
     who = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
     return f"{who} was lost, its last export at {process.get('last_export')}"
+
+
+def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:
+    named = []
+    for each in first:
+        who = each["program"] or "a process" if each["rank"] is None else f"rank {each['rank']}"
+        named.append(f"{who} (pid {each['pid']})")
+    more = f" and {processes - len(first)} more" if processes > len(first) else ""
+    return f"{', '.join(named)}{more} started and never reported"
 
 
 def _explain(program: str, code: int) -> None:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tachograph.identity.rank import OWNER
+from tachograph.identity.start_marks import FOLDER
+
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 
@@ -20,6 +23,7 @@ def surroundings(
     prof: Sequence[str] = (),
     instrument: str = "own",
     wait_counters: bool = False,
+    started: Path | None = None,
 ) -> dict[str, str]:
     """Return the variables for a job whose processes send to ``endpoint``.
 
@@ -32,6 +36,7 @@ def surroundings(
         prof: patterns of functions to profile.
         instrument: ``own`` or ``all``.
         wait_counters: measure torch's WaitCounters.
+        started: where processes note that they have started; None for nowhere.
     """
     made = {
         **environ,
@@ -47,7 +52,10 @@ def surroundings(
         if wanted:
             made[variable] = "1"
     # A run inside of a run is a job of its own; the mark of a rank around it would silence all of it.
-    made.pop("TACHOGRAPH_OWNER", None)
+    made.pop(OWNER, None)
+    made.pop(FOLDER, None)
+    if started is not None:
+        made[FOLDER] = str(started)
     return made
 
 

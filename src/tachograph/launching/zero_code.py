@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from tachograph.environment import setting, text
 from tachograph.identity.program import command_name
 from tachograph.identity.rank import is_helper
+from tachograph.identity.start_marks import unmark_start
 from tachograph.otlp.settings import ENDPOINT
 from tachograph.settings import Settings, read_settings
 from tachograph.starting import begin as begin_pipeline
@@ -50,7 +51,10 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         directly: whether ``tachograph run`` itself started this process; see :class:`tachograph.ambient.Ambient`.
         forked: whether it is the forked child of a process that has begun: delivered is once it is a rank.
     """
-    if _Begun.pid == os.getpid() or is_helper(os.environ, os.getpid()) or _is_errand():
+    if _Begun.pid == os.getpid():
+        return
+    if is_helper(os.environ, os.getpid()) or _is_errand():
+        unmark_start(os.environ)
         return
     _Begun.pid = os.getpid()
     try:
@@ -59,6 +63,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         _log.warning("no telemetry, the program goes on without it: %s", error)
         return
     if settings.disabled:
+        unmark_start(os.environ)
         return
     waits = not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
     begin_pipeline(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))

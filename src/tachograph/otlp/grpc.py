@@ -13,6 +13,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from tachograph.otlp.http import Refused
 from tachograph.otlp.settings import OtlpSettings, Signal
 from tachograph.outbox import Retry
+from tachograph.proxies import goes_direct
 
 _SERVICES: dict[Signal, str] = {
     "metrics": "metrics.v1.MetricsService",
@@ -78,15 +79,16 @@ class GrpcSender:
 def _open(settings: OtlpSettings) -> grpc.Channel:
     url = urlsplit(settings.endpoint)
     target = url.netloc or settings.endpoint
+    options = (*_OPTIONS, ("grpc.enable_http_proxy", int(not goes_direct(settings.endpoint))))
     compression = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
     if url.scheme == "http" or (url.scheme != "https" and settings.insecure):
-        return grpc.insecure_channel(target, options=_OPTIONS, compression=compression)
+        return grpc.insecure_channel(target, options=options, compression=compression)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=_read(settings.certificate),
         private_key=_read(settings.client_key),
         certificate_chain=_read(settings.client_certificate),
     )
-    return grpc.secure_channel(target, credentials, options=_OPTIONS, compression=compression)
+    return grpc.secure_channel(target, credentials, options=options, compression=compression)
 
 
 def _read(path: str | None) -> bytes | None:

@@ -6,6 +6,7 @@ import time
 import zlib
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -15,6 +16,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tachograph.otlp.settings import OtlpSettings
 from tachograph.outbox import Retry
+from tachograph.proxies import goes_direct, no_proxies
 
 _RETRYABLE = {
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -37,6 +39,7 @@ class HttpSender:
         self._settings = settings
         self._host = urlsplit(settings.endpoint).netloc.rpartition("@")[2]
         self._session = requests.Session()
+        self._proxies: Any = no_proxies(settings.endpoint) if goes_direct(settings.endpoint) else None
         if "@" not in urlsplit(settings.endpoint).netloc:
             self._session.auth = _as_it_is  # else requests puts what ~/.netrc holds over the Authorization header
         self._headers = {**dict(settings.headers), "Content-Type": "application/x-protobuf"}
@@ -67,6 +70,7 @@ class HttpSender:
                 timeout=(seconds, seconds),
                 verify=settings.certificate or True,
                 cert=(certificate, settings.client_key) if certificate and settings.client_key else certificate,
+                proxies=self._proxies,
                 allow_redirects=False,  # a redirect would carry the headers to another host
                 stream=True,
             ) as response:

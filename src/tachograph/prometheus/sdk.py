@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.own_metrics import Reason
+from tachograph.prometheus.text import label_value
 from tachograph.registry import Registry
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ def _families(found: Iterable[Any]) -> Iterator[SdkFamily]:
             continue
         name = family.name + "_total" if family.type == "counter" else family.name
         samples = [
-            SdkSample(sample.name.removeprefix(name), dict(sample.labels), sample.value) for sample in family.samples
+            SdkSample(
+                sample.name.removeprefix(name),
+                {key: label_value(value) for key, value in sample.labels.items()},
+                sample.value,
+            )
+            for sample in family.samples
         ]
         yield SdkFamily(name, family.type, family.unit, family.documentation or name, samples)

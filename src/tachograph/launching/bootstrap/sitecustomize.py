@@ -20,24 +20,38 @@ def _concerned() -> bool:
     if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":
         return False
     # Code behind -c is a small errand, most likely; but not a child of multiprocessing, which may become a rank.
-    return not _is_code() or "--multiprocessing-fork" in sys.orig_argv or "RANK" in environ or _started_by_run()
+    return _program() != "-c" or "--multiprocessing-fork" in sys.orig_argv or "RANK" in environ or _started_by_run()
 
 
-def _is_code() -> bool:
-    """Tell whether the interpreter was given ``-c``, maybe behind options of which two take a value."""
+def _program() -> str:
+    """Return what the interpreter was given behind its options, of which two take a value: a path, ``-c`` or ``-m``."""
     arguments = iter(sys.orig_argv[1:])
     for argument in arguments:
         if argument[:1] != "-" or argument in ("-", "--"):
-            return False
+            return argument
         letters = "" if argument[:2] == "--" else argument[1:]
         for place, letter in enumerate(letters, 2):
             if letter in "cm":
-                return letter == "c"
+                return "-" + letter
             if letter in "WX":
                 if place == len(argument):
                     next(arguments, None)
                 break
-    return False
+    return ""
+
+
+def _mark() -> None:
+    """Note that this process has started: see :mod:`tachograph.identity.start_marks`, which may not load here."""
+    folder = os.environ.get("TACHOGRAPH_STARTED")
+    rank = os.environ.get("RANK", "")
+    # A child of multiprocessing is part of the job once it has a rank.
+    if folder and (rank or "--multiprocessing-fork" not in sys.orig_argv):
+        name = os.path.basename(_program())  # noqa: PTH119
+        try:
+            with open(os.path.join(folder, str(os.getpid())), "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123
+                file.write(f"{rank}\n{name}")
+        except OSError:
+            pass
 
 
 def _started_by_run() -> bool:
@@ -66,6 +80,7 @@ def _run_next() -> None:
 
 try:
     if _concerned():
+        _mark()
         from tachograph.launching.zero_code import begin
 
         begin(directly=_started_by_run())
