@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+from prometheus_client import REGISTRY
 from typing_extensions import assert_type
 
 import tachograph
@@ -113,6 +114,7 @@ class Mine(MetricHandler):
 configure(Mine())
 configure(Mine(), "mine")
 configure(ConsoleMetricExporter(), group="mine")
+REGISTRY.register(tachograph.PrometheusCollector(resource_labels=["dl.rank"], target_info=False))
 assert_type(elastic.getStream("mine"), elastic.MetricStream)
 assert_type(api.get_elapsed_time_ms(0.0), int)
 assert_type(api.MetricsConfig().params, dict[str, str])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline import Pipeline
+    from tachograph.prometheus.collector import PrometheusCollector
     from tachograph.starting import shutdown, start
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "MetricsLogger",
     "NullMetricHandler",
     "Pipeline",
+    "PrometheusCollector",
     "__version__",
     "configure",
     "declare",
@@ -69,6 +71,7 @@ _HOME = {
     "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
     "Pipeline": "pipeline",
+    "PrometheusCollector": "prometheus.collector",
     "configure": "elastic",
     "declare": "declaration",
     "prof": "elastic",

@@ -46,7 +46,7 @@ def start(**settings: Any) -> Pipeline:
         **settings: see :func:`tachograph.settings.read_settings`, which has them all: ``metrics``, ``traces``,
             ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``store``, ``jsonl``.
+            ``prometheus_registry``, ``store``, ``jsonl``.
 
     Returns:
         The running pipeline, a context manager. Called again with the same settings, the same one. In a helper process
