@@ -23,6 +23,7 @@ PUBLIC = {
         "MetricsLogger",
         "NullMetricHandler",
         "Pipeline",
+        "PrometheusCollector",
         "WindowedMetricReader",
         "__version__",
         "configure",
@@ -134,6 +135,7 @@ def test_no_such_name() -> None:
         "from tachograph import prof, put_metric, configure, declare; put_metric('a', 1)",
         "from tachograph.monitor import *; Stat('a', [MEAN, P99], 60.0).add(1)",
         "from tachograph.logger import *; MetricsLogger().log('a', {'b': 1}, {'c': [1.0]})",
+        "from tachograph import PrometheusCollector; PrometheusCollector().describe()",
         "from tachograph.metric import *; Metric('a').record(1); list(progress([1])); task(print)()",
     ],
 )

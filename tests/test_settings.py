@@ -181,6 +181,7 @@ def test_installed_exporters_are_found_by_name(tmp_path: Path, monkeypatch: pyte
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/no/such.pem", "CLIENT_CERTIFICATE"),
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "monotonic", "'cumulative', 'delta', 'lowmemory'"),
         ("TACHOGRAPH_HELPERS", "yes", "'0', '1'"),
+        ("TACHOGRAPH_PROMETHEUS_REGISTRY", "1", "'true', 'false'"),
     ],
 )
 def test_a_wrong_variable_is_an_error_that_names_it(variable: str, value: str, allowed: str) -> None:
@@ -228,6 +229,7 @@ def test_a_wrong_variable_is_an_error_that_names_it(variable: str, value: str, a
         ({"store": ""}, ValueError),
         ({"store": "~no-such-user/x"}, ValueError),
         ({"jsonl": b"x"}, TypeError),
+        ({"prometheus_registry": "no"}, TypeError),
     ],
 )
 def test_a_wrong_argument_is_an_error_that_names_it(arguments: dict[str, Any], error: type[Exception]) -> None:
@@ -248,6 +250,7 @@ def test_a_wrong_argument_is_an_error_that_names_it(arguments: dict[str, Any], e
             "OTEL_EXPORTER_OTLP_TIMEOUT",
             "OTEL_EXPORTER_PROMETHEUS_PORT",
             "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "TACHOGRAPH_PROMETHEUS_REGISTRY",
         ]
     ),
     st.text(),

@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.metrics.view import View
+from prometheus_client import REGISTRY
 from typing_extensions import assert_type
 
 import tachograph
@@ -134,6 +135,7 @@ class Mine(MetricHandler):
 configure(Mine())
 configure(Mine(), "mine")
 configure(ConsoleMetricExporter(), group="mine")
+REGISTRY.register(tachograph.PrometheusCollector(resource_labels=["dl.rank"], target_info=False))
 assert_type(elastic.getStream("mine"), elastic.MetricStream)
 assert_type(api.get_elapsed_time_ms(0.0), int)
 assert_type(api.MetricsConfig().params, dict[str, str])

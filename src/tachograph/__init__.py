@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline import Pipeline
+    from tachograph.prometheus.collector import PrometheusCollector
     from tachograph.starting import shutdown, start
     from tachograph.windowed_reader import WindowedMetricReader, stat_views
 
@@ -44,6 +45,7 @@ __all__ = [
     "MetricsLogger",
     "NullMetricHandler",
     "Pipeline",
+    "PrometheusCollector",
     "WindowedMetricReader",
     "__version__",
     "configure",
@@ -76,6 +78,7 @@ _HOME = {
     "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
     "Pipeline": "pipeline",
+    "PrometheusCollector": "prometheus.collector",
     "WindowedMetricReader": "windowed_reader",
     "configure": "elastic",
     "declare": "declaration",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tachograph import journal as journals
 from tachograph.destinations import Route, build_routes
 from tachograph.environment import text
+from tachograph.identity.announced import announced
 from tachograph.identity.program import program_name
 from tachograph.identity.rank import OWNER, descends_from_rank, owner_mark
 from tachograph.identity.resource import instance_id, resource_attributes
@@ -132,6 +133,7 @@ class Ambient(Pipeline):
             self._say_start()
         first, self._identified = self._identified is None, identified
         self._resource = self._identity()
+        announced.announce(self._resource, self.settings.resource_labels)
         mark = owner_mark(os.environ, os.getpid())
         if mark is not None and os.environ.get(OWNER) != mark:
             os.environ[OWNER] = mark

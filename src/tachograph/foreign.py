@@ -21,12 +21,11 @@ from opentelemetry.metrics import (
     Observation,
 )
 
-from tachograph.naming import Kind
+from tachograph.naming import UNNAMED, Kind
 from tachograph.replay import Record, Replay
 from tachograph.switch import switch
 from tachograph.values import Number
 
-UNNAMED = "tachograph.unnamed"  # the scope of the group "": a meter must have a name
 _LONGEST_NAME = 255
 _UNIT = re.compile(r"[\x00-\x7F]{0,63}")
 

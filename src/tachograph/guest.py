@@ -74,7 +74,7 @@ def pages_alike(there: Settings, asked: Settings) -> bool:
     """Tell whether the page that was asked for is the one that is there."""
     return "prometheus" in asked.metrics and all(
         getattr(there, name) == getattr(asked, name)
-        for name in ("prometheus_host", "prometheus_port", "resource_labels")
+        for name in ("prometheus_host", "prometheus_port", "prometheus_registry", "resource_labels")
     )
 
 

@@ -15,6 +15,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 KINDS: tuple[Kind, ...] = ("gauge", "counter", "histogram")
 
 MAX_NAME_LENGTH = 1024
+UNNAMED = "tachograph.unnamed"  # the scope of the group "" in the program's own SDK: a meter must have a name
 
 # Upper bounds of histogram buckets by unit (values <= bound, as in the OpenTelemetry data model).
 SECONDS_BOUNDARIES = (

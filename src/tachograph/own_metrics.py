@@ -90,7 +90,7 @@ REASONS: Mapping[Reason, str] = {
     "empty": "A point had no field that could be written.",
     "name_conflict": "A metric has the name of another one of another kind; the later one is left out.",
     "exponential_histogram": "An SDK's exponential histogram: Prometheus' text format has none.",
-    "not_exportable": "An SDK's metric that the Prometheus exporter refuses.",
+    "not_exportable": "A metric of an SDK, or of the program's `prometheus_client`, that no text format can hold.",
     "encoding": "It could not be encoded for this destination.",
     "not_installed": "A package is missing that a destination needs: `tachograph[influxdb]`.",
     "queue_full": "More waited than there is room for: the destination is away or too slow.",

@@ -18,12 +18,14 @@ from tachograph.batch import Batch
 from tachograph.destinations import Route, SdkInstruments, build_routes
 from tachograph.event_feed import EventFeed, Feed
 from tachograph.hardware import Closer, observe
+from tachograph.identity.announced import announced
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import resource_attributes, series_labels
 from tachograph.joined import Joined, foreign_provider
 from tachograph.log_emitter import foreign_logger_provider, into_provider
 from tachograph.otlp.settings import Signal
 from tachograph.pace import Pace
+from tachograph.prometheus.client import ClientRegistry
 from tachograph.prometheus.endpoint import Endpoint
 from tachograph.prometheus.page import Page
 from tachograph.provider_watch import waiting_instruments
@@ -110,6 +112,8 @@ class Pipeline:
 
     def _open(self) -> None:
         self._resource = self._identity()
+        if self._leads:
+            announced.announce(self._resource, self.settings.resource_labels)
         self._connect()
         if self._leads:
             with contextlib.suppress(ValueError):  # not the main thread: SIGTERM stays as it is
@@ -186,7 +190,9 @@ class Pipeline:
 
     def _serve(self) -> None:
         settings = self.settings
-        page = Page(series_labels(self._resource, settings.resource_labels), self._resource, self._registry)
+        labels = series_labels(self._resource, settings.resource_labels)
+        client = ClientRegistry(self._registry) if settings.prometheus_registry else None
+        page = Page(labels, self._resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
         self._endpoint = Endpoint(self._read, page, *where, self._registry, store=settings.store)
         self.metrics_url = self._endpoint.url

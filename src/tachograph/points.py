@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,11 @@ class HistogramPoint(NamedTuple):
     boundaries: tuple[float, ...]
     start_unix_nano: int
     exemplars: tuple[Exemplar, ...]
+
+    def exemplars_by_bucket(self) -> dict[int, Exemplar]:
+        """Return the newest exemplar of each bucket that has one, by the bucket's index; the last one is ``+Inf``."""
+        newest = sorted(self.exemplars, key=lambda exemplar: exemplar.time_unix_nano)
+        return {bisect_left(self.boundaries, exemplar.value): exemplar for exemplar in newest}
 
 
 class MetricPoints(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -55,6 +55,7 @@ class Settings:
         system_metrics: what the hardware does is exported, too: :func:`tachograph.hardware.observe`.
         set_global: make the global providers of OpenTelemetry where the program has none.
         join: have what is recorded arrive in the program's own providers.
+        prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
     """
 
     disabled: bool
@@ -76,6 +77,7 @@ class Settings:
     system_metrics: bool = False
     set_global: bool = True
     join: bool = True
+    prometheus_registry: bool = True
 
     def otlp_for(self, signal: Signal) -> OtlpSettings | None:
         """Return how a signal leaves as OTLP; ``None`` where it does not."""
@@ -109,6 +111,7 @@ def read_settings(
     resource_labels: Sequence[str] | None = None,
     prometheus_host: str | None = None,
     prometheus_port: int | None = None,
+    prometheus_registry: bool | None = None,
     store: str | os.PathLike[str] | None = None,
     jsonl: str | os.PathLike[str] | None = None,
     system_metrics: bool | None = None,
@@ -138,6 +141,8 @@ def read_settings(
         resource_labels: keys of resource attributes that become labels on each Prometheus series.
         prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
         prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank.
+        prometheus_registry: show the program's own metrics in ``prometheus_client.REGISTRY`` on ``/metrics``, too;
+            TACHOGRAPH_PROMETHEUS_REGISTRY is ``true`` or ``false``; on.
         store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
         jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
         system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
@@ -187,6 +192,7 @@ def read_settings(
     globally, joining = find("set_global", set_global), find("join", join, "TACHOGRAPH_JOIN")
     host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
+    program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
     attributes = who.resource_attributes(
         environ,
         service_name=string("service_name", service_name),
@@ -203,9 +209,10 @@ def read_settings(
         service_name=str(attributes["service.name"]),
         run_id=str(attributes["dl.run.id"]),
         resource=attributes_key(resource or {}),
-        resource_labels=_labels(resource_labels),
+        resource_labels=who.SERIES_KEYS if resource_labels is None else who.series_keys(resource_labels),
         prometheus_host=host.string() if host else PROMETHEUS_HOST,
         prometheus_port=port.port() if port else _default_port(attributes.get("dl.local_rank")),
+        prometheus_registry=program.boolean() if program else True,
         store=_path("store", store) or who.store(environ),
         jsonl=_path("jsonl", jsonl),
         influx=_influx(environ) if "influxdb" in exporters["logs"] else None,
@@ -293,15 +300,6 @@ def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter
     raise given.wrong(
         f"{name!r} is no exporter of {signal}; allowed are {', '.join((*_BUILT_IN[signal], *sorted(ours), *others))}"
     )
-
-
-def _labels(keys: Sequence[str] | None) -> tuple[str, ...]:
-    if keys is None:
-        return who.SERIES_KEYS
-    given = Setting("resource_labels=", keys)
-    if isinstance(keys, str) or not isinstance(keys, Iterable):
-        raise given.wrong_type("a sequence of resource attributes' keys")
-    return tuple(dict.fromkeys(Setting("resource_labels=", key).string() for key in keys))
 
 
 def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:

@@ -51,7 +51,7 @@ def start(**settings: Any) -> Pipeline:
         **settings: see :func:`tachograph.settings.read_settings`, which has them all: ``metrics``, ``traces``,
             ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``store``, ``jsonl``, ``set_global``, ``join``.
+            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``.
 
     Returns:
         The running pipeline, a context manager. Called again with the same settings, the same one. In a helper process

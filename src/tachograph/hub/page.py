@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from tachograph.hub.rows import histogram_lines, number_line, row
 from tachograph.hub.series import Instrument, Series, Shape
 from tachograph.naming import KINDS
 from tachograph.points import HistogramPoint, MetricPoints
+from tachograph.prometheus.conflicts import Conflicts
 from tachograph.prometheus.family import TARGET_INFO, Family, families
 from tachograph.prometheus.format import Format
 from tachograph.prometheus.page import DESTINATION
@@ -26,9 +26,6 @@ from tachograph.registry import Registry
 _READ = 200  # series that are read while the lock is held
 _LOOK = 16  # series between two looks at the clock
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
-_CONFLICTS_KEPT = 10_000
-
-_log = logging.getLogger("tachograph")
 
 
 class NodePage:
@@ -40,10 +37,8 @@ class NodePage:
     """
 
     def __init__(self, registry: Registry, lock: threading.Lock) -> None:
-        self._registry = registry
         self._lock = lock
-        self._conflicts: set[object] = set()
-        self._said: set[str] = set()
+        self.conflicts = Conflicts(registry, DESTINATION, "/metrics")
 
     def render(
         self,
@@ -66,7 +61,7 @@ class NodePage:
         metrics = [*self._read(instruments), *map(_as_series, others)]
         shown = [metric for metric in metrics if metric.points]
         rendering = _Rendering(self, form)
-        target, found = families(shown, (), form, self.conflict, rendering.breathe)
+        target, found = families(shown, (), form, self.conflicts, rendering.breathe)
         rendering.targets(target, processes)
         for family in found:
             rendering.family(family)
@@ -86,17 +81,6 @@ class NodePage:
             points: list[Any] = [(series, values[series]) for series in listed if values[series] is not None]
             found.append(MetricPoints(of.scope, of.name, of.unit, of.kind, of.description, points))
         return found
-
-    def conflict(self, name: str, why: str, count: int = 1, which: object = None) -> None:
-        """Count series that are left out; ``which`` tells one from all others."""
-        key = which or (name, why)
-        if key in self._conflicts or len(self._conflicts) >= _CONFLICTS_KEPT:
-            return
-        self._conflicts.add(key)
-        self._registry.count_dropped("name_conflict", DESTINATION, count)
-        if name not in self._said:
-            self._said.add(name)
-            _log.warning("/metrics: %s %s; the later one is left out (further ones are counted)", name, why)
 
 
 def _as_series(metric: MetricPoints) -> MetricPoints:
@@ -150,8 +134,7 @@ class _Rendering(Sheet):
                     found = row(family.name, metric.scope, series.labels, self.form, is_histogram=is_histogram)
                     series.rows[self._key] = found
                 if found.labels in seen:
-                    why = f"has two series with the labels {{{found.labels}}}"
-                    self._page.conflict(family.name, why, which=(metric[:4], series.labels))
+                    self._page.conflicts.duplicate(family.name, found.labels, (metric[:4], series.labels))
                     continue
                 seen.add(found.labels)
                 if is_histogram:

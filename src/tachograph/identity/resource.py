@@ -22,11 +22,11 @@ import os
 import socket
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from tachograph.environment import clean, resource_variable, text
+from tachograph.environment import Setting, clean, resource_variable, text
 from tachograph.identity.program import is_agent, program_name
 from tachograph.identity.rank import descends_from_rank, is_helper, owner_mark, rank_attributes
 from tachograph.identity.run_id import file_safe, run_id
@@ -44,6 +44,7 @@ __all__ = [
     "rank_attributes",
     "resource_attributes",
     "run_id",
+    "series_keys",
     "series_labels",
     "service_name",
     "slurm_attributes",
@@ -179,6 +180,19 @@ def series_labels(attributes: Mapping[str, AttributeValue], keys: Sequence[str] 
             label, said = prometheus_label(key), value if isinstance(value, str) else json.dumps(value)
             labels[label] = f"{labels[label]};{said}" if label in labels else said
     return labels
+
+
+def series_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys that an argument ``resource_labels`` names.
+
+    Raises:
+        TypeError: it is no sequence of strings.
+        ValueError: a key is empty.
+    """
+    given = Setting("resource_labels=", keys)
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise given.wrong_type("a sequence of resource attributes' keys")
+    return tuple(dict.fromkeys(Setting("resource_labels=", key).string() for key in keys))
 
 
 def store(environ: Mapping[str, str]) -> Path:

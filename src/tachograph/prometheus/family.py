@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tachograph.naming import prometheus_name
 from tachograph.points import MetricPoints
+from tachograph.prometheus.external import ExternalFamily
 from tachograph.prometheus.format import Format
-from tachograph.prometheus.sdk import SdkFamily
 from tachograph.prometheus.text import legible
 
 TARGET_INFO = "target_info"
 
-Conflict = Callable[[str, str, int], None]
+
+class Conflict(Protocol):
+    """Called with a family's name, what is wrong with it, and how many series are left out."""
+
+    def __call__(self, name: str, why: str, count: int) -> None:
+        """Count them."""
+
 
 # The names of its samples that a family keeps to itself, by kind: OpenMetrics 1.0, "Suffixes".
-_SUFFIXES = {"counter": ("",), "gauge": ("",), "histogram": ("", "_bucket", "_sum", "_count")}
+_SUFFIXES = {
+    "counter": ("",),
+    "gauge": ("",),
+    "histogram": ("", "_bucket", "_sum", "_count"),
+    "summary": ("", "_sum", "_count"),
+    "untyped": ("",),
+}
 _OPENMETRICS_SUFFIXES = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
     "histogram": ("", "_bucket", "_sum", "_count", "_created"),
+    "gaugehistogram": ("", "_bucket", "_gsum", "_gcount"),
+    "summary": ("", "_sum", "_count", "_created"),
+    "stateset": ("",),
     "info": ("", "_info"),
     "unknown": ("",),
 }
+_IN_CLASSIC = {"info": "gauge", "stateset": "gauge", "unknown": "untyped"}
+# Kinds whose OpenMetrics name lacks a suffix, and what the family is where that name belongs to another one.
+_SHORTENED = {"counter": ("_total", "unknown"), "info": ("_info", "gauge")}
 
 
 @dataclass(slots=True)
@@ -32,7 +51,7 @@ class Family:
 
     Attributes:
         name: the name of its samples, without ``_bucket``, ``_sum`` and ``_count``.
-        kind: ``counter``, ``gauge`` or ``histogram``.
+        kind: ``counter``, ``gauge``, ``histogram``, or another one of OpenMetrics for what comes from elsewhere.
         header: the name behind ``# TYPE``; in OpenMetrics without ``_total``.
         written_kind: the word behind ``# TYPE``.
         unit: the suffix of the header that is its unit, or the empty string.
@@ -45,12 +64,17 @@ class Family:
     header: str = ""
     written_kind: str = ""
     metrics: list[MetricPoints] = field(default_factory=list)
-    sdk: list[SdkFamily] = field(default_factory=list)
+    external: list[ExternalFamily] = field(default_factory=list)
+
+    @property
+    def series(self) -> int:
+        """How many series it has, each of which may have several lines."""
+        return sum(len(metric.points) for metric in self.metrics) + sum(other.series for other in self.external)
 
 
 def families(
     metrics: Sequence[MetricPoints],
-    sdk: Iterable[SdkFamily],
+    external: Iterable[ExternalFamily],
     form: Format,
     conflict: Conflict,
     breathe: Callable[[], None],
@@ -59,12 +83,14 @@ def families(
 
     Args:
         metrics: what the registry holds.
-        sdk: what other libraries' instruments hold.
+        external: what other libraries' instruments and the program's prometheus_client hold. Another ``target_info``
+            becomes part of ours.
         form: the format, on which the names depend.
         conflict: called with the family's name, what is wrong with it, and how many series are left out: another kind
             of metric has the name already. The first one stays.
         breathe: called after each metric, to let other threads run.
     """
+    target = Family(TARGET_INFO, "info", "Target metadata", "")
     found: dict[str, Family] = {}
     for metric in metrics:
         breathe()
@@ -77,22 +103,21 @@ def families(
             family.metrics.append(metric)
         else:
             conflict(name, f"is a {family.kind} already, not a {metric.kind}", len(metric.points))
-    for other in sdk:
+    for other in external:
         breathe()
-        family = found.get(other.name)
+        family = target if other.name == TARGET_INFO else found.get(other.name)
         if family is None:
             family = found[other.name] = Family(other.name, other.kind, other.description, other.unit)
-        if family.kind == other.kind:
-            family.sdk.append(other)
+        if family.kind == other.kind or family is target:
+            family.external.append(other)
         else:
             conflict(other.name, f"is a {family.kind} already, not a {other.kind}", other.series)
-    return _without_clashes(list(found.values()), form, conflict, breathe)
+    return target, _without_clashes(target, list(found.values()), form, conflict, breathe)
 
 
 def _without_clashes(
-    found: list[Family], form: Format, conflict: Conflict, breathe: Callable[[], None]
-) -> tuple[Family, list[Family]]:
-    target = Family(TARGET_INFO, "gauge", "Target metadata", "")
+    target: Family, found: list[Family], form: Format, conflict: Conflict, breathe: Callable[[], None]
+) -> list[Family]:
     _name_headers(target, found, form)
     suffixes = _OPENMETRICS_SUFFIXES if form.openmetrics else _SUFFIXES
     claimed: set[str] = set()
@@ -104,33 +129,37 @@ def _without_clashes(
             claimed |= claims
             kept.append(family)
         else:
-            series = sum(len(metric.points) for metric in family.metrics) + sum(sdk.series for sdk in family.sdk)
-            conflict(family.name, f"clashes with {sorted(claims & claimed)} of another metric", series)
-    return kept[0], kept[1:]
+            why = f"clashes with {sorted(claims & claimed)} of another metric"
+            conflict(family.name, why, family.series)
+    return kept[1:]
 
 
 def _name_headers(target: Family, found: list[Family], form: Format) -> None:
     """Set what stands behind ``# TYPE``.
 
-    A counter's OpenMetrics name is without ``_total``. Where a gauge or a histogram has that name, or where there is
-    nothing else in it, the counter stays what it is as a family of unknown type.
+    A counter's OpenMetrics name is without ``_total``, that of an info without ``_info``. Where another family has that
+    name, or where there is nothing else in it, the counter stays what it is as a family of unknown type, the info as a
+    gauge.
     """
     for family in (target, *found):
         family.header, family.written_kind = family.name, family.kind
+        if not form.openmetrics:
+            family.written_kind = _IN_CLASSIC.get(family.kind, family.kind)
     if not form.openmetrics:
         return
-    others = {
+    taken = {
         family.name + suffix
         for family in found
-        if family.kind != "counter"
+        if family.kind not in _SHORTENED
         for suffix in _OPENMETRICS_SUFFIXES[family.kind]
     }
     for family in (target, *found):
-        kind, suffix = ("info", "_info") if family is target else ("counter", "_total")
-        if family is target or family.kind == "counter":
+        if family.kind in _SHORTENED:
+            suffix, otherwise = _SHORTENED[family.kind]
             base = family.name.removesuffix(suffix)
-            claims = {base + ending for ending in _OPENMETRICS_SUFFIXES[kind] if ending != suffix}
-            if base not in ("", family.name) and others.isdisjoint(claims):
-                family.header, family.written_kind = base, kind
-            elif family is not target:
-                family.written_kind = "unknown"
+            claims = {base + ending for ending in _OPENMETRICS_SUFFIXES[family.kind] if ending != suffix}
+            if base not in ("", family.name) and taken.isdisjoint(claims):
+                family.header = base
+                taken |= claims
+            else:
+                family.written_kind = otherwise

@@ -5,21 +5,24 @@ A line's name and labels are made once a series and format; a scrape only format
 
 from __future__ import annotations
 
-import logging
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tachograph.own_metrics import Reason
+from tachograph.naming import prometheus_label
 from tachograph.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
+from tachograph.prometheus.client import ClientRegistry
+from tachograph.prometheus.conflicts import Conflicts
+from tachograph.prometheus.external import ExternalFamily
 from tachograph.prometheus.family import Family, families
 from tachograph.prometheus.format import Format
-from tachograph.prometheus.sdk import SdkSample, sdk_families
+from tachograph.prometheus.sdk import sdk_families
 from tachograph.prometheus.sheet import Sheet
 from tachograph.prometheus.text import (
     LARGEST_PLAIN,
     SCOPE_LABEL,
     boundary,
+    escaped,
     label_names,
     label_text,
     number,
@@ -32,9 +35,6 @@ if TYPE_CHECKING:
 
 DESTINATION = "prometheus"
 _ROWS_A_LOOK = 8  # rows between two looks at the clock
-_CONFLICTS_KEPT = 10_000
-
-_log = logging.getLogger("tachograph")
 
 
 class _Row(NamedTuple):
@@ -55,15 +55,23 @@ class Page:
         labels: labels on every series, which tell this process from others; an attribute of the same name wins.
         resource: attributes of ``target_info``.
         registry: where is counted what cannot be shown.
+        client: the program's metrics in prometheus_client, which are shown, too; None for none.
     """
 
-    def __init__(self, labels: Mapping[str, str], resource: Mapping[str, object], registry: Registry) -> None:
-        self._labels = sorted(labels.items())
+    def __init__(
+        self,
+        labels: Mapping[str, str],
+        resource: Mapping[str, object],
+        registry: Registry,
+        *,
+        client: ClientRegistry | None = None,
+    ) -> None:
+        self._labels = {utf8: label_names(sorted(labels.items()), utf8=utf8) for utf8 in (False, True)}
         self._resource = sorted(resource.items())
         self._registry = registry
         self._rows: dict[tuple[bool, bool], _Rows] = {}
-        self._conflicts: set[object] = set()
-        self._said: set[str] = set()
+        self._client = client
+        self.conflicts = Conflicts(registry, DESTINATION, "/metrics")
 
     def render(
         self,
@@ -84,9 +92,12 @@ class Page:
             pace: called between slices of at most about half a millisecond.
         """
         rendering = _Rendering(self, form, self._rows.get(form[::2], {}), pace)
-        others = () if sdk is None else sdk_families(sdk, self._registry, self._left_out)
-        target, found = families(metrics, others, form, self._conflict, rendering.breathe)
-        if self._resource or self._labels:
+        left_out = self.conflicts.left_out
+        others: Iterable[ExternalFamily] = () if sdk is None else sdk_families(sdk, form, self._registry, left_out)
+        if self._client is not None:
+            others = chain(others, self._client.families(form, rendering.breathe, left_out))
+        target, found = families(metrics, others, form, self.conflicts, rendering.breathe)
+        if self._resource or self._labels[form.utf8] or target.external:
             rendering.target(target, self._resource)
         for family in found:
             rendering.family(family)
@@ -95,28 +106,7 @@ class Page:
 
     def labels(self, form: Format, own: Mapping[str, str]) -> str:
         """Return the labels of a series: those of the page, and its own, which win."""
-        return label_text({**label_names(self._labels, utf8=form.utf8), **own})
-
-    def _conflict(self, name: str, why: str, count: int = 1, which: object = None) -> None:
-        key = which or (name, why)
-        if key in self._conflicts or len(self._conflicts) >= _CONFLICTS_KEPT:
-            return
-        self._conflicts.add(key)
-        self._registry.count_dropped("name_conflict", DESTINATION, count)
-        if name not in self._said:
-            self._said.add(name)
-            _log.warning("/metrics: %s %s; the later one is left out (further ones are counted)", name, why)
-
-    def duplicate(self, name: str, labels: str, which: object) -> None:
-        """Count a series that has the name and the labels of another one; ``which`` tells it from all others."""
-        self._conflict(name, f"has two series with the labels {{{labels}}}", which=which)
-
-    def _left_out(self, reason: Reason, name: str) -> None:
-        key = (name, reason)
-        if key not in self._conflicts and len(self._conflicts) < _CONFLICTS_KEPT:
-            self._conflicts.add(key)
-            self._registry.count_dropped(reason, DESTINATION)
-            _log.warning("/metrics: the SDK instrument %s is left out: %s", name, reason.replace("_", " "))
+        return label_text({**self._labels[form.utf8], **own})
 
 
 class _Rendering(Sheet):
@@ -135,9 +125,13 @@ class _Rendering(Sheet):
         self._before = before
 
     def target(self, family: Family, resource: Sequence[tuple[str, object]]) -> None:
-        """Write ``target_info``."""
+        """Write ``target_info``: our attributes, and of other ones what ours do not say."""
         self.header(family)
-        labels = self._page.labels(self.form, label_names(resource, utf8=self.form.utf8))
+        own = label_names(resource, utf8=self.form.utf8)
+        spelled = {prometheus_label(name) for name in own}
+        others = (pair for other in family.external for found in other.samples for pair in found.labels.items())
+        theirs = {name: text for name, text in others if prometheus_label(name) not in spelled}
+        labels = self._page.labels(self.form, {**theirs, **own})
         self.lines.append(f"{sample(family.name, labels)}1\n")
 
     def family(self, family: Family) -> None:
@@ -147,9 +141,8 @@ class _Rendering(Sheet):
         for metric in family.metrics:
             self.breathe()
             self._metric(family, metric, seen)
-        for other in family.sdk:
-            self.breathe()
-            self._sdk(family, other.samples, seen)
+        for other in family.external:
+            self._external(family, other, seen)
 
     def _metric(self, family: Family, metric: MetricPoints, seen: set[str]) -> None:
         append = self.lines.append
@@ -159,7 +152,7 @@ class _Rendering(Sheet):
             row = self._row(family, metric.scope, point)
             if row.labels in seen:
                 which = (metric.scope, metric.name, metric.unit, identity(point.attributes))
-                self._page.duplicate(family.name, row.labels, which)
+                self._page.conflicts.duplicate(family.name, row.labels, which)
                 continue
             seen.add(row.labels)
             if isinstance(point, NumberPoint):
@@ -205,26 +198,28 @@ class _Rendering(Sheet):
         spread = point.spread
         values: list[object] = [*spread.at_most, spread.count, number(spread.total.value()), spread.count]
         if point.exemplars and self.form.openmetrics:
-            newest = sorted(point.exemplars, key=lambda exemplar: exemplar.time_unix_nano)
-            for place, exemplar in {bisect_left(row.boundaries, each.value): each for each in newest}.items():
+            for place, exemplar in point.exemplars_by_bucket().items():
                 ids = f'trace_id="{exemplar.trace_id:032x}",span_id="{exemplar.span_id:016x}"'
                 when = exemplar.time_unix_nano / 1e9
                 values[place] = f"{values[place]} # {{{ids}}} {number(exemplar.value)} {when:.3f}"
         return row.text % tuple(values)
 
-    def _sdk(self, family: Family, samples: Sequence[SdkSample], seen: set[str]) -> None:
+    def _external(self, family: Family, other: ExternalFamily, seen: set[str]) -> None:
         written: dict[str, str] = {}
-        for found in samples:
-            own = {name: value for name, value in found.labels.items() if value}
-            bound = own.pop("le", "") if found.suffix == "_bucket" else ""
-            series = labels = self._page.labels(self.form, own)
-            if bound:
-                bound = boundary(float(bound), openmetrics=self.form.openmetrics)
-                labels += f'{"," if labels else ""}le="{bound}"'
-            line = sample(family.name + found.suffix, labels)
+        typed = family.written_kind != "unknown"
+        for index, found in enumerate(other.samples):
+            if index % _ROWS_A_LOOK == 0:
+                self.breathe()
+            if not typed and found.name != family.name:  # a counter's _created, where the counter is no counter here
+                continue
+            series = labels = self._page.labels(self.form, found.labels)
+            if found.le:
+                labels += f'{"," if labels else ""}le="{escaped(found.le)}"'
+            line = sample(found.name, labels)
             if series in seen or line in written:
-                self._page.duplicate(family.name, series, ("sdk", family.name, series))
+                self._page.conflicts.duplicate(family.name, series, ("external", family.name, series))
                 continue
             written[line] = series
-            self.lines.append(f"{line}{number(found.value)}\n")
+            exemplar = found.exemplar if typed else ""
+            self.lines.append(f"{line}{number(found.value)}{found.timestamp}{exemplar}\n")
         seen.update(written.values())

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tachograph.own_metrics import Reason
-from tachograph.prometheus.text import label_value
+from tachograph.prometheus.external import ExternalFamily, ExternalSample
+from tachograph.prometheus.format import Format
+from tachograph.prometheus.text import boundary, label_value
 from tachograph.registry import Registry
 
 if TYPE_CHECKING:
@@ -20,36 +22,16 @@ if TYPE_CHECKING:
 _KINDS = ("counter", "gauge", "histogram")
 
 
-class SdkSample(NamedTuple):
-    """One line: what is added to the family's name (``_bucket``), its labels, and its value."""
-
-    suffix: str
-    labels: dict[str, str]
-    value: float
-
-
-class SdkFamily(NamedTuple):
-    """What one SDK instrument gives; the name is the one of the classic text format, ``_total`` included."""
-
-    name: str
-    kind: str
-    unit: str
-    description: str
-    samples: list[SdkSample]
-
-    @property
-    def series(self) -> int:
-        """How many series it has, each of which may have several lines."""
-        return sum(sample.suffix in ("", "_count") for sample in self.samples)
-
-
-def sdk_families(data: MetricsData, registry: Registry, left_out: Callable[[Reason, str], None]) -> Iterator[SdkFamily]:
+def sdk_families(
+    data: MetricsData, form: Format, registry: Registry, left_out: Callable[[Reason, str], None]
+) -> Iterator[ExternalFamily]:
     """Yield the families of SDK metrics; what cannot be shown is left out.
 
     Args:
         data: what a reader collected.
+        form: the format, on which the bounds of buckets depend.
         registry: where an error of the exporter is counted.
-        left_out: called with the reason and the metric's name.
+        left_out: called with the reason and the metric.
     """
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from opentelemetry.sdk.metrics.export import ExponentialHistogram
@@ -61,16 +43,16 @@ def sdk_families(data: MetricsData, registry: Registry, left_out: Callable[[Reas
     reader._set_collect_callback(lambda *_, **__: waiting.popleft())  # noqa: SLF001 - it has no provider: we feed it
     for metric, alone in _one_by_one(data):
         if isinstance(metric.data, ExponentialHistogram):
-            left_out("exponential_histogram", metric.name)
+            left_out("exponential_histogram", f"the SDK instrument {metric.name}")
             continue
         waiting.append(alone)
         try:
             found = list(collectors.collect())
         except Exception:  # noqa: BLE001 - the border to another library: one metric must not cost the page
             registry.count_error("prometheus")
-            left_out("not_exportable", metric.name)
+            left_out("not_exportable", f"the SDK instrument {metric.name}")
             continue
-        yield from _families(found)
+        yield from _families(found, form)
 
 
 def _one_by_one(data: MetricsData) -> Iterator[tuple[Metric, MetricsData]]:
@@ -83,17 +65,15 @@ def _one_by_one(data: MetricsData) -> Iterator[tuple[Metric, MetricsData]]:
                 yield metric, MetricsData([ResourceMetrics(of_resource.resource, [scope], of_resource.schema_url)])
 
 
-def _families(found: Iterable[Any]) -> Iterator[SdkFamily]:
+def _families(found: Iterable[Any], form: Format) -> Iterator[ExternalFamily]:
     for family in found:
         if family.type not in _KINDS:
             continue
         name = family.name + "_total" if family.type == "counter" else family.name
-        samples = [
-            SdkSample(
-                sample.name.removeprefix(name),
-                {key: label_value(value) for key, value in sample.labels.items()},
-                sample.value,
-            )
-            for sample in family.samples
-        ]
-        yield SdkFamily(name, family.type, family.unit, family.documentation or name, samples)
+        samples = []
+        for sample in family.samples:
+            labels = {key: label_value(value) for key, value in sample.labels.items() if value}
+            bound = labels.pop("le", "") if sample.name == name + "_bucket" else ""
+            le = boundary(float(bound), openmetrics=form.openmetrics) if bound else ""
+            samples.append(ExternalSample(sample.name, labels, sample.value, le))
+        yield ExternalFamily(name, family.type, family.unit, family.documentation or name, samples)
