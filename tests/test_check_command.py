@@ -164,6 +164,19 @@ def test_an_exporter_of_somebody_else(
     assert ("NOT TESTED" in line) == (code == 0)
 
 
+@pytest.mark.parametrize(("timeout", "code"), [("1000", 0), ("soon", 1)])
+def test_an_exporter_of_opentelemetry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], timeout: str, code: int
+) -> None:
+    """An exporter of OpenTelemetry's entry points is made, by its own variables; its line names the signal."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp_proto_grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", timeout)
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    result, (line,) = checked(capsys)
+    assert result == code
+    assert "otlp_proto_grpc traces" in line
+
+
 def test_a_wrong_setting_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong value ends with 2, and names its variable."""
     monkeypatch.setenv("INFLUXDB_PORT", "many")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +31,7 @@ from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from programs import run
+from programs import environment, run, write
 from tachograph.batch import Batch
 from tachograph.destinations import Route, SdkInstruments
 from tachograph.reader_feed import ReaderFeed, unfit
@@ -478,6 +481,8 @@ def test_a_helper_that_records_takes_the_reader_over(tmp_path: Any) -> None:
         tmp_path,
         """
 import os
+import subprocess
+import sys
 import tachograph
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 reader = InMemoryMetricReader()
@@ -496,3 +501,62 @@ os.waitpid(child, 0)
     assert done.returncode == 0, done.stderr
     assert "'child'" in done.stdout
     assert "'parent'" not in done.stdout
+
+
+def test_a_reader_beside_a_provider_of_the_program(tmp_path: Any) -> None:
+    """Where the program has a provider of its own, a reader that start() was given shows everything recorded, too."""
+    done = run(
+        tmp_path,
+        """
+import tachograph
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+theirs, ours = InMemoryMetricReader(), InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([theirs]))
+with tachograph.start(metrics=ours) as pipeline:
+    tachograph.put_metric("loss", 0.5, "train")
+    pipeline.flush()
+    for reader in (theirs, ours):
+        scopes = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        print("loss" in [metric.name for scope in scopes for metric in scope.metrics])
+    try:
+        tachograph.start(metrics=theirs)
+    except ValueError as error:
+        print(error)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, refused = done.stdout.splitlines()
+    assert (first, second) == ("True", "True")
+    assert "registered with a MeterProvider" in refused
+
+
+def test_under_zero_code_a_program_adds_its_reader(tmp_path: Any) -> None:
+    """start() in the script adds the reader to what runs; again it is the same; a taken one is a line only."""
+    write(
+        tmp_path,
+        """
+import tachograph
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+reader = InMemoryMetricReader()
+first = tachograph.start(metrics=reader)
+print(tachograph.start(metrics=reader) is first)
+tachograph.start(metrics=["console", reader], interval=3600)
+tachograph.put_metric("loss", 0.5, "train")
+scopes = reader.get_metrics_data().resource_metrics[0].scope_metrics
+print("loss" in [metric.name for scope in scopes for metric in scope.metrics])
+""",
+    )
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("opentelemetry-instrument")), sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environment(tmp_path, OTEL_METRICS_EXPORTER="none"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["True", "True"]
+    assert [line for line in done.stderr.splitlines() if "another pipeline feeds it" in line]
