@@ -16,6 +16,7 @@ FLOORS = {
     "losses": 0,
     "naming": 0,
     "own_metrics": 0,
+    "scope": 0,
     "sample": 0,
     "spread": 0,
     "switch": 0,

@@ -21,6 +21,7 @@ from opentelemetry.metrics import (
 
 from tachograph.naming import Kind
 from tachograph.replay import Record, Replay
+from tachograph.scope import scope_origin
 from tachograph.switch import switch
 from tachograph.values import Number
 
@@ -108,7 +109,7 @@ class ForeignInstruments:
     def _meter(self, provider: MeterProvider, scope: str) -> Meter:
         found = self._meters.get(scope)
         if found is None:
-            found = self._meters[scope] = provider.get_meter(scope or UNNAMED)
+            found = self._meters[scope] = provider.get_meter(scope or UNNAMED, *scope_origin(scope))
         return found
 
     def _free_name(self, metric: Metric, suffix: str) -> str:

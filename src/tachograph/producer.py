@@ -17,6 +17,7 @@ from tachograph.naming import Kind
 from tachograph.outbox import Outbox
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
+from tachograph.scope import scope_origin
 from tachograph.values import Number, as_float, fits_int64
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def sdk_metrics(
         if converted >= _PACE_EVERY and pace is not None:
             converted = 0
             pace()
-    scope_metrics = [ScopeMetrics(InstrumentationScope(name), found, "") for name, found in scopes.items()]
+    scope_metrics = [
+        ScopeMetrics(InstrumentationScope(name, *scope_origin(name)), found, scope_origin(name)[1] or "")
+        for name, found in scopes.items()
+    ]
     resource_metrics = [ResourceMetrics(Resource(dict(resource)), scope_metrics, "")] if scope_metrics else []
     return MetricsData(resource_metrics)
 

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tachograph.otlp.http import Refused
+from tachograph.otlp.http import USER_AGENT, Refused
 from tachograph.otlp.settings import OtlpSettings, Signal
 from tachograph.outbox import Retry
 
@@ -78,15 +78,18 @@ class GrpcSender:
 def _open(settings: OtlpSettings) -> grpc.Channel:
     url = urlsplit(settings.endpoint)
     target = url.netloc or settings.endpoint
+    # Metadata cannot say it: gRPC puts its own there, behind this one.
+    agent = dict(settings.headers).get("user-agent", USER_AGENT)
+    options = (*_OPTIONS, ("grpc.primary_user_agent", agent))
     compression = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
     if url.scheme == "http" or (url.scheme != "https" and settings.insecure):
-        return grpc.insecure_channel(target, options=_OPTIONS, compression=compression)
+        return grpc.insecure_channel(target, options=options, compression=compression)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=_read(settings.certificate),
         private_key=_read(settings.client_key),
         certificate_chain=_read(settings.client_certificate),
     )
-    return grpc.secure_channel(target, credentials, options=_OPTIONS, compression=compression)
+    return grpc.secure_channel(target, credentials, options=options, compression=compression)
 
 
 def _read(path: str | None) -> bytes | None:
