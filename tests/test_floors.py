@@ -219,6 +219,7 @@ FLOORS = {
     "instrumentation.bridge": 5,
     "instrumentation.bridged_stats": 5,
     "instrumentation.hooks": 5,
+    "instrumentation.logs_specs": 5,
     "instrumentation.main_module": 5,
     "instrumentation.own": 5,
     "instrumentation.profiles": 5,

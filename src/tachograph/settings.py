@@ -127,7 +127,7 @@ def read_settings(
         resource: further resource attributes, which win over OTEL_RESOURCE_ATTRIBUTES.
         resource_labels: keys of resource attributes that become labels on each Prometheus series.
         prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
-        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank.
+        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank, 9463 for torchrun's own process.
         store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
         jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
         system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
@@ -189,7 +189,7 @@ def read_settings(
         resource=attributes_key(resource or {}),
         resource_labels=_labels(resource_labels),
         prometheus_host=host.string() if host else PROMETHEUS_HOST,
-        prometheus_port=port.port() if port else _default_port(attributes.get("dl.local_rank")),
+        prometheus_port=port.port() if port else _default_port(attributes),
         store=_path("store", store) or who.store(environ),
         jsonl=_path("jsonl", jsonl),
         influx=_influx(environ) if "influxdb" in exporters["logs"] else None,
@@ -275,6 +275,9 @@ def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
         raise given.wrong("there is no such home directory") from None
 
 
-def _default_port(local_rank: AttributeValue | None) -> int:
-    """Return a port of its own for each rank of a node, as far as there are ports."""
+def _default_port(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return a port of its own for each rank of a node, as far as there are ports; torchrun's own is the one below."""
+    if attributes.get("dl.role") == "agent" and "dl.rank" not in attributes:
+        return PROMETHEUS_PORT - 1
+    local_rank = attributes.get("dl.local_rank")
     return min(PROMETHEUS_PORT + local_rank, 65535) if isinstance(local_rank, int) else PROMETHEUS_PORT
