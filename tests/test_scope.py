@@ -143,7 +143,9 @@ def to_an_exporter() -> tuple[ReadableLogRecord, ...]:
 
 
 def test_the_schema_is_one_that_opentelemetry_has_published() -> None:
-    """The URL is one of those that the semantic conventions' package knows."""
+    """The URL is one of those that the semantic conventions' package knows, as far as that is as new."""
+    if not hasattr(Schemas, "V1_44_0"):
+        pytest.skip("NOT TESTED: opentelemetry-semantic-conventions is older than our schema")
     assert SCHEMA_URL in {schema.value for schema in Schemas}
 
 
