@@ -14,12 +14,14 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
+from opentelemetry.exporter.otlp.proto.grpc.version import __version__ as exporter_version
 
 from receivers import SECRET, Behaviour, batch, dropped, grpc_receiving, over_grpc, recorded, self_signed, send, values
 from servers import free_port
 from tachograph.otlp.exporter import OtlpExporter
 from tachograph.otlp.settings import OtlpSettings
 from tachograph.registry import Registry
+from tachograph.version import __version__
 
 
 @pytest.fixture
@@ -44,6 +46,22 @@ def test_grpc_carries_the_request_as_specified(registry: Registry, compression: 
     assert found == [0.5]
     assert metadata["x-key"] == "k"
     assert 4 < left < 5.5  # gRPC sends the time left rounded up
+
+
+def test_grpc_says_which_product_sends(registry: Registry) -> None:
+    """The agent is Tachograph, the exporter for Python, both with versions, and gRPC; a user's own one comes first."""
+    agents: list[str] = []
+
+    def export(_body: bytes, call: grpc.ServicerContext) -> bytes:
+        agents.append(str(dict(call.invocation_metadata())["user-agent"]))
+        return b""
+
+    with grpc_receiving(export) as port:
+        assert send(over_grpc(port), registry)
+        assert send(over_grpc(port, headers=(("user-agent", "mine/1"),)), registry)
+    ours, mine = agents
+    assert ours.startswith(f"Tachograph/{__version__} OTel-OTLP-Exporter-Python/{exporter_version} grpc-python/")
+    assert mine.startswith("mine/1 grpc-python/")
 
 
 def failing_once(code: grpc.StatusCode, details: bytes = b"", message: str = "busy") -> tuple[list[float], Behaviour]:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from google.rpc.status_pb2 import Status
+from opentelemetry.exporter.otlp.proto.http.version import __version__ as exporter_version
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from receivers import SECRET, dropped, over_http, receiving, recorded, self_signed, send, values
 from tachograph.registry import Registry
+from tachograph.version import __version__
 
 BROKEN: list[tuple[dict[str, str], bytes]] = [
     ({"Content-Length": "100", "Connection": "close"}, b"cut off"),
@@ -41,6 +43,15 @@ def test_http_carries_the_request_as_specified(registry: Registry, compression: 
     assert headers.get("Content-Encoding", "none") == compression
     assert values(gzip.decompress(body) if compression == "gzip" else body) == [0.5]
     assert dropped(registry) == {}
+
+
+def test_http_says_which_product_sends(registry: Registry) -> None:
+    """The agent is Tachograph, and behind it the exporter for Python, both with versions; a user's own one wins."""
+    with receiving() as server:
+        assert send(over_http(server.url), registry)
+        assert send(over_http(server.url, headers=(("user-agent", "mine/1"),)), registry)
+    found = [headers.get("user-agent") for _, headers, _ in server.requests]
+    assert found == [f"Tachograph/{__version__} OTel-OTLP-Exporter-Python/{exporter_version}", "mine/1"]
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,15 @@ def test_every_rank_of_a_node_has_a_port() -> None:
     assert read_settings({"SLURM_PROCID": "9", "SLURM_LOCALID": "3"}).prometheus_port == 9467
     assert read_settings({"RANK": "0", "LOCAL_RANK": "7" * 9}).prometheus_port == 65535
     assert read_settings({"LOCAL_RANK": "1", "OTEL_EXPORTER_PROMETHEUS_PORT": "9000"}).prometheus_port == 9000
+
+
+@pytest.mark.parametrize(("name", "port"), [("torchrun", 9463), ("train", 9464)])
+def test_torchruns_own_page_takes_no_ranks_port(tmp_path: Path, name: str, port: int) -> None:
+    """Torchrun begins before its ranks: its default port is the one below theirs."""
+    program = tmp_path / name
+    program.write_text("from tachograph.settings import read_settings; print(read_settings({}).prometheus_port)")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == port
 
 
 def test_equal_input_makes_equal_settings() -> None:

@@ -23,6 +23,7 @@ from opentelemetry.metrics import (
 
 from tachograph.naming import UNNAMED, Kind
 from tachograph.replay import Record, Replay
+from tachograph.scope import scope_origin
 from tachograph.switch import switch
 from tachograph.values import Number
 
@@ -130,7 +131,7 @@ class ForeignInstruments:
         """Return the meter of a scope; once the provider was shut down it makes no new one."""
         found = self._meters.get(scope)
         if found is None:
-            found = self._meters[scope] = provider.get_meter(scope or UNNAMED)
+            found = self._meters[scope] = provider.get_meter(scope or UNNAMED, *scope_origin(scope))
         return found
 
     def _free_name(self, metric: Metric, suffix: str) -> str:

@@ -23,7 +23,8 @@ from tachograph.outbox import Outbox
 from tachograph.pace import Pace
 from tachograph.points import encodable
 from tachograph.registry import Registry
-from tachograph.values import fits_int64
+from tachograph.scope import scope_origin
+from tachograph.values import UINT64_MAX, fits_int64
 
 NAME = "sdk"
 _EVENT_BYTES = 500  # what a queued event keeps alive, roughly
@@ -114,7 +115,7 @@ def into_provider(
         registry: where losses are counted; a processor that raises costs one event.
         pace: called between slices of the work; by default a :class:`tachograph.pace.Pace`.
     """
-    logger, rest = provider.get_logger(SCOPE), pace or Pace()
+    logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or Pace()
     lost: list[Exception] = []
 
     def emit(batch: Batch) -> None:
@@ -147,7 +148,7 @@ def to_exporter(
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    scope, rest = InstrumentationScope(SCOPE), pace or Pace()
+    scope, rest = InstrumentationScope(SCOPE, *scope_origin(SCOPE)), pace or Pace()
 
     def records(batch: Batch, events: Sequence[LogEvent]) -> list[ReadableLogRecord]:
         resource = Resource(dict(batch.resource))
@@ -168,7 +169,7 @@ def log_record(event: LogEvent) -> LogRecord:
         seen = SpanContext(event.trace_id, event.span_id, is_remote=False, trace_flags=TraceFlags(event.trace_flags))
         context = set_span_in_context(NonRecordingSpan(seen), _NO_SPAN)
     return LogRecord(
-        timestamp=max(event.time_unix_nano, 0),
+        timestamp=min(max(event.time_unix_nano, 0), UINT64_MAX),
         observed_timestamp=event.observed_unix_nano,
         context=context,
         attributes={encodable(str(key)): _plain(value) for key, value in event.record_attributes().items()},

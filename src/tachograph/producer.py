@@ -16,6 +16,7 @@ from tachograph.exporter_queue import ExporterQueue
 from tachograph.naming import Kind
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
+from tachograph.scope import scope_origin
 from tachograph.values import Number, as_float, fits_int64
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def sdk_metrics(
         if converted >= _PACE_EVERY and pace is not None:
             converted = 0
             pace()
-    scope_metrics = [ScopeMetrics(InstrumentationScope(name), found, "") for name, found in scopes.items()]
+    scope_metrics = [
+        ScopeMetrics(InstrumentationScope(name, *scope_origin(name)), found, scope_origin(name)[1] or "")
+        for name, found in scopes.items()
+    ]
     resource_metrics = [ResourceMetrics(Resource(dict(resource)), scope_metrics, "")] if scope_metrics else []
     return MetricsData(resource_metrics)
 

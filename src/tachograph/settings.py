@@ -140,7 +140,7 @@ def read_settings(
         resource: further resource attributes, which win over OTEL_RESOURCE_ATTRIBUTES.
         resource_labels: keys of resource attributes that become labels on each Prometheus series.
         prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
-        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank.
+        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank, 9463 for torchrun's own process.
         prometheus_registry: show the program's own metrics in ``prometheus_client.REGISTRY`` on ``/metrics``, too;
             TACHOGRAPH_PROMETHEUS_REGISTRY is ``true`` or ``false``; on.
         store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
@@ -211,7 +211,7 @@ def read_settings(
         resource=attributes_key(resource or {}),
         resource_labels=who.SERIES_KEYS if resource_labels is None else who.series_keys(resource_labels),
         prometheus_host=host.string() if host else PROMETHEUS_HOST,
-        prometheus_port=port.port() if port else _default_port(attributes.get("dl.local_rank")),
+        prometheus_port=port.port() if port else _default_port(attributes),
         prometheus_registry=program.boolean() if program else True,
         store=_path("store", store) or who.store(environ),
         jsonl=_path("jsonl", jsonl),
@@ -316,6 +316,9 @@ def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
         raise given.wrong("there is no such home directory") from None
 
 
-def _default_port(local_rank: AttributeValue | None) -> int:
-    """Return a port of its own for each rank of a node, as far as there are ports."""
+def _default_port(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return a port of its own for each rank of a node, as far as there are ports; torchrun's own is the one below."""
+    if attributes.get("dl.role") == "agent" and "dl.rank" not in attributes:
+        return PROMETHEUS_PORT - 1
+    local_rank = attributes.get("dl.local_rank")
     return min(PROMETHEUS_PORT + local_rank, 65535) if isinstance(local_rank, int) else PROMETHEUS_PORT

@@ -15,6 +15,7 @@ from typing import Any
 
 from tachograph import registry
 from tachograph.accumulators import Distribution
+from tachograph.scope import scope_origin
 from tachograph.spread import Exemplar
 
 TRACE = "opentelemetry.trace"
@@ -88,7 +89,7 @@ def _new_tracer(trace: Any, provider: Any, scope: str) -> Any:
     tracers = known.tracers
     tracer: Any = None
     try:
-        tracer = provider.get_tracer(scope)
+        tracer = provider.get_tracer(scope, *scope_origin(scope))
         if isinstance(tracer, trace.NoOpTracer):
             tracer = None
         elif type(getattr(tracer, "id_generator", None)).__name__ == "RandomIdGenerator":

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 Number = int | float
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+UINT64_MAX = 2**64 - 1  # the latest time that OTLP can say
 
 
 class _Event(Protocol):

@@ -15,6 +15,7 @@ from tachograph.influx_target import InfluxTarget
 from tachograph.journal import LogEvent
 from tachograph.otel_exporters import EntryPointExporter
 from tachograph.otlp.settings import SIGNALS, OtlpSettings, Signal, read_otlp_settings
+from tachograph.own_metrics import OWN_GROUP
 from tachograph.settings import GROUP, Settings
 
 NAME = "tachograph.check"
@@ -95,9 +96,12 @@ def _otlp(settings: OtlpSettings) -> Callable[[float], str]:
 
 
 def _request(signal: Signal) -> bytes:
+    from tachograph.otlp.values import scope_and_schema
+
     now = time.time_ns()
     host = socket.gethostname()
     resource = {"service.name": "tachograph check", "host.name": host}
+    own, schema_url = scope_and_schema(OWN_GROUP)
     if signal == "logs":
         from tachograph.otlp.logs import log_requests
 
@@ -108,15 +112,13 @@ def _request(signal: Signal) -> bytes:
         from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
         metrics = ExportMetricsServiceRequest()
-        scope = metrics.resource_metrics.add().scope_metrics.add()
-        scope.scope.name = "tachograph"
+        scope = metrics.resource_metrics.add().scope_metrics.add(scope=own, schema_url=schema_url)
         scope.metrics.add(name=NAME).gauge.data_points.add(as_int=1, time_unix_nano=now)
         return metrics.SerializeToString()
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     traces = ExportTraceServiceRequest()
-    spans = traces.resource_spans.add().scope_spans.add()
-    spans.scope.name = "tachograph"
+    spans = traces.resource_spans.add().scope_spans.add(scope=own, schema_url=schema_url)
     ids = {"trace_id": os.urandom(16), "span_id": os.urandom(8)}
     spans.spans.add(name=NAME, start_time_unix_nano=now, end_time_unix_nano=now + 1, **ids)
     return traces.SerializeToString()

@@ -15,7 +15,7 @@ from typing import Any
 # Their modules switch their types off.
 from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr-defined]
 
-from tachograph.launching.zero_code import begin, begun
+from tachograph.launching.zero_code import begin, begun, loads_instrumentors
 
 _OURS = "tachograph"
 
@@ -34,8 +34,8 @@ class TachographDistro(BaseDistro):  # type: ignore[misc]
             self._other.configure(**kwargs)
 
     def load_instrumentor(self, entry_point: EntryPoint, **kwargs: Any) -> None:
-        """Load an instrumentor, unless it is one of ours and ``tachograph run`` has loaded them."""
-        if begun() and "TACHOGRAPH_ENDPOINT" in os.environ and entry_point.value.startswith("tachograph."):
+        """Load an instrumentor, unless it is one of ours and zero code has loaded them."""
+        if begun() and loads_instrumentors(os.environ) and entry_point.value.startswith("tachograph."):
             return
         if self._other is not None:
             self._other.load_instrumentor(entry_point, **kwargs)

@@ -1,4 +1,4 @@
-"""The environment of a job: what ``tachograph run`` adds to its own."""
+"""The environment of a job: what ``tachograph run`` and ``torchrun --logs-specs tachograph`` add to it."""
 
 from __future__ import annotations
 
@@ -39,23 +39,37 @@ def surroundings(
         started: where processes note that they have started; None for nowhere.
     """
     made = {
-        **environ,
+        **with_bootstrap(environ, run_id=run_id, instrument=instrument),
         "TACHOGRAPH_ENDPOINT": endpoint,
         "TACHOGRAPH_INTERVAL": f"{interval * 1000:g}",
-        "TACHOGRAPH_RUN": run_id,
-        "TACHOGRAPH_START_NS": environ.get("TACHOGRAPH_START_NS") or str(time.time_ns()),
         "TACHOGRAPH_PROF": "\n".join(prof),
-        "TACHOGRAPH_INSTRUMENT": instrument,
-        "PYTHONPATH": _in_front(str(BOOTSTRAP), environ.get("PYTHONPATH", "")),
     }
     for variable, wanted in (("TACHOGRAPH_HUB", hub), ("TACHOGRAPH_WAIT_COUNTERS", wait_counters)):
         if wanted:
             made[variable] = "1"
+    if started is not None:
+        made[FOLDER] = str(started)
+    return made
+
+
+def with_bootstrap(environ: Mapping[str, str], *, run_id: str, instrument: str) -> dict[str, str]:
+    """Return the variables with which zero code begins in each Python process of a job; for the rest see there.
+
+    Args:
+        environ: the variables that the job would have without us.
+        run_id: the run's id.
+        instrument: ``own`` or ``all``.
+    """
+    made = {
+        **environ,
+        "TACHOGRAPH_RUN": run_id,
+        "TACHOGRAPH_START_NS": environ.get("TACHOGRAPH_START_NS") or str(time.time_ns()),
+        "TACHOGRAPH_INSTRUMENT": instrument,
+        "PYTHONPATH": _in_front(str(BOOTSTRAP), environ.get("PYTHONPATH", "")),
+    }
     # A run inside of a run is a job of its own; the mark of a rank around it would silence all of it.
     made.pop(OWNER, None)
     made.pop(FOLDER, None)
-    if started is not None:
-        made[FOLDER] = str(started)
     return made
 
 

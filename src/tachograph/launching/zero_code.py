@@ -67,8 +67,13 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         return
     waits = not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
     begin_pipeline(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
-    if text(os.environ, "TACHOGRAPH_ENDPOINT"):
+    if loads_instrumentors(os.environ):
         _instrument(os.environ)
+
+
+def loads_instrumentors(environ: Mapping[str, str]) -> bool:
+    """Tell whether zero code loads instrumentors itself, rather than ``opentelemetry-instrument``."""
+    return bool(text(environ, "TACHOGRAPH_ENDPOINT", "TACHOGRAPH_INSTRUMENT"))
 
 
 def begun() -> bool:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
 from tachograph.batch import Batch
@@ -18,7 +17,7 @@ from tachograph.deltas import Deltas
 from tachograph.otlp.points import BYTES_PER_REQUEST, metric_message
 from tachograph.otlp.sdk import encoded_sdk_metrics
 from tachograph.otlp.settings import Temporality
-from tachograph.otlp.values import add_attributes, text
+from tachograph.otlp.values import add_attributes, scope_and_schema
 from tachograph.pace import Pace
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
@@ -83,7 +82,8 @@ class MetricsEncoder:
         for metric in batch.metrics:
             if metric.scope != name:
                 name = metric.scope
-                scope = ScopeMetrics(scope=InstrumentationScope(name=text(name)))
+                described, schema_url = scope_and_schema(name)
+                scope = ScopeMetrics(scope=described, schema_url=schema_url)
             for start in range(0, len(metric.points), _SLICE):
                 points = metric.points[start : start + _SLICE]
                 yield scope, self._message(metric, points, batch.time_unix_nano)

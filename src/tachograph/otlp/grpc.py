@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tachograph.otlp.http import Refused
+from tachograph.otlp.http import USER_AGENT, Refused
 from tachograph.otlp.settings import OtlpSettings, Signal
 from tachograph.outbox import Retry
 from tachograph.proxies import goes_direct
@@ -79,7 +79,10 @@ class GrpcSender:
 def _open(settings: OtlpSettings) -> grpc.Channel:
     url = urlsplit(settings.endpoint)
     target = url.netloc or settings.endpoint
-    options = (*_OPTIONS, ("grpc.enable_http_proxy", int(not goes_direct(settings.endpoint))))
+    # Metadata cannot say the agent: gRPC puts its own there, behind this one.
+    agent = dict(settings.headers).get("user-agent", USER_AGENT)
+    proxied = int(not goes_direct(settings.endpoint))
+    options = (*_OPTIONS, ("grpc.enable_http_proxy", proxied), ("grpc.primary_user_agent", agent))
     compression = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
     if url.scheme == "http" or (url.scheme != "https" and settings.insecure):
         return grpc.insecure_channel(target, options=options, compression=compression)

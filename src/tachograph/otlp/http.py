@@ -13,10 +13,12 @@ import requests
 import urllib3
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.exporter.otlp.proto.common.version import __version__ as exporter_version
 
 from tachograph.otlp.settings import OtlpSettings
 from tachograph.outbox import Retry
 from tachograph.proxies import goes_direct, no_proxies
+from tachograph.version import __version__
 
 _RETRYABLE = {
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -26,6 +28,8 @@ _RETRYABLE = {
 }
 _LONGEST_ANSWER = 2**20
 _LONGEST_REASON = 300
+# OpenTelemetry specification, "OpenTelemetry Protocol Exporter", "User Agent": a distribution's product comes first.
+USER_AGENT = f"Tachograph/{__version__} OTel-OTLP-Exporter-Python/{exporter_version}"
 
 
 class Refused(Exception):  # noqa: N818 - the receiver's word, not a fault of the program
@@ -42,7 +46,11 @@ class HttpSender:
         self._proxies: Any = no_proxies(settings.endpoint) if goes_direct(settings.endpoint) else None
         if "@" not in urlsplit(settings.endpoint).netloc:
             self._session.auth = _as_it_is  # else requests puts what ~/.netrc holds over the Authorization header
-        self._headers = {**dict(settings.headers), "Content-Type": "application/x-protobuf"}
+        self._headers = {
+            "user-agent": USER_AGENT,
+            **dict(settings.headers),  # a user's own agent replaces ours: their names are in lower case
+            "Content-Type": "application/x-protobuf",
+        }
         if settings.compression == "gzip":
             self._headers["Content-Encoding"] = "gzip"
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 
 from tachograph.journal import SCOPE, LogEvent
 from tachograph.otlp.points import BYTES_PER_REQUEST, Lose
-from tachograph.otlp.values import add_attributes, text
+from tachograph.otlp.values import add_attributes, scope_and_schema, text
 from tachograph.points import AttributeValue
+from tachograph.values import UINT64_MAX
 
 EVENTS_PER_REQUEST = 500
 _SLICE = 8
-_LATEST = 2**64 - 1
 
 
 def log_requests(
@@ -54,12 +53,13 @@ def _empty(resource: Mapping[str, AttributeValue]) -> tuple[ExportLogsServiceReq
     request = ExportLogsServiceRequest()
     logs = request.resource_logs.add()
     add_attributes(logs.resource.attributes, resource.items())
-    return request, logs.scope_logs.add(scope=InstrumentationScope(name=SCOPE))
+    scope, schema_url = scope_and_schema(SCOPE)
+    return request, logs.scope_logs.add(scope=scope, schema_url=schema_url)
 
 
 def _record(event: LogEvent) -> LogRecord:
     record = LogRecord(
-        time_unix_nano=min(max(event.time_unix_nano, 0), _LATEST),  # 0, unknown, for what was before 1970
+        time_unix_nano=min(max(event.time_unix_nano, 0), UINT64_MAX),  # 0, unknown, for what was before 1970
         observed_time_unix_nano=event.observed_unix_nano,
         event_name=text(event.name),
     )

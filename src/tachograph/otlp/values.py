@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, Protocol
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 
+from tachograph.scope import scope_origin
 from tachograph.values import fits_int64
 
 
@@ -17,6 +18,12 @@ class _KeyValues(Protocol):
 def text(value: str) -> str:
     """Return ``value`` as UTF-8 can carry it: a lone surrogate becomes a question mark."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def scope_and_schema(name: str) -> tuple[InstrumentationScope, str]:
+    """Return an instrumentation scope, and the schema URL that stands beside it; the empty string for a user's."""
+    version, schema_url = scope_origin(name)
+    return InstrumentationScope(name=text(name), version=version or ""), schema_url or ""
 
 
 def add_attributes(to: _KeyValues, attributes: Iterable[tuple[str, Any]]) -> None:

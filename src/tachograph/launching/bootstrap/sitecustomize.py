@@ -1,4 +1,6 @@
-"""Begins zero code in each Python process of a job: ``tachograph run`` puts this folder in front of PYTHONPATH.
+"""Begins zero code in each Python process of a job, which has this folder in front of its PYTHONPATH.
+
+``tachograph run`` puts it there, and ``torchrun --logs-specs tachograph``.
 
 It runs at the start of every interpreter, helpers too, so it decides first and imports after. Whatever happens here,
 the program starts as it would have: the next ``sitecustomize`` on the path is run as Python itself would run it.
@@ -14,7 +16,8 @@ import sys
 def _concerned() -> bool:
     """Tell whether this process may be part of the job itself, rather than something that helps a process of it."""
     environ = os.environ
-    if not environ.get("TACHOGRAPH_ENDPOINT") or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    asked = environ.get("TACHOGRAPH_ENDPOINT") or environ.get("TACHOGRAPH_INSTRUMENT")
+    if not asked or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     owner = environ.get("TACHOGRAPH_OWNER", "").rpartition(":")[2]
     if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":

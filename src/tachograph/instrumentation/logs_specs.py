@@ -1,0 +1,107 @@
+"""torchrun's own way in: ``torchrun --logs-specs tachograph``, an entry point of the group ``torchrun.logs_specs``.
+
+torchrun loads the class in its agent, before it starts anything, and asks it where the workers' output goes. So the
+agent begins here, and tells of each worker which rank it is and where it writes. Workers are programs that know nothing
+of us: they get the variables and the bootstrap folder that ``tachograph run`` gives its job. These stand in the agent's
+own environment, which torchrun hands on; of those that it asks about (``envs``) a worker that is a function
+(``--run-path``, ``elastic_launch``) learns when its interpreter runs already.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tachograph import journal, registry
+from tachograph.environment import text
+from tachograph.identity.rank import OWNER
+from tachograph.identity.run_id import run_id_of_command
+from tachograph.instrumentation.own import instrument
+from tachograph.launching.surroundings import with_bootstrap
+from tachograph.launching.zero_code import begin, begun
+from tachograph.own_process import process
+from tachograph.points import AttributeValue
+
+OUTPUT = "torchelastic.worker.output"
+
+_torch: Any = import_module("torch.distributed.elastic.multiprocessing")
+_log = logging.getLogger("tachograph")
+
+
+class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
+    """torchrun's default handling of its workers' output, and telemetry of the agent and its workers beside it.
+
+    Arguments and files are those of ``torch.distributed.elastic.multiprocessing.DefaultLogsSpecs``. Each start of a
+    worker is an event ``torchelastic.worker.output`` of the agent's: ``global_rank``, ``local_rank``, ``role``,
+    ``restart_count``, and the paths ``stdout``, ``stderr`` and ``error_file``. A worker without a file of its own has
+    torchrun's output: its path where that is a file; for a terminal or a pipe there is none.
+
+    What goes wrong with us is counted and one line in the log: torchrun goes on as without us.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        try:
+            _begin()
+        except Exception as error:  # noqa: BLE001 - the border to torchrun: the job starts, with telemetry or without
+            registry.default.count_error("torchelastic")
+            _log.warning("no telemetry, the job goes on without it: %r", error)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+        """Return where the workers' output goes, as the default does; tell where that is."""
+        found = super().reify(envs)
+        try:
+            for local_rank, environ in envs.items():
+                journal.default.append(OUTPUT, time.time_ns(), _output(local_rank, environ, found))
+        except Exception as error:  # noqa: BLE001 - as above
+            registry.default.count_error("torchelastic")
+            _log.warning("where the workers write is not recorded: %r", error)
+        return found
+
+
+def _begin() -> None:
+    """Begin in this process, and leave in its environment what its workers begin with.
+
+    Where zero code has begun already, its workers have what they need from there.
+    """
+    if begun():
+        return
+    running = process.pipeline if process.pipeline is not None and process.pipeline.running else None
+    run_id = running.settings.run_id if running is not None else run_id_of_command(os.environ, sys.orig_argv)
+    wanted = text(os.environ, "TACHOGRAPH_INSTRUMENT") or "own"
+    os.environ.pop(OWNER, None)
+    os.environ.update(with_bootstrap(os.environ, run_id=run_id, instrument=wanted))
+    if running is None:
+        begin(directly=False)
+    else:  # a program that has started us itself, and launches workers with torch's API
+        instrument()
+
+
+def _output(local_rank: int, environ: Mapping[str, str], logs: Any) -> dict[str, AttributeValue]:
+    """Return a worker's place in the job and its files, as far as it has them."""
+    found: dict[str, AttributeValue] = {"local_rank": local_rank}
+    for key, variable in (("global_rank", "RANK"), ("restart_count", "TORCHELASTIC_RESTART_COUNT")):
+        if environ.get(variable, "").isdecimal():
+            found[key] = int(environ[variable])
+    named = {
+        "role": environ.get("ROLE_NAME", ""),
+        "stdout": logs.stdouts.get(local_rank) or _inherited(1),
+        "stderr": logs.stderrs.get(local_rank) or _inherited(2),
+        "error_file": logs.error_files.get(local_rank, ""),
+    }
+    return {**found, **{key: value for key, value in named.items() if value}}
+
+
+def _inherited(descriptor: int) -> str:
+    """Return the file that this process writes to, as a batch system has set it up; empty for anything else."""
+    try:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        return str(path) if path.is_file() else ""
+    except OSError:  # no /proc, or a closed descriptor
+        return ""
