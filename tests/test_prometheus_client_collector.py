@@ -136,7 +136,8 @@ def test_exemplars() -> None:
     assert line == f'h_bucket{{le="1.0",otel_scope_name="train"}} 1.0 # {{{trace}}} 0.5 1790000000.125'
 
 
-NAMES = st.text(min_size=1, max_size=8).filter(str.isprintable) | st.sampled_from(
+# prometheus_client 0.26 writes a colon in the name of an OpenMetrics sample as "_", and not in that of its family.
+NAMES = st.text(min_size=1, max_size=8).filter(lambda name: name.isprintable() and ":" not in name) | st.sampled_from(
     ["x", "x.count", "x_total", "x.success", "x_seconds", "x.duration.ms", "target", "total", "a.b", "a_b", "x_info"]
 )
 ATTRIBUTES = st.dictionaries(

@@ -50,8 +50,8 @@ class PrometheusCollector:
 
     Our own page leaves it out, so that nothing is there twice. Where the program's MeterProvider has OpenTelemetry's
     Prometheus reader in that registry, everything recorded is there by that way already: take one of the two. A forked
-    child that records nothing yields nothing. The registry asks for no names when it is registered (``describe``), so
-    that ``?name[]=`` finds none of ours.
+    child that records nothing yields nothing. A colon in a name is ``_`` in prometheus_client's OpenMetrics. The
+    registry asks for no names when it is registered (``describe``), so that ``?name[]=`` finds none of ours.
 
     Args:
         resource_labels: keys of the resource attributes that are labels on each series; those of ``start()``,
