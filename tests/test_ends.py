@@ -194,6 +194,30 @@ for _ in range(20):
     assert number(exported(tmp_path / "out.jsonl")["lib", "reqs"]) == 1
 
 
+def test_a_child_forked_after_a_later_import_of_thread_pools_does_not_hang(tmp_path: Path) -> None:
+    """A program that imports torch, or anything else with a thread pool, after ``start()`` may fork."""
+    done = run(
+        tmp_path,
+        """
+import os, signal, sys, time
+import tachograph
+tachograph.start(metrics="jsonl", jsonl="out.jsonl")
+assert "torch" not in sys.modules
+from concurrent.futures import ThreadPoolExecutor
+child = os.fork()
+if not child:
+    os._exit(0)
+deadline = time.monotonic() + 10
+while os.waitpid(child, os.WNOHANG) == (0, 0):
+    if time.monotonic() > deadline:
+        os.kill(child, signal.SIGKILL)
+        sys.exit("the child hangs")
+    time.sleep(0.01)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_forks_during_collections_never_hang(tmp_path: Path) -> None:
     """A program that forks all the time while the pipeline collects all the time ends."""
     done = run(

@@ -179,3 +179,15 @@ def test_a_handler_that_logs_from_two_threads_is_handed_everything() -> None:
         thread.join(60)
     windows.finish()
     assert [seen.count(name) for name in ("outer", "nested", monitor.STAT_EVENT)] == [1600, 1600, 1600]
+
+
+def test_a_collection_counts_what_it_finds_lost() -> None:
+    """What came after ``max_samples`` is counted by the collection that finds it, and not only by the next one."""
+    registry = Registry()
+    windows = Windows(EventLog(Journal(registry), registry), registry, threaded=False)
+    stat = Stat("capped", [Aggregation.SUM], 3600.0, 2, windows=windows)
+    for _ in range(5):
+        stat.add(1)
+    dropped = [metric for metric in registry.collect() if metric.name == "tachograph.dropped"]
+    assert [(dict(p.attributes)["reason"], p.value) for m in dropped for p in m.points] == [("max_samples", 3)]
+    windows.finish()

@@ -421,3 +421,23 @@ time.sleep(30)
         for metric in scope["metrics"]
     ]
     assert set(names) == {"early", "late", "late.duration", "last", "last.duration"}
+
+
+def test_a_start_after_the_provider_is_the_only_pipeline(tmp_path: Path) -> None:
+    """A ``start()`` before the first value, where a provider is set, is one pipeline, and flushes its readers."""
+    done = run(
+        tmp_path,
+        READER
+        + """
+import threading
+set_provider()
+import tachograph
+flushed = []
+reader.force_flush = lambda *_, **__: flushed.append(1)
+pipeline = tachograph.start(metrics="none", traces="none", logs="none")
+tachograph.put_metric("loss", 0.5, "train")
+pipeline.flush(5)
+print([thread.name for thread in threading.enumerate()].count("tachograph"), len(flushed))
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr

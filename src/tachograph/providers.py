@@ -6,6 +6,10 @@ readers and its queue of spans, and takes them off again.
 
 from __future__ import annotations
 
+# In a forked child the SDK's providers use a thread pool (``_handle_fork``, to detect the resource anew). Fork hooks
+# run in the order of their registration: that of this module, which frees the pool's lock, has to come before theirs,
+# or a program that imports it later, as torch does, has children that hang.
+import concurrent.futures.thread  # noqa: F401
 import logging
 import os
 from collections.abc import Mapping

@@ -237,7 +237,9 @@ class Registry:
             pace: called after each group's instrument; a background thread sleeps in it, to let others run.
         """
         found: list[MetricPoints] = []
-        for group in list(self.groups.values()):
+        groups = list(self.groups.values())
+        # Ours about ourselves come last: the sources of other groups count what they lose while they are asked.
+        for group in sorted(groups, key=lambda group: group.name == OWN_GROUP):
             if group.name != OWN_GROUP and self.silenced(group.name):
                 continue
             for metric in group.collect():

@@ -70,6 +70,7 @@ def start(**settings: Any) -> Pipeline:
         if process.ambient is not None and process.ambient.running:
             return _start_beside(process.ambient, settings)
         asked = read_settings(os.environ, **settings)
+        switch.begin()  # where the program has a provider, something runs by itself from here on
         running = process.pipeline
         if running is not None and running.running and process.by_itself:
             running.shutdown(0)  # the next one takes its destinations over, and what they have to get
@@ -85,7 +86,6 @@ def start(**settings: Any) -> Pipeline:
 
 
 def _run(settings: Settings, asked: frozenset[Signal]) -> Pipeline:
-    switch.begin()
     if settings.disabled:
         return Pipeline(settings, registry.default, idle=True)
     if is_helper(os.environ, os.getpid()):
@@ -244,6 +244,7 @@ def _on_target(target: InfluxTarget) -> bool:
 
 def _deliver() -> None:
     """Deliver what was configured, with or without a ``start()`` before."""
+    switch.begin()
     if process.pipeline is not None and process.pipeline.running:
         _deliver_configured(process.pipeline)
     else:
