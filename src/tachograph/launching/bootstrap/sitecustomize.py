@@ -50,6 +50,7 @@ def _mark() -> None:
     # A child of multiprocessing is part of the job once it has a rank.
     if folder and (rank or "--multiprocessing-fork" not in sys.orig_argv):
         name = os.path.basename(_program())  # noqa: PTH119
+        name = f"python {name}" if name[:1] == "-" else name
         try:
             with open(os.path.join(folder, str(os.getpid())), "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123
                 file.write(f"{rank}\n{name}")
