@@ -1,0 +1,63 @@
+"""Cells of the table: whether each is to pass, and what all rows of a process lose together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from expected import Expected, Lost
+from pending import pending
+from rows import Counted, Differently, Later, Row, Without
+from table import has_torch, shared
+from ways import WayName
+
+_WORDS = {Counted: "counted", Differently: "✓", Without: "n/a", Later: "later"}
+
+
+def word_of(row: Row, way: WayName) -> str:
+    """Return the word of a cell in the table."""
+    cell = row.cell(way)
+    if pending(row.name, way) and not isinstance(cell, Without):
+        return "pending"
+    return _WORDS.get(type(cell), "✓")
+
+
+def note_of(row: Row, way: WayName) -> str:
+    """Return the note of a cell in the table; empty where it needs none."""
+    cell = row.cell(way)
+    if isinstance(cell, Later):
+        return cell.topic
+    if isinstance(cell, Without):
+        return cell.why
+    return pending(row.name, way) or ("" if isinstance(cell, tuple) else cell.why)
+
+
+def marks(row: Row, way: WayName) -> list[pytest.MarkDecorator]:
+    """Return the marks of a cell: a strict expected failure where something is not there yet."""
+    found: list[pytest.MarkDecorator] = []
+    if row.torch:
+        found += [pytest.mark.torch, pytest.mark.skipif(not has_torch(), reason="NOT TESTED: PyTorch is not installed")]
+    if isinstance(row.cell(way), Later) or pending(row.name, way):
+        found.append(pytest.mark.xfail(strict=True, reason=f"{word_of(row, way)}: {note_of(row, way)}"))
+    return found
+
+
+def expected(row: Row, way: WayName) -> tuple[Expected, ...]:
+    """Return what is to arrive of a row by one way out; empty where that does not concern it."""
+    cell = row.cell(way)
+    if isinstance(cell, Without):
+        return ()
+    return cell.expected if isinstance(cell, Counted | Differently) else row.carried(way)
+
+
+def totals(lost: Lost, way: WayName, row: Row) -> Lost:
+    """Return a loss with what all rows of its process lose for that reason: a counter does not say whose it was."""
+    beside = shared() if row.ends == "exit" else [row]
+    same = [
+        each
+        for other in beside
+        for each in expected(other, way)
+        if isinstance(each, Lost) and (each.counter, each.reason) == (lost.counter, lost.reason)
+    ]
+    return replace(lost, count=sum(each.count for each in same))

@@ -1,0 +1,55 @@
+"""Handlers for the programs of rows: each writes what it gets to a file at once, whatever becomes of the process."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tachograph.elastic import MetricData, MetricHandler
+
+HANDED, EMITTED, LOGGED = "handed.jsonl", "emitted.jsonl", "logged.jsonl"
+
+
+def folder() -> Path:
+    """Return where the process leaves what it keeps: its working directory."""
+    return Path(os.environ.get("CONFORMANCE_FOLDER", "."))
+
+
+def append(name: str, kept: Any) -> None:
+    """Add a line to a file."""
+    with (folder() / name).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(kept, default=repr) + "\n")
+
+
+class Keeping(MetricHandler):
+    """Keeps each point."""
+
+    def __init__(self, name: str = HANDED) -> None:
+        self._name = name
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Keep one point: group, name and value."""
+        append(self._name, metric_data[1:])
+
+
+class Raising(MetricHandler):
+    """Fails."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Raise an error."""
+        raise OSError(metric_data.name)
+
+
+def keep_event(event: Any) -> None:
+    """Keep an event, as a handler of torch.monitor."""
+    seconds = event.timestamp.astimezone(timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    micros = round(seconds.total_seconds() * 1e6)
+    append(LOGGED, [event.name, dict(event.data), micros * 1000])
+
+
+def lines(path: Path) -> list[Any]:
+    """Return what was kept in a file; nothing where there is none."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

@@ -1,0 +1,162 @@
+"""Rows of odd values: what may happen to any front door."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import tachograph
+from expected import Counter, Gauge, Handed, Histogram, Lost, Nothing, nonfinite
+from rows import NO_NAN, PROVIDERS, Later, Section, counted, differently
+from tachograph import Metric, put_metric
+
+section = Section("Odd values, many values, odd names")
+row = section.row
+
+OURS = ("page", "http", "grpc", "provider", "alone", "registry", "exporter", "hub")
+
+
+@row(
+    Gauge("o.nan", "nan.loss", math.nan),
+    nonfinite("nan.loss", 1),
+    Handed("o.nan", "nan.loss", [0.5, math.nan]),
+    otherwise={PROVIDERS: counted(NO_NAN, Nothing("o.nan", "nan.loss"), nonfinite("nan.loss", 1))},
+)
+def nan_in_a_gauge() -> None:
+    """NaN is shown by a gauge as it is, and counted: no last good value stays."""
+    put_metric("nan.loss", 0.5, "o.nan")
+    put_metric("nan.loss", math.nan, "o.nan")
+
+
+@row(
+    Gauge("o.inf", "inf.loss", -math.inf),
+    nonfinite("inf.loss", 1),
+    otherwise={PROVIDERS: counted(NO_NAN, Nothing("o.inf", "inf.loss"), nonfinite("inf.loss", 1))},
+)
+def infinity_in_a_gauge() -> None:
+    """So is an infinity."""
+    put_metric("inf.loss", -math.inf, "o.inf")
+
+
+@row(Histogram("o.nans", "nan", 2, 3.0, 1.0, 2.0, "s"), nonfinite("nan_seconds", 2))
+def nan_in_a_histogram() -> None:
+    """NaN and infinities enter no histogram, and are counted."""
+    for value in (1.0, math.nan, 2.0, math.inf):
+        put_metric("nan_seconds", value, "o.nans")
+
+
+@row(Counter("o.nanc", "nan.success", 3), nonfinite("nan.success", 1))
+def nan_in_a_counter() -> None:
+    """NaN enters no counter, and is counted."""
+    for value in (1, math.nan, 2):
+        put_metric("nan.success", value, "o.nanc")
+
+
+@row(Gauge("o.bool", "ready", 1), Counter("o.bool", "done.success", 1), Handed("o.bool", "ready", [True]))
+def a_bool() -> None:
+    """A bool is 0 or 1; a handler gets it as it is."""
+    put_metric("ready", True, "o.bool")
+    put_metric("done.success", True, "o.bool")
+    put_metric("done.success", False, "o.bool")
+
+
+@row(
+    Gauge("o.huge", "huge", float(2**70)),
+    Counter("o.huge", "exact.success", 2**60 + 3),
+    Counter("o.huge", "large.success", float(2**64 + 2**12)),
+    Handed("o.huge", "huge", [2**70]),
+)
+def a_huge_integer() -> None:
+    """An integer is exact up to 64 bits, and a float beyond; a handler gets it as it is."""
+    put_metric("huge", 2**70, "o.huge")
+    put_metric("exact.success", 2**60, "o.huge")
+    put_metric("exact.success", 3, "o.huge")
+    put_metric("large.success", 2**63, "o.huge")
+    put_metric("large.success", 2**63 + 2**12, "o.huge")
+
+
+@row(
+    Nothing("o.text"),
+    Lost("no_number", 3),
+    Handed("o.text", "loss", ["low", None, None]),
+)
+def a_string_and_none() -> None:
+    """What is no number is not recorded, and counted; a handler gets it as it is."""
+    for value in ("low", None, 1j):
+        put_metric("loss", value, "o.text")
+
+
+@row(
+    Counter("o.negative", "sent.success", 3),
+    Lost("negative", 1),
+    Handed("o.negative", "sent.success", [3, -2]),
+)
+def a_negative_add() -> None:
+    """A negative value is not added to a counter, and counted."""
+    put_metric("sent.success", 3, "o.negative")
+    put_metric("sent.success", -2, "o.negative")
+
+
+@row(Histogram("o.below", "offset.latency", 3, -1.0, -4.0, 2.0))
+def a_negative_value_in_a_histogram() -> None:
+    """Negative values are values of a histogram like others."""
+    for value in (-4.0, 1.0, 2.0):
+        put_metric("offset.latency", value, "o.below")
+
+
+@row(
+    Gauge("o.series", "loss", 0, attributes={"layer": 0}),
+    Gauge("o.series", "loss", 1998, attributes={"layer": 1998}),
+    Gauge("o.series", "loss", 2000, attributes={"otel.metric.overflow": True}),
+)
+def too_many_series() -> None:
+    """Of a metric there are 2,000 series; further ones are one with `otel.metric.overflow=true`."""
+    for layer in range(2001):
+        put_metric("loss", layer, "o.series", attributes={"layer": layer})
+
+
+@row(Histogram("o.many", "load", 100_000, 100_000 * 99_999 / 2 / 1000, 0.0, 99.999, "s"))
+def a_hundred_thousand_values() -> None:
+    """A distribution is exact at any rate: 100,000 values at once."""
+    record = tachograph.declare("load", group="o.many", kind="histogram", unit="s").bind()
+    for value in range(100_000):
+        record(value / 1000)
+
+
+@row(
+    Gauge("o.names", "Verlust.größe", 1),
+    Gauge("o.names", "outer.<locals>.inner", 2),
+    Gauge("o.nämen", "loss", 3),
+    otherwise={
+        PROVIDERS: differently(
+            "the SDK's names are ASCII and lower case: other characters become `_`; scopes are as they were",
+            Gauge("o.names", "verlust.gr_e", 1),
+            Gauge("o.names", "outer._locals_.inner", 2),
+            Gauge("o.nämen", "loss", 3),
+        )
+    },
+)
+def odd_names() -> None:
+    """Any string names a metric or a group; in Prometheus' classic names a run of other characters is one `_`."""
+    put_metric("Verlust.größe", 1, "o.names")
+    put_metric("outer.<locals>.inner", 2, "o.names")
+    put_metric("loss", 3, "o.nämen")
+
+
+ODD = Later("odd values in `Metric.record`")
+
+
+@row(Gauge("o.metric", "o.metric", 1), otherwise={OURS: ODD})
+def a_bool_in_a_metric() -> None:
+    """`Metric.record(True)` is 1."""
+    with contextlib.suppress(TypeError):
+        Metric("o.metric", group="o.metric").record(True)
+
+
+@row(Gauge("o.metric", "o.told", 2.0), otherwise={OURS: ODD})
+def a_string_in_a_metric() -> None:
+    """`Metric.record` of a string does not raise inside a training loop: what comes after it is recorded."""
+    told = Metric("o.told", group="o.metric", throttle=None)
+    with contextlib.suppress(TypeError):
+        for value in (1.0, "two", 2.0):
+            told.record(value)
