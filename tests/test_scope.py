@@ -160,7 +160,7 @@ def test_a_new_version_of_ours_is_no_new_series_in_the_hub(tmp_path: Path) -> No
     hub = Hub(tmp_path, run="run", clock=Clock())
     try:
         for request in with_versions:
-            assert hub.receive_metrics(request) == 0
+            assert hub.receive_metrics(request).items == 0
         (value,) = shown(hub.page()[1], "calls_total").values()
     finally:
         hub.close()
