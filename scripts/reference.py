@@ -44,7 +44,7 @@ For each histogram of a duration `X` with the label `dl_rank`:
 | `sent_bytes` | gauge `sent` in `By` |
 | `checkpoint.success`, `checkpoint.failure` | counters |
 | `declare("tokens", kind="counter", unit="{token}")` | as declared |
-| `Stat("load", [MEAN, P99], …)` | gauges `load.mean`, `load.p99`, `load.window.count` and `.sum`; histogram `load` |
+| `Stat("load", [MEAN], …)` | gauges `load.mean`, `load.window.count`, `.window.sum`, `.window.end`; histogram `load` |
 | `MetricsLogger(prefix="p_").log("m", …, {"f": 1.0})` | gauge `p_m.f` |
 | `Metric("loss", group="g")` | gauge `loss` in the group `g` |
 | `progress(…, "epochs")` | gauges `epochs`, `epochs.total`, `epochs.rate`, `epochs.eta` |

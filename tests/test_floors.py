@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
 FLOORS = {
     # 0: numbers and names
     "accumulators": 0,
+    "closed_windows": 0,
     "last_value": 0,
     "losses": 0,
     "naming": 0,
@@ -150,6 +151,7 @@ FLOORS = {
     "spans": 3,
     "spool_limit": 3,
     "tensorboard": 3,
+    "window_reader": 3,
     # 4: start() and shutdown()
     "ambient": 4,
     "guest": 4,

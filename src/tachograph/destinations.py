@@ -171,18 +171,18 @@ def build_routes(
         if exporter == "otlp":
             routes.append(_otlp(settings, registry, metrics=metrics, spans=spans, events=events))
         elif exporter != "prometheus" and isinstance(exporter, str):
-            destination = _named(exporter, settings, registry)
+            destination = _named(exporter, settings, registry, metrics=metrics)
             routes.append(Route(destination, metrics=metrics, spans=spans, events=events))
         elif exporter != "prometheus":
             routes.append(given(exporter, registry, metrics=metrics, spans=spans, events=events))
     return routes
 
 
-def _named(name: str, settings: Settings, registry: Registry) -> Destination:
+def _named(name: str, settings: Settings, registry: Registry, *, metrics: bool) -> Destination:
     if name == "jsonl":
         from tachograph.jsonl import JsonLines
 
-        return JsonLines(settings.jsonl_path(), registry, pace=Pace())
+        return JsonLines(settings.jsonl_path(), registry, metrics=metrics, pace=Pace())
     if name == "console":
         from tachograph.console import Console
 

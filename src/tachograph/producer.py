@@ -15,9 +15,11 @@ from tachograph.batch import Batch
 from tachograph.deltas import Deltas
 from tachograph.naming import Kind
 from tachograph.outbox import Outbox
+from tachograph.own_metrics import TORCH_MONITOR
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.values import Number, as_float, fits_int64
+from tachograph.window_reader import WindowReader
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricExporter, MetricsData
@@ -39,7 +41,7 @@ def sdk_metrics(
     Args:
         metrics: what the registry returned.
         resource: attributes of the process.
-        time_unix_nano: when it was collected.
+        time_unix_nano: when it was collected: the time of the points that have none of their own.
         deltas: what this reader has seen; without it, points are cumulative.
         pace: called after every 64 points.
     """
@@ -86,7 +88,7 @@ def _point(point: NumberPoint | HistogramPoint, now: int) -> Any:
 
     attributes = dict(point.attributes)
     if isinstance(point, NumberPoint):
-        return NumberDataPoint(attributes, point.start_unix_nano, now, _encodable(point.value))
+        return NumberDataPoint(attributes, point.start_unix_nano, point.time_unix_nano or now, _encodable(point.value))
     spread = point.spread
     at_most = (0, *spread.at_most, spread.count)
     return HistogramDataPoint(
@@ -134,8 +136,9 @@ def merge(ours: MetricsData, sdk: MetricsData | None) -> MetricsData:
 class SdkExporter:
     """Hands each batch to an exporter as ``MetricsData``, in the temporality that it prefers for counters, histograms.
 
-    Histograms keep their explicit buckets, whatever aggregation it prefers. What the SDK instruments of other libraries
-    hold is passed on as it was collected. All calls of the exporter come from one thread, one at a time.
+    Histograms keep their explicit buckets, whatever aggregation it prefers. Each closed window of a Stat is a point of
+    its gauges. What the SDK instruments of other libraries hold is passed on as it was collected. All calls of the
+    exporter come from one thread, one at a time.
 
     Args:
         exporter: any exporter; this destination shuts it down at the end.
@@ -156,12 +159,17 @@ class SdkExporter:
         self._groups = groups
         self._pace = pace
         self._deltas = Deltas(_delta_kinds(exporter))
-        self._outbox = Outbox(type(exporter).__name__, registry)
+        name = type(exporter).__name__
+        self._outbox = Outbox(name, registry)
+        takes_stats = groups is None or TORCH_MONITOR in groups
+        self._windows = WindowReader(registry, name) if takes_stats else None
 
     def __call__(self, batch: Batch) -> None:
         """Queue one collection."""
         groups = self._groups
         metrics = batch.metrics if groups is None else [found for found in batch.metrics if found.scope in groups]
+        if self._windows is not None:
+            metrics = list(self._windows.read(metrics, batch.time_unix_nano, self._pace or _at_once))
         data = sdk_metrics(metrics, batch.resource, batch.time_unix_nano, deltas=self._deltas, pace=self._pace)
         if groups is None:
             data = merge(data, batch.sdk)
@@ -197,6 +205,8 @@ class SdkExporter:
 
     def close(self, timeout: float) -> None:
         """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
+        if self._windows is not None:
+            self._windows.close()
         shutdown = getattr(self._exporter, "shutdown", None)
         if shutdown is not None:
             self._outbox.put(lambda left: shutdown(timeout_millis=min(left, timeout) * 1000), 0, items=0)
@@ -205,7 +215,13 @@ class SdkExporter:
     def reset_in_child(self) -> None:
         """Forget what the parent process has queued and seen, after a fork."""
         self._deltas.forget()
+        if self._windows is not None:
+            self._windows.forget()
         self._outbox.reset_in_child()
+
+
+def _at_once() -> None:
+    """Do not rest."""
 
 
 def _delta_kinds(exporter: MetricExporter) -> frozenset[Kind]:

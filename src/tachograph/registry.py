@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tachograph.closed_windows import ClosedWindows
 from tachograph.function_calls import FunctionCalls
 from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
 from tachograph.losses import Losses
@@ -186,6 +187,7 @@ class Registry:
         enabled: record at all; by default unless ``OTEL_SDK_DISABLED`` is ``true``.
 
     Attributes:
+        closed_windows: those of Stats, for readers that want each of them.
         silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
     """
 
@@ -194,6 +196,7 @@ class Registry:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
+        self.closed_windows = ClosedWindows()
         self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit = cardinality_limit
         self._start_unix_nano = time.time_ns()
