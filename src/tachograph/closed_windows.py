@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from tachograph.values import Number
 
 MOST_OF_A_STAT = 65_536  # windows: more than a minute of the shortest, of 1 ms
-MOST = 131_072  # windows of all Stats; one takes 250 to 500 bytes, so that they stay below 64 MiB
+MOST = 98_304  # windows of all Stats; one takes 280 to 650 bytes, so that they stay below 64 MiB
 _SHARE = 64  # one part in so many goes at once: a list is slow to give up its first element alone
 
 # A window that has ended: as how manieth of the process, when it was closed, how many values it had, their sum, its

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from tachograph.closed_windows import COUNT, DATA, END, ORDER, SUM, Closed, ClosedWindows, Windowed
-from tachograph.naming import Kind
 from tachograph.own_metrics import TORCH_MONITOR
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.stat_window import StatWindow
@@ -104,7 +103,8 @@ class StatSeries:
             yield MetricPoints(SCOPE, self.name, self.unit, "histogram", what, [histogram])
         if total.nonfinite:
             what = f"Values of the Stat {self.name} that were NaN or infinite."
-            yield self._number("nonfinite", "{value}", "counter", what, total.nonfinite)
+            point = NumberPoint((), total.nonfinite, self._start)
+            yield MetricPoints(SCOPE, f"{self.name}.nonfinite", "{value}", "counter", what, [point])
         for suffix, (_, value) in last:
             yield self._gauge(suffix, value, until)
 
@@ -121,15 +121,12 @@ class StatSeries:
                 self._last[suffix] = (closed[ORDER], value)
 
     def _gauge(self, suffix: str, value: Number, until: int) -> MetricPoints:
-        metric = self._number(suffix, UNITS.get(suffix, self.unit), "gauge", described(suffix, self.name), value)
-        if not self.history.wanted:
-            return metric
-        of_window = _ALWAYS.get(suffix) or partial(aggregate, f"{self.name}.{suffix}")
-        return metric._replace(windows=Windowed(self.history, until, of_window))
-
-    def _number(self, suffix: str, unit: str, kind: Kind, what: str, value: Number) -> MetricPoints:
+        name, windows = f"{self.name}.{suffix}", None
+        if self.history.wanted:
+            windows = Windowed(self.history, until, _ALWAYS.get(suffix) or partial(aggregate, name))
         point = NumberPoint((), value, self._start)
-        return MetricPoints(SCOPE, f"{self.name}.{suffix}", unit, kind, what, [point])
+        what = described(suffix, self.name)
+        return MetricPoints(SCOPE, name, UNITS.get(suffix, self.unit), "gauge", what, [point], windows)
 
 
 def described(suffix: str, name: str) -> str:

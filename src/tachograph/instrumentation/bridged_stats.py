@@ -122,12 +122,9 @@ class BridgedStats:
         for name, known in self._known.copy().items():
             until = known.history.end()
             for suffix, value in known.last.copy().items():
-                point = NumberPoint((), value, self._start)
-                metric = MetricPoints(
-                    SCOPE, f"{name}.{suffix}", UNITS.get(suffix, ""), "gauge", described(suffix, name), [point]
-                )
-                of_window = Windowed(known.history, until, partial(aggregate, suffix))
-                yield metric._replace(windows=of_window) if known.history.wanted else metric
+                point, what, unit = NumberPoint((), value, self._start), described(suffix, name), UNITS.get(suffix, "")
+                windows = Windowed(known.history, until, partial(aggregate, suffix)) if known.history.wanted else None
+                yield MetricPoints(SCOPE, f"{name}.{suffix}", unit, "gauge", what, [point], windows)
             if known.spread is not None:
                 point_of_all = HistogramPoint((), known.spread, (), self._start, ())
                 what = f"All values of the Stat {name}."
