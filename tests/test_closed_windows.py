@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
+from tachograph import registry as registries
 from tachograph.batch import Batch
 from tachograph.closed_windows import ClosedWindows
 from tachograph.event_log import EventLog
@@ -569,6 +570,7 @@ def test_a_forked_child_has_nothing_of_its_parents_windows(recorder: Recorder) -
         if child == 0:
             status = 1
             try:
+                recorder.registry.closed_windows.reset_in_child()
                 recorder.windows.reset_in_child()
                 receiver.fork()
                 receiver.export()
@@ -583,3 +585,20 @@ def test_a_forked_child_has_nothing_of_its_parents_windows(recorder: Recorder) -
     recorder.wait(1)
     receiver.export()
     assert receiver.values("load.mean") == [1.0, 3.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.usefixtures("untraced")
+def test_a_fork_frees_the_lock_of_the_process() -> None:
+    """In a child a reader can come, whatever a thread of the parent was at, and it is the only one."""
+    closed = registries.default.closed_windows
+    parents = WindowReader(registries.default, "parent")
+    with closed.lock:
+        child = os.fork()
+        if child == 0:
+            free = closed.lock.acquire(timeout=10)
+            if free:
+                closed.lock.release()
+            os._exit(0 if free and not closed.history().wanted else 1)
+    parents.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

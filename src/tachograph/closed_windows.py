@@ -56,9 +56,11 @@ class WindowHistory:
             everything.make_room(self)
 
     def end(self) -> int:
-        """Return the number that the next window will have."""
-        with self._all.lock:
-            return self.first + len(self.records)
+        """Return the number that the next window will have, or a lower one while the oldest ones go.
+
+        Takes no lock: a signal handler may collect in the middle of a collection of its own thread.
+        """
+        return self.first + len(self.records)
 
 
 class Windowed(NamedTuple):

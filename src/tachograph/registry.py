@@ -276,6 +276,7 @@ default = Registry()
 
 
 def _after_fork_in_child() -> None:
+    default.closed_windows.reset_in_child()
     # A forked data-loader worker inherits copies of every value: it records nothing unless it is asked to.
     if os.environ.get("TACHOGRAPH_HELPERS") == "1":
         default.reset()

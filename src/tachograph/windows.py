@@ -235,7 +235,6 @@ class Windows:
         for found in self._sizes.values():
             for window in found.windows.copy().values():
                 window.reset()
-        self._registry.closed_windows.reset_in_child()
         for series in self._series.values():
             series.reset_in_child()
         if self._threaded and os.environ.get("TACHOGRAPH_HELPERS") == "1" and self._sizes:
