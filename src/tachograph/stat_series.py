@@ -131,7 +131,8 @@ class StatSeries:
 
 def described(suffix: str, name: str) -> str:
     """Return the description of a gauge of windows."""
-    return f"{suffix.removeprefix('window.').upper()} of the last window of the Stat {name} that was closed."
+    what = "Unix time of the end" if suffix == "window.end" else suffix.removeprefix("window.").upper()
+    return f"{what} of the last window of the Stat {name} that was closed."
 
 
 def aggregate(key: str, closed: Closed) -> Number | None:
