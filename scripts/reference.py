@@ -44,10 +44,31 @@ For each histogram of a duration `X` with the label `dl_rank`:
 | `sent_bytes` | gauge `sent` in `By` |
 | `checkpoint.success`, `checkpoint.failure` | counters |
 | `declare("tokens", kind="counter", unit="{token}")` | as declared |
-| `Stat("load", [MEAN, P99], …)` | gauges `load.mean`, `load.p99`, `load.window.count` and `.sum`; histogram `load` |
+| `Stat("load", [MEAN], …)` | gauges `load.mean`, `load.window.count`, `.window.sum`, `.window.end`; histogram `load` |
 | `MetricsLogger(prefix="p_").log("m", …, {"f": 1.0})` | gauge `p_m.f` |
 | `Metric("loss", group="g")` | gauge `loss` in the group `g` |
 | `progress(…, "epochs")` | gauges `epochs`, `epochs.total`, `epochs.rate`, `epochs.eta` |
+
+## Windows of a Stat
+
+A gauge shows the last window that had values, also when the `Stat` is gone. `<stat>.window.end` is the Unix time, in
+seconds, at which that window ended.
+
+Over OTLP (HTTP, gRPC, to the hub), in JSON lines and for every OpenTelemetry `MetricExporter` that you give to
+`start()`, each closed window that has values is one point of each gauge, once, in order, from when the destination was
+there. Its start and its time are those of the window: multiples of the window's size. The first window of a `Stat`
+begins with the `Stat`. One that `max_samples` closes ends at that moment, and the next one begins at the next multiple.
+One that the end of the `Stat` or of the process closes ends at that moment, too. A window of the real `torch.monitor`
+ends at the time of its event, and begins where the one before it ended.
+
+- In an export before which no window has closed, the last value comes again, with the export's time and without a
+  start, so that the series does not go stale.
+- Points of one series are at least a millisecond apart. Where Stats of one name close together, or a window closes
+  late, the later point's time is moved by that much: Prometheus refuses a request with two values in one millisecond.
+- 65,536 windows of a name may wait for the slowest destination, and 98,304 in all. Beyond that the oldest of the `Stat`
+  that adds one goes, which is counted once a window and destination, with the reason `windows_full`.
+
+`/metrics`, `console`, and a meter provider of your own show the last window alone.
 """
 
 _PARTS = (

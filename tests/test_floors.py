@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
 FLOORS = {
     # 0: numbers and names
     "accumulators": 0,
+    "closed_windows": 0,
     "last_value": 0,
     "losses": 0,
     "naming": 0,
@@ -166,6 +167,7 @@ FLOORS = {
     "spool_limit": 3,
     "stat_events": 3,
     "tensorboard": 3,
+    "closed_window_reader": 3,
     "windowed_reader": 3,
     # 4: start() and shutdown()
     "ambient": 4,

@@ -94,7 +94,7 @@ def test_a_window_that_ends_is_logged_as_one_event(reader: Reader) -> None:
 
 
 def test_an_empty_window_logs_nothing_and_reads_as_zeros(reader: Reader) -> None:
-    """Once a window has ended empty, ``get`` gives zeros, and the gauges are left out."""
+    """Once a window has ended empty, ``get`` gives zeros; the gauges stay as the last window left them."""
     stat = reader.stat()
     stat.add(2)
     reader.wait(1)
@@ -102,7 +102,10 @@ def test_an_empty_window_logs_nothing_and_reads_as_zeros(reader: Reader) -> None
     reader.wait(1)
     assert stat.get() == dict.fromkeys(SIX, 0.0)
     assert len(reader.logged) == 1
-    assert set(reader.published()) == {"s"}
+    expected = {"s.value": 2, "s.mean": 2, "s.max": 2, "s.min": 2, "s.window.count": 1, "s.window.sum": 2}
+    published = reader.published()
+    assert {name: published[name] for name in expected} == expected
+    assert set(published) == {"s", "s.window.end", *expected}
 
 
 def test_max_samples_closes_the_window_and_drops_the_rest(reader: Reader) -> None:
@@ -155,6 +158,7 @@ def test_what_is_published(reader: Reader) -> None:
         "step.p99": pytest.approx(2.48),
         "step.window.count": 3,
         "step.window.sum": 4.5,
+        "step.window.end": pytest.approx(reader.now / SECOND, abs=1),
     }
     assert isinstance(found["step"], HistogramPoint)
     assert (found["step"].boundaries, found["step"].spread.at_most) == ((1.0, 2.0), (2, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from importlib.metadata import entry_points
@@ -112,6 +113,7 @@ def test_a_stat_becomes_gauges_and_sums(recorded: Recorded) -> None:
         "loss.max": 7.0,
         "loss.window.count": 1,
         "loss.window.sum": 7.0,
+        "loss.window.end": pytest.approx(time.time(), abs=60),
     }
     point = histogram(recorded.registry, "loss")
     assert point is not None
@@ -125,7 +127,7 @@ def test_a_stat_becomes_gauges_and_sums(recorded: Recorded) -> None:
 def test_a_window_that_does_not_tell_its_count_adds_to_no_sum(recorded: Recorded) -> None:
     """A Stat that was asked for its mean alone gives that gauge and nothing else."""
     stat("a.b", 1, "MEAN").add(3.0)  # type: ignore[attr-defined]
-    assert recorded.gauges() == {"a.b.mean": 3.0}
+    assert recorded.gauges() == {"a.b.mean": 3.0, "a.b.window.end": pytest.approx(time.time(), abs=60)}
     assert histogram(recorded.registry, "a.b") is None
 
 
@@ -166,7 +168,7 @@ def test_the_sum_over_windows_is_the_sum_of_the_values(taken: list[list[int]]) -
     stats = BridgedStats(registry)
     for window in taken:
         told = {"count": len(window), "sum": sum(window), "min": min(window), "max": max(window)}
-        stats.add({f"x.{asked}": float(value) for asked, value in told.items()})
+        stats.add({f"x.{asked}": float(value) for asked, value in told.items()}, time.time_ns())
     everything = [value for window in taken for value in window]
     point = histogram(registry, "x")
     if not everything:
@@ -255,6 +257,7 @@ def test_a_million_events_from_four_threads(tmp_path: Path) -> None:
 
 LIFE = """
 import sys
+import time
 from tachograph.instrumentation import TorchMonitorInstrumentor
 instrumentor = TorchMonitorInstrumentor()
 instrumentor.instrument()

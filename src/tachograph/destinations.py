@@ -209,7 +209,7 @@ def build_routes(
         if exporter == "otlp":
             routes.append(_otlp(settings, registry, taken))
         elif exporter != "prometheus":
-            built_in = _built_in(exporter, settings, registry)
+            built_in = _built_in(exporter, settings, registry, metrics="metrics" in taken)
             if built_in is not None:
                 routes.append(Route(built_in, **_takes(taken)))
             else:
@@ -240,11 +240,11 @@ def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[R
         return []
 
 
-def _built_in(name: object, settings: Settings, registry: Registry) -> Destination | None:
+def _built_in(name: object, settings: Settings, registry: Registry, *, metrics: bool) -> Destination | None:
     if name == "jsonl":
         from tachograph.jsonl import JsonLines
 
-        return JsonLines(settings.jsonl_path(), registry, pace=Pace())
+        return JsonLines(settings.jsonl_path(), registry, metrics=metrics, pace=Pace())
     if name == "console":
         from tachograph.console import Console
 

@@ -34,16 +34,21 @@ class JsonLines:
         path: the file; a process should have one of its own. ``tachograph replay`` does not
             delete it while it is open.
         registry: where losses and durations are counted.
+        metrics: whether metrics come, too: then each closed window of a Stat is kept until it is written.
         pace: called between slices of encoding; by default a :class:`tachograph.pace.Pace`.
     """
 
-    def __init__(self, path: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, path: Path, registry: Registry, *, metrics: bool = True, pace: Callable[[], None] | None = None
+    ) -> None:
         self.path = path
         self._registry = registry
         self._pace = pace or Pace()
         self._text = JsonText(self._pace)
         self._lost_some = False
-        self._encoder = MetricsEncoder(NAME, registry, points_per_request=_POINTS_PER_LINE, pace=self._pace)
+        self._encoder = MetricsEncoder(
+            NAME, registry, windows=metrics, points_per_request=_POINTS_PER_LINE, pace=self._pace
+        )
         self._outbox = Outbox(NAME, registry)
         self._file = AppendFile(path)
 
@@ -67,6 +72,7 @@ class JsonLines:
 
     def close(self, timeout: float) -> None:
         """Write what is queued, and close the file, within ``timeout`` seconds."""
+        self._encoder.close()
         if self._outbox.flush(timeout):
             self._file.close()
         self._outbox.close(0)
@@ -74,6 +80,7 @@ class JsonLines:
     def reset_in_child(self) -> None:
         """Forget what is queued, after a fork; the parent process writes it, and holds the file."""
         self._file.close()
+        self._encoder.forget()
         self._outbox.reset_in_child()
 
     def _queue(self, request: Message, items: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tachograph.accumulators import Distribution
+from tachograph.closed_windows import Windowed
 from tachograph.naming import Kind
 from tachograph.spread import Exemplar, Spread
 from tachograph.values import Number, fits_int64
@@ -17,11 +18,12 @@ OVERFLOW: Attributes = (("otel.metric.overflow", True),)
 
 
 class NumberPoint(NamedTuple):
-    """The state of one series of a gauge or a counter."""
+    """The state of one series of a gauge or a counter: at the collection, unless it has a time of its own."""
 
     attributes: Attributes
     value: Number
     start_unix_nano: int
+    time_unix_nano: int = 0
 
 
 class HistogramPoint(NamedTuple):
@@ -40,7 +42,11 @@ class HistogramPoint(NamedTuple):
 
 
 class MetricPoints(NamedTuple):
-    """One instrument as it is at a collection; cumulative. ``scope`` is the metric group."""
+    """One instrument as it is at a collection; cumulative. ``scope`` is the metric group.
+
+    A gauge of windows has one point, that of the last window that has closed; ``windows`` are all of them, for a
+    :class:`tachograph.closed_window_reader.ClosedWindowReader`.
+    """
 
     scope: str
     name: str
@@ -48,6 +54,7 @@ class MetricPoints(NamedTuple):
     kind: Kind
     description: str
     points: Sequence[NumberPoint | HistogramPoint]
+    windows: Windowed | None = None
 
 
 def attributes_key(attributes: Mapping[str, object]) -> Attributes:

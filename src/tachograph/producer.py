@@ -11,9 +11,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tachograph.batch import Batch
+from tachograph.closed_window_reader import ClosedWindowReader
 from tachograph.deltas import Deltas
 from tachograph.exporter_queue import ExporterQueue
 from tachograph.naming import Kind
+from tachograph.own_metrics import TORCH_MONITOR
 from tachograph.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.scope import scope_origin
@@ -42,7 +44,7 @@ def sdk_metrics(
     Args:
         metrics: what the registry returned.
         resource: attributes of the process.
-        time_unix_nano: when it was collected.
+        time_unix_nano: when it was collected: the time of the points that have none of their own.
         deltas: what this reader has seen; without it, points are cumulative.
         pace: called after every 64 points.
     """
@@ -91,7 +93,9 @@ def _point(point: NumberPoint | HistogramPoint, now: int) -> Any:
     from opentelemetry.sdk.metrics.export import NumberDataPoint
 
     if isinstance(point, NumberPoint):
-        return NumberDataPoint(dict(point.attributes), point.start_unix_nano, now, encodable_number(point.value))
+        return NumberDataPoint(
+            dict(point.attributes), point.start_unix_nano, point.time_unix_nano or now, encodable_number(point.value)
+        )
     exemplars = [Exemplar({}, seen.value, seen.time_unix_nano, seen.span_id, seen.trace_id) for seen in point.exemplars]
     return histogram_data_point(point, now, exemplars)
 
@@ -177,8 +181,9 @@ def point_count(data: MetricsData) -> int:
 class SdkExporter:
     """Hands each batch to an exporter as ``MetricsData``, in the temporality that it prefers for counters, histograms.
 
-    Histograms keep their explicit buckets, whatever aggregation it prefers. What the SDK instruments of other libraries
-    hold is passed on as it was collected. All calls of the exporter come from one thread, one at a time.
+    Histograms keep their explicit buckets, whatever aggregation it prefers. Each closed window of a Stat is a point of
+    its gauges. What the SDK instruments of other libraries hold is passed on as it was collected. All calls of the
+    exporter come from one thread, one at a time.
 
     Args:
         exporter: any exporter; this destination shuts it down at the end.
@@ -202,13 +207,16 @@ class SdkExporter:
         self._pace = pace
         self._deltas = Deltas(delta_kinds(exporter))
         self._queue = ExporterQueue(exporter, registry, name=name, timed_shutdown=True)
+        takes_stats = groups is None or TORCH_MONITOR in groups
+        self._windows = ClosedWindowReader(registry, name or type(exporter).__name__) if takes_stats else None
         self.flush = self._queue.flush
-        self.close = self._queue.close
 
     def __call__(self, batch: Batch) -> None:
         """Queue one collection."""
         groups = self._groups
         metrics = batch.metrics if groups is None else [found for found in batch.metrics if found.scope in groups]
+        if self._windows is not None:
+            metrics = list(self._windows.read(metrics, batch.time_unix_nano, self._pace or _at_once))
         data = sdk_metrics(metrics, batch.resource, batch.time_unix_nano, deltas=self._deltas, pace=self._pace)
         if groups is None:
             data = merge(data, batch.sdk)
@@ -234,10 +242,22 @@ class SdkExporter:
         """How much has arrived so far; it grows while the destination takes anything."""
         return self._queue.delivered
 
+    def close(self, timeout: float) -> None:
+        """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
+        if self._windows is not None:
+            self._windows.close()
+        self._queue.close(timeout)
+
     def reset_in_child(self) -> None:
         """Forget what the parent process has queued and seen, after a fork."""
         self._deltas.forget()
+        if self._windows is not None:
+            self._windows.forget()
         self._queue.reset_in_child()
+
+
+def _at_once() -> None:
+    """Do not rest."""
 
 
 def delta_kinds(prefers: object) -> frozenset[Kind]:

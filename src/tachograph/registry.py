@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tachograph.closed_windows import ClosedWindows
 from tachograph.function_calls import FunctionCalls
 from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
 from tachograph.losses import Losses
@@ -187,6 +188,7 @@ class Registry:
         begun: called with each new group but that of our own metrics.
 
     Attributes:
+        closed_windows: those of Stats, for readers that want each of them.
         told: called with the name of each new group; to change it, put another sequence in its place.
         silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
     """
@@ -202,6 +204,7 @@ class Registry:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
+        self.closed_windows = ClosedWindows()
         self.told: Sequence[Callable[[str], object]] = ()
         self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit, self._begun = cardinality_limit, begun
@@ -288,6 +291,7 @@ default = Registry(begun=switch.begin)
 
 
 def _after_fork_in_child() -> None:
+    default.closed_windows.reset_in_child()
     # A forked data-loader worker inherits copies of every value: it records nothing unless it is asked to.
     if os.environ.get("TACHOGRAPH_HELPERS") == "1":
         default.reset()

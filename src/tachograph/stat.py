@@ -124,6 +124,7 @@ class Stat:
             wanted,
             samples,
             series.boundaries,
+            series.history,
             log=windows.events.enter,
             capped=windows.capped,
             overflowed=windows.overflowed,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
-from tachograph.aggregation import Aggregation
-from tachograph.naming import Kind
+from tachograph.closed_windows import COUNT, DATA, END, ORDER, SUM, Closed, ClosedWindows, Windowed
 from tachograph.own_metrics import TORCH_MONITOR
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.stat_window import StatWindow
@@ -18,30 +18,43 @@ SCOPE = TORCH_MONITOR
 _FOLD_WAIT = 0.2
 _MANY = 16
 
-# The sum and the count of a window have names of their own: `<stat>.count` beside a histogram `<stat>` would be two
-# metrics of one name in Prometheus.
-_WINDOW_NAMES = {Aggregation.COUNT: "window.count", Aggregation.SUM: "window.sum"}
-_NO_UNIT = {Aggregation.COUNT: "{value}"}
+# What every window has, asked for or not. The sum and the count have names of their own: `<stat>.count` beside a
+# histogram `<stat>` would be two metrics of one name in Prometheus.
+_ALWAYS: Mapping[str, Callable[[Closed], Number]] = {
+    "window.count": lambda closed: closed[COUNT],
+    "window.sum": lambda closed: closed[SUM],
+    "window.end": lambda closed: closed[END] / 1e9,
+}
+_NAMED_APART = {"count", "sum"}
+UNITS = {"window.count": "{value}", "window.end": "s"}  # those of other gauges are the Stat's
 
 
 class StatSeries:
     """All Stats of one name: each has its own window, gauges show the one that closed last, sums add up.
 
+    A gauge keeps what it shows until another window closes that was not empty, also where the Stat is gone.
+
     Args:
         name: the Stats' name.
         unit: of their values, in UCUM.
         boundaries: of the histogram's buckets.
+        closed_windows: where closed windows are kept for readers.
+
+    Attributes:
+        history: those of this name.
     """
 
-    __slots__ = ("_lock", "_many", "_retired", "_start", "_windows", "boundaries", "name", "unit")
+    __slots__ = ("_last", "_lock", "_many", "_retired", "_start", "_windows", "boundaries", "history", "name", "unit")
 
-    def __init__(self, name: str, unit: str, boundaries: tuple[float, ...]) -> None:
+    def __init__(self, name: str, unit: str, boundaries: tuple[float, ...], closed_windows: ClosedWindows) -> None:
         self.name = name
         self.unit = unit
         self.boundaries = boundaries
         self._lock = threading.RLock()
         self._start = time.time_ns()
-        self._windows: list[StatWindow] = []
+        self.history = closed_windows.history()
+        self._windows: dict[StatWindow, int] = {}  # to the order of its last window that was noted
+        self._last: dict[str, tuple[int, Number]] = {}  # by suffix: a gauge's value, and its window's order
         self._many = _MANY
         self._retired: Tally | None = None
 
@@ -51,24 +64,23 @@ class StatSeries:
             if len(self._windows) >= self._many:
                 self._retire()
                 self._many = max(_MANY, 2 * len(self._windows))
-            self._windows.append(window)
+            self._windows[window] = 0
 
     def _retire(self) -> None:
         """Keep of the Stats that are gone only what they came to."""
-        kept: list[StatWindow] = []
-        for window in self._windows:
+        for window in list(self._windows):
             if window.ended and window.latest is None and not window.buffer:
                 self._retired = _sum(self._retired, window.total())
-            else:
-                kept.append(window)
-        self._windows = kept
+                self._note(window)
+                del self._windows[window]
 
     def reset_in_child(self) -> None:
         """Forget everything that the parent process has counted."""
         self._lock = threading.RLock()
         self._start = time.time_ns()
         self._retired = None
-        self._windows = [window for window in self._windows if not window.ended]
+        self._last = {}
+        self._windows = {window: 0 for window in self._windows if not window.ended}
 
     def points(self) -> Iterator[MetricPoints]:
         """Fold, then yield what there is to show."""
@@ -80,34 +92,54 @@ class StatSeries:
             total = _sum(total, window.total())
         if total is None:
             return
+        until = self.history.end()  # before it is noted which gauges there are: each of these windows has its own
+        with self._lock:
+            for window in windows:
+                self._note(window)
+            last = list(self._last.items())
         if total.added > total.nonfinite:
             histogram = HistogramPoint((), total.spread(), self.boundaries, self._start, ())
             what = f"All values of the Stat {self.name}."
             yield MetricPoints(SCOPE, self.name, self.unit, "histogram", what, [histogram])
         if total.nonfinite:
             what = f"Values of the Stat {self.name} that were NaN or infinite."
-            yield self._number("nonfinite", "{value}", "counter", what, total.nonfinite)
-        yield from self._gauges(windows)
+            point = NumberPoint((), total.nonfinite, self._start)
+            yield MetricPoints(SCOPE, f"{self.name}.nonfinite", "{value}", "counter", what, [point])
+        for suffix, (_, value) in last:
+            yield self._gauge(suffix, value, until)
 
-    def _gauges(self, windows: list[StatWindow]) -> Iterator[MetricPoints]:
-        newest: dict[Aggregation, tuple[int, Number]] = {}
-        for window in windows:
-            latest = window.latest
-            if latest is None:
-                continue
-            order, _, added, total, _ = latest
-            found = {**window.aggregates_of(latest), Aggregation.COUNT: added, Aggregation.SUM: total}
-            for asked, value in found.items():
-                if asked not in newest or newest[asked][0] < order:
-                    newest[asked] = (order, value)
-        for asked, (_, value) in newest.items():
-            what = f"{asked.name} of the last window of the Stat {self.name} that was closed."
-            name = _WINDOW_NAMES.get(asked, asked.name.lower())
-            yield self._number(name, _NO_UNIT.get(asked, self.unit), "gauge", what, value)
+    def _note(self, window: StatWindow) -> None:
+        """Remember what the last window of a Stat came to: the gauges show it, whatever becomes of the Stat."""
+        closed = window.shown
+        if closed is None or self._windows.get(window, closed[ORDER]) == closed[ORDER]:
+            return
+        self._windows[window] = closed[ORDER]
+        found = {asked.name.lower(): value for asked, value in window.aggregates_of(closed).items()}
+        found.update({suffix: value(closed) for suffix, value in _ALWAYS.items()})
+        for suffix, value in found.items():
+            if suffix not in _NAMED_APART and self._last.get(suffix, (0,))[0] < closed[ORDER]:
+                self._last[suffix] = (closed[ORDER], value)
 
-    def _number(self, suffix: str, unit: str, kind: Kind, what: str, value: Number) -> MetricPoints:
+    def _gauge(self, suffix: str, value: Number, until: int) -> MetricPoints:
+        name, windows = f"{self.name}.{suffix}", None
+        if self.history.wanted:
+            windows = Windowed(self.history, until, _ALWAYS.get(suffix) or partial(aggregate, name))
         point = NumberPoint((), value, self._start)
-        return MetricPoints(SCOPE, f"{self.name}.{suffix}", unit, kind, what, [point])
+        what = described(suffix, self.name)
+        return MetricPoints(SCOPE, name, UNITS.get(suffix, self.unit), "gauge", what, [point], windows)
+
+
+def described(suffix: str, name: str) -> str:
+    """Return the description of a gauge of windows."""
+    what = "Unix time of the end" if suffix == "window.end" else suffix.removeprefix("window.").upper()
+    return f"{what} of the last window of the Stat {name} that was closed."
+
+
+def aggregate(key: str, closed: Closed) -> Number | None:
+    """Return what the event of a window tells under a key; None where it tells nothing."""
+    data = closed[DATA]
+    found: Mapping[str, Number] = data[0](*data[1:]) if isinstance(data, tuple) else data
+    return found.get(key)
 
 
 def _sum(one: Tally | None, more: Tally | None) -> Tally | None:

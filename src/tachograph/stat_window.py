@@ -14,6 +14,7 @@ from typing import Any
 
 from tachograph.accumulators import LIMIT
 from tachograph.aggregation import QUANTILES, Aggregation, aggregates
+from tachograph.closed_windows import Closed, WindowHistory
 from tachograph.journal import Later
 from tachograph.small_window import Sums, data_maker, plus, total_of
 from tachograph.tally import CHUNK, Tally, Wanted, tally_of, together
@@ -30,10 +31,6 @@ Log = Callable[[str, int, dict[str, Any] | Later], None]
 
 _order = itertools.count(1)
 
-# A window that has ended: as how manieth of the process, when, how many values it had, their sum, its event's data (a
-# small window's is made when somebody asks).
-Closed = tuple[int, int, int, Number, dict[str, float] | Later]
-
 # Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
 # many values the open one still takes (none where it was closed before its time); device values that have not arrived;
 # the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
@@ -48,12 +45,16 @@ class StatWindow:
         threshold: in its only element, the length of the buffer at which ``add`` is to call :meth:`make_room`.
         ended: the Stat is gone: what it still holds is to be logged.
         slot: the number of the window that is open, by the wall clock.
+        start: when it began, in nanoseconds since 1970: at a multiple of its size, or where the one before it was
+            closed before its time; the first one with the Stat.
+        shown: the last window that was not empty.
 
     Args:
         name: the Stat's name.
         aggregations: what is asked for, each once.
         max_samples: values that close a window before its time.
         boundaries: of the cumulative histogram's buckets; empty for none.
+        history: where closed windows are kept for readers.
         log: called for each window that closes; it neither waits nor calls into the program.
         capped: called with a number of values that came after the last sample.
         overflowed: called with a number of values for which there was no room.
@@ -67,6 +68,7 @@ class StatWindow:
         "_clock",
         "_data",
         "_folding",
+        "_history",
         "_keys",
         "_lock",
         "_log",
@@ -77,7 +79,9 @@ class StatWindow:
         "buffer",
         "ended",
         "max_samples",
+        "shown",
         "slot",
+        "start",
         "threshold",
     )
 
@@ -87,6 +91,7 @@ class StatWindow:
         aggregations: Sequence[Aggregation],
         max_samples: int,
         boundaries: tuple[float, ...],
+        history: WindowHistory,
         *,
         log: Log,
         capped: Callable[[int], None],
@@ -97,7 +102,8 @@ class StatWindow:
         self.aggregations = tuple(aggregations)
         self.max_samples = max_samples
         self.ended = False
-        self.slot = 0
+        self.slot = self.start = 0
+        self._history = history
         self._keys = tuple(f"{name}.{asked.name.lower()}" for asked in aggregations)
         sample = any(asked in QUANTILES for asked in aggregations)
         self._wanted = Wanted(boundaries, Aggregation.STDDEV in aggregations, sample)
@@ -113,6 +119,7 @@ class StatWindow:
         self._lock = threading.Lock()
         self._folding = 0
         self.buffer.clear()
+        self.shown: Closed | None = None
         self._set((None, None, None, None, self.max_samples, (), None))
 
     def _set(self, state: _State) -> None:
@@ -181,10 +188,18 @@ class StatWindow:
             self._folding = 0
         return True
 
-    def end(self, now: int, wait: float = 0.0) -> bool:
-        """Close the window, whose time is over; False where a fold in another thread keeps it open.
+    def end(self, now: int, end: int | None = None, wait: float = 0.0) -> bool:
+        """Close the window, whose time is over.
 
         An empty one logs nothing, and neither does what is left of one that ``max_samples`` has closed.
+
+        Args:
+            now: the clock's time.
+            end: when the window's time was over; None for now.
+            wait: seconds to wait for a fold in another thread.
+
+        Returns:
+            False where a fold in another thread keeps it open.
         """
         if self._lock.locked() and not self._free(wait):
             return False
@@ -193,13 +208,13 @@ class StatWindow:
             self._fold()
             state = self._state
             if state[4]:
-                self._close(state, now, self.max_samples)
+                self._close(state, now, now if end is None else end, self.max_samples)
             else:
                 self._set((*state[:4], self.max_samples, *state[5:]))
             self._folding = 0
         return True
 
-    def end_small(self, now: int, thread: int, log: Log) -> bool:
+    def end_small(self, now: int, end: int, thread: int, log: Log) -> bool:
         """Close the window in a single step, where it holds few plain numbers or none.
 
         Returns:
@@ -224,7 +239,8 @@ class StatWindow:
                     raise OverflowError  # noqa: TRY301 - as an integer does that is beyond the range of floats
                 ordered = sorted(chunk)
                 low, high, count = ordered[0], ordered[-1], len(chunk)
-                latest = (next(_order), now, count, total, (make, chunk[-1], total, count, high, low))
+                data = (make, chunk[-1], total, count, high, low)
+                latest = (next(_order), now, count, total, data, self.start, end)
                 sums = plus(sums, count, total, low, high)
                 self._state = (None, closed, sums, latest, room, (), latest)
             except BaseException as error:
@@ -233,7 +249,10 @@ class StatWindow:
                 if isinstance(error, TypeError | OverflowError):  # other numbers than plain finite ones
                     return False
                 raise
-            log(STAT_EVENT, now, latest[4])
+            self.shown = latest
+            if self._history.wanted:
+                self._history.add(latest)
+            log(STAT_EVENT, now, data)
             self._state = (None, closed, sums, latest, room, (), None)
         finally:
             self._lock.release()
@@ -273,7 +292,8 @@ class StatWindow:
     def _refuse(self, state: _State) -> None:
         """Close the window that has all its samples, and throw away what came after them."""
         if state[0] is not None:
-            self._close(state, self._clock(), 0)
+            now = self._clock()
+            self._close(state, now, now, 0)
         count = len(self.buffer)
         if count:
             del self.buffer[:count]
@@ -299,7 +319,7 @@ class StatWindow:
             else:
                 self._set(state)
 
-    def _close(self, state: _State, now: int, room: int) -> None:
+    def _close(self, state: _State, now: int, end: int, room: int) -> None:
         opened, closed, sums, _, _, late, _ = state
         if opened is None:
             self._set((None, closed, sums, None, room, late, None))
@@ -307,12 +327,16 @@ class StatWindow:
         bare = opened if opened.sample is None else opened._replace(sample=None)
         closed = bare if closed is None else together(closed, bare)
         data = dict(zip(self._keys, aggregates(opened, self.aggregations), strict=True))
-        latest = (next(_order), now, opened.added, opened.total.value(), data)
+        latest = (next(_order), now, opened.added, opened.total.value(), data, self.start, end)
+        self.start = end
         self._state = (None, closed, sums, latest, room, late, latest)
         self._send(self._state)
 
     def _send(self, state: _State) -> None:
         closed = state[6]
         if closed is not None:
+            self.shown = closed
+            if self._history.wanted:
+                self._history.add(closed)
             self._log(STAT_EVENT, closed[1], closed[4])
             self._set((*state[:6], None))

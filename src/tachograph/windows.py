@@ -92,7 +92,8 @@ class Windows:
             if found is None:
                 if not self._series and self._registry.enabled:
                     self._registry.group(SCOPE).sources.append(self.collect)
-                return self._series.setdefault(name, StatSeries(name, unit or "", boundaries or ()))
+                made = StatSeries(name, unit or "", boundaries or (), self._registry.closed_windows)
+                return self._series.setdefault(name, made)
         for what, has, wanted in (("unit", found.unit, unit), ("boundaries", found.boundaries, boundaries)):
             if wanted is not None and wanted != has:
                 raise ValueError(f"a Stat {name!r} was already made with {what} {has!r}: give all of one name the same")
@@ -112,7 +113,8 @@ class Windows:
             size: of the window, in nanoseconds.
             series: where it is published.
         """
-        window.slot = self.clock() // size
+        window.start = self.clock()
+        window.slot = window.start // size
         with self._changing:
             others = self._sizes.setdefault(size, _Size()).windows
             others[id(window)] = window
@@ -177,19 +179,20 @@ class Windows:
             if slot == found.slot:
                 continue
             found.slot = slot
+            end = slot * size
             for number, window in enumerate(list(found.windows.copy().values())):
                 if slot <= window.slot:
-                    _set_back(window, slot)
+                    _set_back(window, slot, size)
                     continue
-                if window.end_small(now, thread, enter):
+                if window.end_small(now, end, thread, enter):
                     if not number & 7:
                         pace()
-                elif window.end(now, wait=_FOLD_WAIT):
+                elif window.end(now, end, wait=_FOLD_WAIT):
                     pace()
                 else:
                     found.slot = -1  # try again
                     continue
-                window.slot = slot
+                window.slot, window.start = slot, end
                 if outgoing:
                     self.events.hand_out()
                 if window.ended and window.latest is None:
@@ -238,14 +241,14 @@ class Windows:
             self._start()
 
 
-def _set_back(window: StatWindow, slot: int) -> None:
+def _set_back(window: StatWindow, slot: int, size: int) -> None:
     """Set a window back with the clock.
 
     By no more than to the window before, it stays open until its own time is over; farther back it goes on as the
     window that it is now, and closes at the end of that one.
     """
     if slot < window.slot - 1:
-        window.slot = slot
+        window.slot, window.start = slot, slot * size
 
 
 default = Windows(event_log.default, registries.default)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from expected import Expected, Lost
-from pending import pending
 from rows import Counted, Differently, Later, Row, Without
 from table import has_torch, shared
 from ways import WayName
@@ -18,8 +17,6 @@ _WORDS = {Counted: "counted", Differently: "✓", Without: "n/a", Later: "later"
 def word_of(row: Row, way: WayName) -> str:
     """Return the word of a cell in the table."""
     cell = row.cell(way)
-    if pending(row.name, way) and not isinstance(cell, Without):
-        return "pending"
     return _WORDS.get(type(cell), "✓")
 
 
@@ -30,7 +27,7 @@ def note_of(row: Row, way: WayName) -> str:
         return cell.topic
     if isinstance(cell, Without):
         return cell.why
-    return pending(row.name, way) or ("" if isinstance(cell, tuple) else cell.why)
+    return "" if isinstance(cell, tuple) else cell.why
 
 
 def marks(row: Row, way: WayName) -> list[pytest.MarkDecorator]:
@@ -38,7 +35,7 @@ def marks(row: Row, way: WayName) -> list[pytest.MarkDecorator]:
     found: list[pytest.MarkDecorator] = []
     if row.torch:
         found += [pytest.mark.torch, pytest.mark.skipif(not has_torch(), reason="NOT TESTED: PyTorch is not installed")]
-    if isinstance(row.cell(way), Later) or pending(row.name, way):
+    if isinstance(row.cell(way), Later):
         found.append(pytest.mark.xfail(strict=True, reason=f"{word_of(row, way)}: {note_of(row, way)}"))
     return found
 

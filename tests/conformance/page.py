@@ -23,7 +23,7 @@ is made from the tests by `python tests/conformance/page.py`.
 - **✓**: it arrives exactly: values, counts, attributes, types; sums of floats within 1e-12.
 - **counted**: it does not, and what is missing is counted, as the note says.
 - **n/a**: it does not concern this way out; the note says why.
-- **later** and **pending**: it should, and does not yet.
+- **later**: it should, and does not yet.
 
 A number leads to a [note](#notes). The ways out:
 

@@ -8,7 +8,6 @@ from cells import expected, marks, note_of, totals, word_of
 from collected import arrived
 from expected import Lost
 from page import PAGE, page
-from pending import PENDING
 from rows import Row, Without
 from table import ROWS
 from ways import WAYS, WayName
@@ -40,11 +39,6 @@ def test_no_cell_is_silent() -> None:
     assert silent == []
     assert len({row.name for row in ROWS}) == len(ROWS)
     assert all(row.says.endswith(".") for row in ROWS)
-
-
-def test_what_is_pending_is_in_the_table() -> None:
-    """Each pending cell is one of the table's."""
-    assert {row for row, _ in PENDING} <= {"*", *(row.name for row in ROWS)}
 
 
 def test_the_page_says_what_the_tests_say() -> None:

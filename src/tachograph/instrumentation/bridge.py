@@ -147,7 +147,7 @@ class Bridge:
             name, data = event.name, event.data
             self._journal.append(name, _unix_nano(event.timestamp), data)
             if name == STAT_EVENT:
-                self._stats.add(data)
+                self._stats.add(data, _unix_nano(event.timestamp))
         except Exception as error:  # noqa: BLE001 - whatever one event holds, the others arrive
             self._registry.count_error(SCOPE)
             if not self._said:

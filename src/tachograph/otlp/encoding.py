@@ -7,12 +7,13 @@ program that trains. What one series holds can only cost that series.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
 from tachograph.batch import Batch
+from tachograph.closed_window_reader import ClosedWindowReader
 from tachograph.deltas import Deltas
 from tachograph.otlp.points import BYTES_PER_REQUEST, metric_message
 from tachograph.otlp.sdk import encoded_sdk_metrics
@@ -34,6 +35,7 @@ class MetricsEncoder:
     Args:
         destination: whose losses are counted.
         registry: where they are counted.
+        windows: whether each closed window of a Stat is a point; else there is one of the last window.
         temporality: what the registry's sums and histograms are sent as, ``lowmemory`` as deltas, all of them being
             synchronous. What SDK instruments hold leaves as it was collected.
         points_per_request: at which a request is complete.
@@ -45,6 +47,7 @@ class MetricsEncoder:
         destination: str,
         registry: Registry,
         *,
+        windows: bool = False,
         temporality: Temporality = "cumulative",
         points_per_request: int = POINTS_PER_REQUEST,
         pace: Callable[[], None] | None = None,
@@ -55,11 +58,22 @@ class MetricsEncoder:
         self._limit = points_per_request
         self._pace = pace or Pace()
         self._lost_some = False
-        self.forget()
+        self._windows = ClosedWindowReader(registry, destination) if windows else None
+        self._deltas = self._no_deltas()
 
     def forget(self) -> None:
-        """Start deltas anew, as a forked child does, whose registry is empty."""
-        self._deltas = None if self._temporality == "cumulative" else Deltas(frozenset({"counter", "histogram"}))
+        """Start deltas and windows anew, as a forked child does, whose registry is empty."""
+        self._deltas = self._no_deltas()
+        if self._windows is not None:
+            self._windows.forget()
+
+    def _no_deltas(self) -> Deltas | None:
+        return None if self._temporality == "cumulative" else Deltas(frozenset({"counter", "histogram"}))
+
+    def close(self) -> None:
+        """Ask for no more windows."""
+        if self._windows is not None:
+            self._windows.close()
 
     def requests(self, batch: Batch) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
         """Yield the requests that carry a batch's metrics, each with its number of points."""
@@ -79,7 +93,10 @@ class MetricsEncoder:
     def _metrics(self, batch: Batch) -> Iterator[tuple[ScopeMetrics, Metric]]:
         since_rest = 0
         scope, name = ScopeMetrics(), None
-        for metric in batch.metrics:
+        metrics: Iterable[MetricPoints] = batch.metrics
+        if self._windows is not None:
+            metrics = self._windows.read(batch.metrics, batch.time_unix_nano, self._pace)
+        for metric in metrics:
             if metric.scope != name:
                 name = metric.scope
                 described, schema_url = scope_and_schema(name)

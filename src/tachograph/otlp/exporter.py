@@ -62,7 +62,9 @@ class OtlpExporter:
         self._said: set[str] = set()
         preference: Temporality = settings["metrics"].temporality if "metrics" in settings else "cumulative"
         self.temporality = _sdk_temporality(preference)
-        self._encoder = MetricsEncoder(NAME, registry, temporality=preference, pace=self._pace)
+        self._encoder = MetricsEncoder(
+            NAME, registry, windows="metrics" in settings, temporality=preference, pace=self._pace
+        )
         # One queue a receiver, so that a dead one holds up no other.
         self._outboxes = {where: Outbox(NAME, registry) for where in dict.fromkeys(map(_receiver, settings.values()))}
         self._senders = self._connect()
@@ -96,6 +98,7 @@ class OtlpExporter:
     def close(self, timeout: float) -> None:
         """Send what is queued, and end, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
+        self._encoder.close()
         for outbox in self._outboxes.values():
             outbox.flush(0)  # all of them hurry at once
         for outbox in self._outboxes.values():

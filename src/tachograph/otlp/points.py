@@ -34,7 +34,7 @@ def metric_message(
     Args:
         metric: the instrument.
         points: those of its points that the message shall hold.
-        now: when they were collected, in nanoseconds since the epoch.
+        now: when they were collected, in nanoseconds since the epoch: the time of those that have none of their own.
         lose: called with a number of points and a reason for what cannot be encoded.
         is_delta: the points are differences; else they are cumulative.
     """
@@ -68,13 +68,13 @@ def _add(message: Metric, point: NumberPoint | HistogramPoint, now: int) -> str:
 
 def _add_number(message: Metric, point: NumberPoint, now: int) -> None:
     points = message.sum.data_points if message.HasField("sum") else message.gauge.data_points
-    added = points.add(time_unix_nano=now)
+    added = points.add(time_unix_nano=point.time_unix_nano or now)
     try:
         if fits_int64(point.value):
             added.as_int = int(point.value)
         else:
             added.as_double = as_float(point.value)
-        if message.HasField("sum"):
+        if message.HasField("sum") or point.time_unix_nano:
             added.start_time_unix_nano = point.start_unix_nano
         add_attributes(added.attributes, point.attributes)
     except Exception:

@@ -34,7 +34,7 @@ export function sectionsOf(series, charts) {
     if (each.kind === "gauge" && (drawn.has(`${each.scope}\n${each.name}`) || drawn.has(`\n${each.name}`))) continue;
     const { key } = SECTIONS.find(({ takes }) => takes(each));
     const stat = key === "stats" ? [...stats].find((one) => each.name.startsWith(`${one}.`)) : null;
-    if (stat && each.name === `${stat}.window.sum`) continue;
+    if (stat && [`${stat}.window.sum`, `${stat}.window.end`].includes(each.name)) continue;
     const apart = stat && each.name === `${stat}.window.count` ? " – values a window" : "";
     const title = stat ? `${stat}${apart}` : stats.has(each.name) && key === "stats" ? `${each.name} – all values` : each.name;
     const charted = found.get(key);
