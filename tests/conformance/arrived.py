@@ -176,7 +176,8 @@ def from_otlp(metrics: Iterable[ExportMetricsServiceRequest], logs: Iterable[Exp
                 arrived.distributions[key] = _distribution(point)
             continue
         number = getattr(point, point.WhichOneof("value"))
-        arrived.points.setdefault(key, {})[point.time_unix_nano] = number
+        if point.start_time_unix_nano:  # else it says again what it was when the last window closed
+            arrived.points.setdefault(key, {})[point.time_unix_nano] = number
         if is_newest:
             arrived.numbers[key] = number
     arrived.events = [
