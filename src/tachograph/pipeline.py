@@ -51,7 +51,8 @@ _log = logging.getLogger("tachograph")
 class Pipeline:
     """Delivers what is recorded, from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
 
-    A context manager: leaving it shuts it down.
+    A context manager: leaving it shuts it down, unless it is still another ``start()``'s, too: of several ``with``
+    statements the last one out ends it, and none does where a ``start()`` has none.
 
     Attributes:
         metrics_url: where Prometheus finds the metrics; None where no page is served.
@@ -105,6 +106,8 @@ class Pipeline:
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
+        self._users = threading.Lock()
+        self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed = idle
         self._ticker = Ticker(settings.interval, self._tick, registry)
         if not idle:
@@ -401,18 +404,33 @@ class Pipeline:
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
         self._looking = threading.Lock()
+        self._users = threading.Lock()
         self._routes.reset_in_child()
         for part in (self._joined, self._endpoint, self._sigterm):
             if part is not None:
                 part.reset_in_child()
 
+    def started_again(self) -> bool:
+        """Count one more ``start()`` that returns it; False where the last one out is about to end it."""
+        with self._users:
+            if not self._left_by_all:
+                self._started += 1
+            return not self._left_by_all
+
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - there are no subclasses, and typing.Self needs CPython 3.11
         """Return itself."""
+        with self._users:
+            self._started = max(self._started - 1, 0)  # the one that this statement leaves
+            self._entered += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut it down."""
-        self.shutdown()
+        """Shut it down, if nobody else has started it or is in it."""
+        with self._users:
+            self._entered -= 1
+            last = self._left_by_all = not self._started and not self._entered
+        if last:
+            self.shutdown()
 
 
 def _left(deadline: float) -> float:
