@@ -33,7 +33,7 @@ from tachograph.providers import own_meter_provider, owns_meter_provider, tap_sp
 from tachograph.registry import Registry
 from tachograph.routes import CLOSING, LONGEST_EXIT, Routes
 from tachograph.settings import Settings
-from tachograph.sigterm import SigtermFlush
+from tachograph.sigterm import SigtermFlush, send_missed
 from tachograph.spans import SpanQueue
 from tachograph.ticker import Ticker
 
@@ -352,6 +352,7 @@ class Pipeline:
             self._ending.release()
         if self._on_ended is not None and not exiting:
             self._on_ended()
+        send_missed()
 
     def _end(self, deadline: float, *, exiting: bool) -> None:
         if exiting:
@@ -381,8 +382,12 @@ class Pipeline:
 
     def await_signal(self) -> None:
         """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
-        if self._sigterm is not None and self._sigterm.dying and os.getpid() == self._pid:
-            time.sleep(EXIT_TIMEOUT)
+        if self._sigterm is None or os.getpid() != self._pid:
+            return
+        if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers what there is
+            self._ending.release()
+        self._sigterm.close()
+        send_missed()
 
     @property
     def running(self) -> bool:
