@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from programs import count, environment, exported, number, run, spans, write
 from receivers import receiving
@@ -345,6 +346,51 @@ def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
     told = [record for each in found for scope in each.resource_logs[0].scope_logs for record in scope.log_records]
     assert len([record for record in told if record.event_name == "tachograph.metric"]) == 40_000
     assert len(found) * server.delay > 1.5  # more than a dead one would get
+
+
+@pytest.mark.parametrize("end", ["", "tachograph.shutdown()", "os.kill(os.getpid(), signal.SIGTERM)"])
+@pytest.mark.parametrize(
+    "refusals",
+    [[(503, {}, b"")] * 6, [(429, {"Retry-After": "50"}, b"")]],
+    ids=["503", "429 with Retry-After"],
+)
+def test_a_collector_that_comes_back_at_the_end_gets_everything(
+    tmp_path: Path, refusals: list[tuple[int, dict[str, str], bytes]], end: str
+) -> None:
+    """No back-off outlasts the end: the next attempt is now, and a collector that takes by then is waited for.
+
+    Events of the last moment, and the counts of the last collection, arrive.
+    """
+    program = f"""
+    import os, signal, time
+    import tachograph
+    metric = tachograph.Metric("burst", throttle=None)
+    tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=0.3)
+    tachograph.put_metric("step.success", 1)
+    time.sleep({0.5 if len(refusals) != 6 else 3})
+    for step in range(20_000):
+        metric.record(float(step), at=step)
+    tachograph.put_metric("step.success", 1)
+    {end}
+    """
+    with receiving(*refusals) as server:
+        server.delay = 0.04
+        done = run(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=server.url.removesuffix("/v1/metrics"))
+    assert done.returncode == (-signal.SIGTERM if "kill" in end else 0), done.stderr
+    assert "not delivered yet" in done.stderr
+    assert "lost" not in done.stderr
+    taken = server.requests[len(refusals) :]
+    logs = [ExportLogsServiceRequest.FromString(body) for path, _, body in taken if path.endswith("logs")]
+    records = [record for each in logs for scope in each.resource_logs[0].scope_logs for record in scope.log_records]
+    assert len([record for record in records if record.event_name == "tachograph.metric"]) == 20_000
+    metrics = [ExportMetricsServiceRequest.FromString(body) for path, _, body in taken if path.endswith("metrics")]
+    points = [
+        metric.sum.data_points[0].as_int
+        for scope in metrics[-1].resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+        if metric.name == "step.success"
+    ]
+    assert points == [2]
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

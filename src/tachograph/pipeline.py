@@ -106,6 +106,7 @@ class Pipeline:
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
+        self._last_moment: float | None = None  # of the end, once that is near
         self._users = threading.Lock()
         self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed = idle
@@ -306,6 +307,9 @@ class Pipeline:
         """
         if self._closed or os.getpid() != self._pid:
             return EXIT_TIMEOUT
+        if self._last_moment is None:
+            self._last_moment = time.monotonic() + LONGEST_EXIT
+        longest = min(longest, _left(self._last_moment))
         wanted = [metrics]  # once: what is collected again would only be more to deliver
         arrived = self._routes.hand_on(
             lambda seconds: self._export(metrics=bool(wanted and wanted.pop()), wait=seconds), longest
@@ -355,13 +359,17 @@ class Pipeline:
         send_missed()
 
     def _end(self, deadline: float, *, exiting: bool) -> None:
+        longest = LONGEST_EXIT if exiting else _left(deadline)
+        last_moment = time.monotonic() + longest
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
         self._take_leave()
         self._ticker.stop()
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
-        self.flush(max(0.0, _left(deadline) - CLOSING))
+        taken = self._routes.delivered
+        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.delivered > taken:
+            self.hand_on(_left(last_moment))  # it takes by now
         self._closed = True
         self._routes.close(deadline, exiting=exiting)
         if self._spans is not None:
