@@ -101,7 +101,7 @@ class Pipeline:
         self._joined: Joined | None = None
         self._joins_logs = settings.join and self._leads and "logs" not in asked
         self._looking = threading.Lock()
-        self._forking = self._said_waiting = self._dying = False
+        self._forking = self._said_waiting = self._dying = self._handed_over = False
         self._sigterm: SigtermFlush | None = None
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
@@ -316,8 +316,17 @@ class Pipeline:
         )
         return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
 
+    def hand_over(self, timeout: float) -> None:
+        """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
+        if self._joined is None or self._closed or os.getpid() != self._pid:
+            return
+        deadline = time.monotonic() + timeout
+        self._export(metrics=False, wait=timeout)
+        self._flush_joined(deadline)
+        self._handed_over = True
+
     def _flush_joined(self, deadline: float) -> bool:
-        if self._joined is None:
+        if self._joined is None or self._handed_over:
             return True
         drained = self._joined.drain(_left(deadline))
         if self._unasked and not self._dying:
