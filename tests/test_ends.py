@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from programs import count, environment, exported, number, run, spans, write
 from receivers import receiving
@@ -371,6 +372,51 @@ def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
     assert len(found) * server.delay > 1.5  # more than a dead one would get
 
 
+@pytest.mark.parametrize("end", ["", "tachograph.shutdown()", "os.kill(os.getpid(), signal.SIGTERM)"])
+@pytest.mark.parametrize(
+    "refusals",
+    [[(503, {}, b"")] * 6, [(429, {"Retry-After": "50"}, b"")]],
+    ids=["503", "429 with Retry-After"],
+)
+def test_a_collector_that_comes_back_at_the_end_gets_everything(
+    tmp_path: Path, refusals: list[tuple[int, dict[str, str], bytes]], end: str
+) -> None:
+    """No back-off outlasts the end: the next attempt is now, and a collector that takes by then is waited for.
+
+    Events of the last moment, and the counts of the last collection, arrive.
+    """
+    program = f"""
+    import os, signal, time
+    import tachograph
+    metric = tachograph.Metric("burst", throttle=None)
+    tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=0.3)
+    tachograph.put_metric("step.success", 1)
+    time.sleep({0.5 if len(refusals) != 6 else 3})
+    for step in range(20_000):
+        metric.record(float(step), at=step)
+    tachograph.put_metric("step.success", 1)
+    {end}
+    """
+    with receiving(*refusals) as server:
+        server.delay = 0.04
+        done = run(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=server.url.removesuffix("/v1/metrics"))
+    assert done.returncode == (-signal.SIGTERM if "kill" in end else 0), done.stderr
+    assert "not delivered yet" in done.stderr
+    assert "lost" not in done.stderr
+    taken = server.requests[len(refusals) :]
+    logs = [ExportLogsServiceRequest.FromString(body) for path, _, body in taken if path.endswith("logs")]
+    records = [record for each in logs for scope in each.resource_logs[0].scope_logs for record in scope.log_records]
+    assert len([record for record in records if record.event_name == "tachograph.metric"]) == 20_000
+    metrics = [ExportMetricsServiceRequest.FromString(body) for path, _, body in taken if path.endswith("metrics")]
+    points = [
+        metric.sum.data_points[0].as_int
+        for scope in metrics[-1].resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+        if metric.name == "step.success"
+    ]
+    assert points == [2]
+
+
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("dead", ["refusing", "silent"])
 def test_a_dead_collector_adds_at_most_a_second_to_the_exit(
@@ -437,3 +483,58 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
     said = re.search(r"which has waited (\d+\.\d) s for it", done.stderr)
     assert said is not None, done.stderr
     assert abs(float(said[1]) - took) < 0.5
+
+
+@pytest.mark.parametrize("where", ["jsonl", "otlp"])
+def test_exit_handlers_registered_before_the_start_are_heard(tmp_path: Path, where: str) -> None:
+    """The last export comes after the program's own exit handlers, whenever they were registered after the import.
+
+    Counts, events and exact points of them arrive, through a network as well.
+    """
+    program = """
+    import atexit, sys
+    import tachograph
+
+    def late():
+        for step in range(500):
+            tachograph.put_metric("step.success", 1)
+            curve.record(float(step), at=step)
+
+    atexit.register(late)
+    curve = tachograph.Metric("curve", throttle=None)
+    tachograph.start(metrics=sys.argv[1], logs=sys.argv[1], traces="none", jsonl="out.jsonl")
+    atexit.register(late)
+    """
+    with receiving() as server:
+        url = server.url.removesuffix("/v1/metrics")
+        done = run(tmp_path, program, where, OTEL_EXPORTER_OTLP_ENDPOINT=url)
+    assert (done.returncode, done.stderr) == (0, "")
+    if where == "jsonl":
+        assert number(exported(tmp_path / "out.jsonl")["torchelastic", "step.success"]) == 1000
+        return
+    logs = [ExportLogsServiceRequest.FromString(body) for path, _, body in server.requests if path.endswith("logs")]
+    records = [record for each in logs for scope in each.resource_logs[0].scope_logs for record in scope.log_records]
+    assert len([record for record in records if record.event_name == "tachograph.metric"]) == 1000
+
+
+def test_exit_handlers_are_heard_beside_a_provider_of_the_program(tmp_path: Path) -> None:
+    """What is recorded until its end arrives in the program's provider; in our destinations also what comes later."""
+    program = """
+    import atexit
+    import tachograph
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+
+    atexit.register(lambda: tachograph.put_metric("late.success", 1))
+    exporter = ConsoleMetricExporter(formatter=lambda data: data.to_json(indent=None) + "\\n")
+    metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter, 60_000)]))
+    tachograph.start(metrics="jsonl", logs="none", traces="none", jsonl="out.jsonl")
+    tachograph.put_metric("early.success", 1)
+    """
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "early.success" in done.stdout
+    found = exported(tmp_path / "out.jsonl")
+    assert number(found["torchelastic", "early.success"]) == 1
+    assert number(found["torchelastic", "late.success"]) == 1

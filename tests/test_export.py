@@ -143,3 +143,16 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 2**20
+
+
+def test_no_cell_of_text_is_a_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that a spreadsheet would run begins with an apostrophe; numbers and JSON lines stay as they are."""
+    about = {"metric": '=HYPERLINK("http://x")', "group": "@SUM(A1)", "units": "-1+2"}
+    record(tmp_path, "run", (DEFINITION, about), *points([-1.5], metric=about["metric"], group=about["group"]))
+    assert export(tmp_path) == 0
+    [row] = table(capsys.readouterr().out)
+    assert (row["metric"], row["group"]) == ("'" + about["metric"], "'" + about["group"])
+    assert row["units"] in ("", "'" + about["units"])
+    assert row["value"] == "-1.5"
+    assert export(tmp_path, "--format", "jsonl") == 0
+    assert any(json.loads(line).get("metric") == about["metric"] for line in capsys.readouterr().out.splitlines())

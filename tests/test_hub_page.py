@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 import servers
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
@@ -231,3 +233,20 @@ def test_promtool_finds_nothing_wrong(hub: Hub) -> None:
         checked = subprocess.run(command, input=page, capture_output=True, check=False)
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
     hub.close()
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_a_histogram_whose_sum_is_no_counter(hub: Hub, accept: str) -> None:
+    """A sum below zero is left out of OpenMetrics with its count, so that the page of all processes can be read."""
+    registry = Registry()
+    registry.group("train").instrument("step.ms").record(-1)
+    points = [metric for metric in registry.collect() if metric.scope == "train"]
+    for request, _ in MetricsEncoder("hub", registry).requests(Batch(points, None, (), rank(0), START)):
+        assert hub.receive_metrics(request).items == 0
+    page = hub.page(accept)[1].decode()
+    parse = parse_openmetrics if accept else parse_classic
+    found = {sample.name for family in parse(page) for sample in family.samples}
+    ends = {"bucket"} if accept else {"bucket", "sum", "count"}
+    assert {name for name in found if "_milli" in name} - {"step_by_rank_milliseconds"} == {
+        f"step_milliseconds_{end}" for end in ends
+    }

@@ -316,9 +316,9 @@ def test_a_group_that_is_known_later_takes_the_metric_along() -> None:
         (lambda: Metric("m").record(np.True_), TypeError, "not the bool"),
         (lambda: Metric("m").record(np.zeros(2)), TypeError, "2 elements is not one number"),
         (lambda: Metric("m").record(1j), TypeError, "must be a number"),
-        (lambda: Metric("m").record(1, at="3"), TypeError, "at, of Metric 'm', must be a number, not str"),
+        (lambda: Metric("m").record(1, at="3"), TypeError, "at, of Metric.record for 'm', must be a number, not str"),
         (lambda: Metric("m").record(1, at=True), TypeError, "not the bool"),
-        (lambda: Metric("m").record(1, at=math.nan), ValueError, "at, of Metric 'm', must be finite"),
+        (lambda: Metric("m").record(1, at=math.nan), ValueError, "at, of Metric.record for 'm', must be finite"),
     ],
 )
 def test_what_is_wrong_is_said_at_the_call(make: Callable[[], object], error: type[Exception], message: str) -> None:
@@ -336,7 +336,7 @@ def test_an_integer_beyond_the_range_of_floats_is_no_x(throttle: float | None) -
     metric = Metric("m", throttle=throttle, execution=bench)
     metric.record(1, at=0)
     for at in (10**400, -(10**400)):
-        with pytest.raises(ValueError, match="at, of Metric 'm', must be finite"):
+        with pytest.raises(ValueError, match=r"at, of Metric\.record for 'm', must be finite"):
             metric.record(2, at=at)
     metric.record(3, at=2**1023)
     bench.pass_on(everything=True)

@@ -287,3 +287,40 @@ def test_the_programs_random_numbers_stay_as_they_are() -> None:
     outbox.flush(5)
     outbox.close(1)
     assert random.getstate() == before
+
+
+def test_once_it_takes_the_rest_follows_at_once() -> None:
+    """What a receiver asked for before an attempt that succeeded holds up nothing that is queued behind it."""
+    outbox = Outbox("there", Registry())
+    attempts: list[float] = []
+
+    def send(_timeout: float) -> None:
+        attempts.append(time.monotonic())
+        if len(attempts) == 1:
+            raise Retry(after=30)
+
+    for _ in range(5):
+        outbox.put(send, 1)
+    while not attempts:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    outbox.retry_now(1)
+    assert outbox.flush(5)
+    assert len(attempts) == 6
+    outbox.close(1)
+
+
+def test_back_offs_are_short_while_a_flush_waits() -> None:
+    """However many attempts have failed, one that succeeds soon is not too late for a flush."""
+    outbox = Outbox("there", Registry(), first_back_off=60)
+    attempts: list[float] = []
+
+    def send(_timeout: float) -> None:
+        attempts.append(time.monotonic())
+        if len(attempts) < 6:
+            raise Retry(why="busy")
+
+    outbox.put(send, 1)
+    assert outbox.flush(5)
+    assert attempts[-1] - attempts[0] < 3
+    outbox.close(1)

@@ -361,6 +361,19 @@ def test_what_text_has_no_form_for() -> None:
     assert dropped(registry) == {"not_exportable": 1}
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_sum_that_is_no_counter(form: Format) -> None:
+    """A histogram's or a summary's sum below zero, or beside a bound below it, spoils no OpenMetrics page."""
+    theirs = CollectorRegistry()
+    prometheus_client.Histogram("lag", "L", ["to"], buckets=(1, 2), registry=theirs).labels("a").observe(-3)
+    prometheus_client.Histogram("offset", "O", buckets=(-1, 1), registry=theirs).observe(3)
+    prometheus_client.Summary("drift", "D", registry=theirs).observe(-3)
+    text = page(theirs, Registry(), form)
+    found = described(text, form)
+    assert {sample[0] for sample in found["drift"][3]} >= {"drift_count"}
+    assert ("lag_sum" in text, "drift_sum" in text) == (not form.openmetrics,) * 2
+
+
 NAMES = st.sampled_from(["x", "x_total", "x.y", "x_y", "loss", "target_info", "x_bucket", "x_created"]) | st.text(
     max_size=6
 )

@@ -365,8 +365,7 @@ def test_what_was_recorded_is_read_back(
     """Whatever names, attributes and values are recorded: prometheus_client's parsers read the same values back."""
     registry = Registry()
     for group, name, value, attributes in recorded:
-        # prometheus_client refuses OpenMetrics histograms with a negative sum; Prometheus takes them.
-        registry.group(group).instrument(name).record(abs(value) if form.openmetrics else value, attributes)
+        registry.group(group).instrument(name).record(value, attributes)
     metrics = [metric for metric in registry.collect() if metric.scope != "tachograph"]
     text = Page({}, {}, registry).render(metrics, None, form).decode()
     found = series(text, form)
@@ -386,8 +385,29 @@ def _values(metrics: Sequence[MetricPoints], form: Format) -> Iterator[tuple[str
                 yield name, float(point.value)
                 continue
             yield from ((name + "_bucket", float(count)) for count in (*point.spread.at_most, point.spread.count))
-            yield name + "_sum", float(point.spread.total.value())
-            yield name + "_count", float(point.spread.count)
+            if point.spread.total.value() >= 0 or not form.openmetrics:
+                yield name + "_sum", float(point.spread.total.value())
+                yield name + "_count", float(point.spread.count)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("below", ["value", "bound"])
+def test_a_histogram_whose_sum_is_no_counter(form: Format, below: str) -> None:
+    """OpenMetrics has no sum, and so no count, below zero or beside bounds below it; all buckets are there.
+
+    The classic text has the sum as it is. Once the sum is above zero again it is there again.
+    """
+    registry = Registry()
+    bounds = [-1.0, 1.0] if below == "bound" else [1.0, 2.0]
+    lag = registry.group("").declare("lag", kind="histogram", unit="", description="", boundaries=bounds)
+    lag.record(-0.5)
+    there = {name: value for (name, _), value in series(page(registry, form), form).items()}
+    assert there["lag_bucket"] == 1
+    assert (there.get("lag_sum"), there.get("lag_count")) == ((None, None) if form.openmetrics else (-0.5, 1))
+    lag.record(4)
+    there = {name: value for (name, _), value in series(page(registry, form), form).items()}
+    hidden = form.openmetrics and below == "bound"
+    assert (there.get("lag_sum"), there.get("lag_count")) == ((None, None) if hidden else (3.5, 2))
 
 
 @given(key=st.text(min_size=1, max_size=8), value=st.text(max_size=8))

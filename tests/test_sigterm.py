@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from programs import run
+from programs import exported, number, run
 
 START = """
 import os, signal, sys, threading, time
@@ -103,7 +103,7 @@ def test_a_start_in_another_thread_leaves_no_descriptors(tmp_path: Path) -> None
     program = """
 start().shutdown()
 before = at_rest()
-for _ in range(5):
+for _ in range(3):
     elsewhere(lambda: start().shutdown())
 print(comes_to(*before), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 """
@@ -168,3 +168,54 @@ print(comes_to(*before), signal.set_wakeup_fd(-1))
 """
     done = run(tmp_path, START + program)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{[0] * 8} True True\nTrue -1\n", "")
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("when", ["last", "atexit", "shutdown"])
+def test_in_the_moment_of_the_normal_end_it_ends_the_process(tmp_path: Path, when: str, busy: bool) -> None:
+    """A signal in the last statement, in an exit handler or during ``shutdown()`` is the process's end, each time.
+
+    What was recorded before has arrived; other threads that keep the interpreter busy change nothing.
+    """
+    program = """
+import atexit
+
+def send():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def spin():
+    while True:
+        pass
+
+start()
+tachograph.put_metric("step.success", 1)
+if sys.argv[2] == "True":
+    threading.Thread(target=spin, daemon=True).start()
+if sys.argv[1] == "atexit":
+    atexit.register(send)
+elif sys.argv[1] == "last":
+    send()
+else:
+    threading.Thread(target=send).start()
+    tachograph.shutdown()
+"""
+    for _ in range(3):
+        (tmp_path / "out.jsonl").unlink(missing_ok=True)
+        done = run(tmp_path, START + program, when, str(busy))
+        assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", "")
+        assert number(exported(tmp_path / "out.jsonl")["torchelastic", "step.success"]) == 1
+
+
+def test_a_signal_that_the_program_has_taken_ends_nothing_later(tmp_path: Path) -> None:
+    """A handler of the program's that calls ours, survives, and puts ours back: the normal end is a normal one."""
+    program = """
+with start():
+    ours = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *received: ours(*received))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.3)
+    signal.signal(signal.SIGTERM, ours)
+print("alive")
+"""
+    done = run(tmp_path, START + program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")

@@ -6,6 +6,8 @@ Importing this package loads no more than itself: each name is loaded at its fir
 
 from __future__ import annotations
 
+import atexit
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +103,16 @@ def _watch() -> None:
 
 
 switch.begun = _watch
+
+
+def _at_last() -> None:
+    """Deliver what exit handlers have recorded: first registered, last called."""
+    ends = sys.modules.get("tachograph.process_ends")
+    if ends is not None:  # else nothing has begun that would deliver
+        ends.at_last()
+
+
+atexit.register(_at_last)
 
 
 def __getattr__(name: str) -> Any:

@@ -77,8 +77,10 @@ class _Buffered:
             if self._late:
                 self._take_late()
             buffer = self._buffer
-            while buffer:
-                chunk = buffer[:CHUNK]
+            left = len(buffer)  # a trace function that records adds to it all the while
+            while left > 0 and buffer:
+                chunk = buffer[: min(CHUNK, left)]
+                left -= len(chunk)
                 before = self._state
                 del buffer[: len(chunk)]
                 try:

@@ -6,7 +6,7 @@ import re
 from dataclasses import KW_ONLY, dataclass
 
 from tachograph.naming import check_name
-from tachograph.values import Number, Pending, is_finite, read
+from tachograph.values import Number, Pending, is_finite, read, shown
 
 # The codes of UCUM (tables 1, 2 and 4) that telemetry has a use for: what is not among them is a word for people.
 _UCUM = frozenset(
@@ -77,9 +77,9 @@ def number(value: object, what: str) -> Number:
         TypeError: it is a bool, a string, None, or anything else that is no number here and now.
     """
     if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
-        raise TypeError(f"{what} must be a number, not the bool {value!r:.100}: write 0 or 1 if you mean that")
+        raise TypeError(f"{what} must be a number, not the bool {shown(value)}: write 0 or 1 if you mean that")
     if value is None or isinstance(value, str | bytes):
-        raise TypeError(f"{what} must be a number, not {type(value).__name__}: {value!r:.100}")
+        raise TypeError(f"{what} must be a number, not {type(value).__name__}: {shown(value)}")
     try:
         found = read(value)
     except TypeError as error:
@@ -93,16 +93,20 @@ def finite(value: object, what: str) -> float:
     """Return a finite number that the program gave, as a float.
 
     Raises:
-        TypeError: as :func:`number`.
-        ValueError: it is NaN or infinite, or an integer beyond the range of floats.
+        TypeError: as :func:`number`; or it raises when it is read as one.
+        ValueError: it is NaN or infinite, or beyond the range of floats.
     """
-    found = number(value, what)
     try:
+        found = number(value, what)
         if is_finite(found):
             return float(found)
-    except OverflowError:
+    except TypeError:
+        raise
+    except (OverflowError, ValueError):  # Fraction(10**400), Decimal("sNaN")
         pass
-    raise ValueError(f"{what} must be finite: {found!r:.100}")
+    except Exception as error:
+        raise TypeError(f"{what} must be a number: {shown(value)} raised {type(error).__name__}") from error
+    raise ValueError(f"{what} must be finite: {shown(value)}")
 
 
 def _check_axis(of: str, units: object, lower: object, upper: object) -> tuple[float | None, float | None]:

@@ -147,7 +147,9 @@ class Curve:
 
     def fold(self, now: float) -> None:
         """Fold what was recorded until now, and let go what is due by then."""
-        while not self._lock.locked():
+        for _ in range(2):  # another time for what came while the lock was held, whose thread has not waited for it
+            if self._lock.locked():
+                break
             with self._lock:
                 arrived = self._fold()
                 self._send(now)
@@ -215,11 +217,12 @@ class Curve:
             self._registry.count_dropped(reason, "journal", lost)
 
     def _fold(self) -> bool:
-        """Fold the buffer, up to the first value that has not arrived; False where there is one."""
+        """Fold what is in the buffer, up to the first value that has not arrived; False where there is one."""
         buffer = self.buffer
         self._take()
-        while buffer:
-            chunk = buffer[:CHUNK]
+        left = len(buffer)  # a trace function that records adds to it all the while
+        while left > 0 and buffer:
+            chunk = buffer[: min(CHUNK, left)]
             taken = len(chunk)
             if self.late:
                 found = arrived(chunk, self.gauge.losses)
@@ -229,6 +232,7 @@ class Curve:
                 self._show(found)
             before = self._state
             self.folded = buffer[taken - 1]
+            left -= taken
             del buffer[:taken]
             try:
                 self._state = throttle.fold(before, chunk, self.start, self._interval)
@@ -236,7 +240,8 @@ class Curve:
                 if self._state is before:
                     buffer[:0] = chunk
                 raise
-        self.late = False
+        if not buffer:
+            self.late = False
         return True
 
     def _show(self, arrived: Arrived) -> None:

@@ -57,6 +57,8 @@ class Route(NamedTuple):
 
     Attributes:
         reader: the destination, where that is a reader: it takes no batches, it collects by itself.
+        retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
+            many seconds: the end is near.
     """
 
     destination: Destination
@@ -65,6 +67,7 @@ class Route(NamedTuple):
     events: bool = False
     temporality: Temporality | None = None
     reader: ReaderFeed | None = None
+    retry_now: Callable[[float], None] = lambda _longest: None
 
 
 class Queued:
@@ -267,7 +270,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
         signal: found for signal in signals if (found := settings.otlp_for(signal)) is not None
     }
     exporter = OtlpExporter(by_signal, registry, pace=Pace())
-    return Route(exporter, temporality=exporter.temporality, **_takes(signals))
+    return Route(exporter, temporality=exporter.temporality, retry_now=exporter.retry_now, **_takes(signals))
 
 
 def given(

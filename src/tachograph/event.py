@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from tachograph.values import shown, unwrapped
+
 data_value_t = str | float | int | bool
 
 _EXACTLY = frozenset((str, float, int, bool))
@@ -112,13 +114,12 @@ def _plain(key: str, value: object) -> Any:
     if isinstance(value, str):  # a subclass, whose own str() may say something else
         return str.__str__(value)
     if isinstance(value, int | float):
-        return int(value) if isinstance(value, int) else float(value)
+        return int.__int__(value) if isinstance(value, int) else float.__float__(value)
     if isinstance(value, bytes):  # the original takes them, too
-        return value.decode("utf-8", "replace")
-    item = getattr(value, "item", None)
+        return bytes.decode(value, "utf-8", "replace")
     device = getattr(getattr(value, "device", None), "type", "cpu")
-    if item is not None and device == "cpu" and math.prod(getattr(value, "shape", ())) == 1:
-        return _plain(key, item())
+    if hasattr(value, "item") and device == "cpu" and math.prod(getattr(value, "shape", ())) == 1:
+        return _plain(key, unwrapped(value))
     raise TypeError(
-        f"{key!r} of an event's data must be a str, float, int or bool, not {type(value).__name__}: {value!r:.100}"
+        f"{key!r} of an event's data must be a str, float, int or bool, not {type(value).__name__}: {shown(value)}"
     )

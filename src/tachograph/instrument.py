@@ -100,7 +100,7 @@ class Instrument:
 
     def series(self, attributes: Mapping[str, object]) -> Accumulator:
         """Return the accumulator of the series with these attributes, or the overflow series beyond the limit."""
-        key = attributes_key(attributes)
+        key = attributes_key(attributes, self.losses.leave_out)
         wanted = identity(key)
         found = self._series.get(wanted)
         if found is not None:

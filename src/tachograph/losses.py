@@ -11,14 +11,14 @@ _log = logging.getLogger("tachograph")
 
 
 class Losses:
-    """What a series could not take: values that are no number, values beyond the buffer's limit, non-finite ones.
+    """What a series could not take: values that are no number or beyond the limit, non-finite ones, attributes.
 
     Args:
         name: of what was recorded.
         unread: called with 1 for each value that is no number, where nobody exports :attr:`no_number`.
     """
 
-    __slots__ = ("_unread", "name", "negative", "no_number", "nonfinite", "overflow")
+    __slots__ = ("_unread", "attribute", "name", "negative", "no_number", "nonfinite", "overflow")
 
     def __init__(self, name: str, unread: Callable[[int], None] | None = None) -> None:
         self.name = name
@@ -27,6 +27,7 @@ class Losses:
 
     def forget(self) -> None:
         """Begin to count anew, in place: recorders hold on to this record."""
+        self.attribute = 0
         self.no_number = 0
         self.overflow = 0
         self.negative = 0
@@ -54,6 +55,14 @@ class Losses:
         self.no_number += 1
         if self._unread is not None:
             self._unread(1)
+
+    def leave_out(self, key: str, error: Exception) -> None:
+        """Count an attribute whose own code raised when it was read."""
+        if not self.attribute:
+            _log.warning(
+                "%r: attribute %r was left out (further ones are counted): %s", self.name, key, type(error).__name__
+            )
+        self.attribute += 1
 
     def refuse_negative(self, count: int) -> None:
         """Count values that would have made a counter go backwards."""

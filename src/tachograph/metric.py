@@ -50,7 +50,7 @@ class _Handle:
         self, definition: Definition, a_second: float | None, late: Execution | None, registry: Registry
     ) -> None:
         self.definition, self._late = definition, late
-        self.at = f"at, of Metric {definition.key!r},"
+        self.at = f"at, of Metric.record for {definition.key!r},"
         self.curves: dict[Execution, Curve] = {}
         self.home: Curve | None = None  # where it records unless a task is under way
         self._a_second = a_second

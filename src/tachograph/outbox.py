@@ -21,7 +21,7 @@ from tachograph.registry import Registry
 LIMIT_BYTES = 64 * 2**20
 GIVE_UP_AFTER = 60.0
 FIRST_BACK_OFF = 0.5
-_LONGEST_BACK_OFF, _CLOSING_BACK_OFF = 10.0, 0.2
+_LONGEST_BACK_OFF, _AWAITED_BACK_OFF = 10.0, 0.1
 _ONE_WAIT = 1.0  # flushes no farther apart than this many seconds are one wait
 
 _log = logging.getLogger("tachograph")
@@ -58,7 +58,8 @@ class Outbox:
         registry: where losses and the exports' durations are recorded.
         limit_bytes: what may wait; beyond it the oldest is dropped, and counted (``queue_full``).
         give_up_after: seconds since it was queued, after which no further attempt is made (``unreachable``).
-        first_back_off: seconds between the first two attempts, doubled for each further one up to 10 s, with jitter.
+        first_back_off: seconds between the first two attempts, doubled for each further one up to 10 s, with jitter;
+            0.1 s at most while a :meth:`flush` waits for them.
         clock: seconds, monotonic.
     """
 
@@ -92,7 +93,7 @@ class Outbox:
         self._not_before = 0.0
         self._asked_to_wait = self._hurry = False
         self._deadline: float | None = None
-        self._waiting_since, self._waited_until = 0.0, -math.inf
+        self._waiting_since, self._waited_until, self._awaited_until = 0.0, -math.inf, -math.inf
         self._ended = False
         self._thread: threading.Thread | None = None
 
@@ -146,11 +147,22 @@ class Outbox:
                 self._waiting_since = now
             wanted, lost = self._accepted, self._lost
             self._hurry = True
+            self._awaited_until = max(self._awaited_until, deadline)
             self._changed.notify_all()
             while self._finished < wanted and not self._ended and (left := deadline - self._clock()) > 0:
                 self._changed.wait(left)
             self._waited_until = self._clock()
             return self._finished >= wanted and self._lost == lost
+
+    def retry_now(self, longest: float) -> None:
+        """Make the next attempt now, even where the receiver has asked for time: the end is near.
+
+        Further ones follow as they do in a :meth:`flush`, for ``longest`` seconds.
+        """
+        with self._changed:
+            self._asked_to_wait, self._hurry = False, True
+            self._awaited_until = max(self._awaited_until, self._clock() + longest)
+            self._changed.notify_all()
 
     @property
     def delivered(self) -> int:
@@ -164,6 +176,7 @@ class Outbox:
                 return
             began = self._clock()
             self._deadline = began + timeout
+            self._asked_to_wait, self._hurry = False, True
             started = self._start()
         if started:
             self.flush(timeout)
@@ -225,9 +238,9 @@ class Outbox:
                 self._current = None
             if reason:
                 self._report(parcel, reason, why)
-            if reason != "unreachable":
-                self._attempts = 0
             with self._changed:
+                if reason != "unreachable":  # it answers: the rest need not wait for what it asked before
+                    self._attempts, self._not_before, self._asked_to_wait = 0, 0.0, False
                 self._finish(parcel, lost=reason is not None)
                 self._changed.notify_all()
             return True
@@ -253,7 +266,8 @@ class Outbox:
         """Set the time of the next attempt; False where there shall be none for this parcel."""
         self._say_once("retry", f"not delivered yet, trying again: {again}")
         with self._changed:
-            longest = _LONGEST_BACK_OFF if self._deadline is None else _CLOSING_BACK_OFF
+            is_awaited = self._deadline is not None or self._clock() < self._awaited_until
+            longest = _AWAITED_BACK_OFF if is_awaited else _LONGEST_BACK_OFF
             delay = min(self._first_back_off * 2**self._attempts, longest) * _random.uniform(0.5, 1.0)
             self._attempts = min(self._attempts + 1, 16)
             self._asked_to_wait = again.after is not None

@@ -51,6 +51,7 @@ DROPPED = _ours(
 )
 Reason = Literal[
     "no_number",
+    "attribute",
     "negative",
     "nonfinite",
     "overflow",
@@ -82,6 +83,7 @@ Reason = Literal[
 ]
 REASONS: Mapping[Reason, str] = {
     "no_number": "What was recorded is no number: its `__float__` or `item` is missing, or raised.",
+    "attribute": "An attribute's own code raised when it was read: the value was recorded without it.",
     "negative": "A negative value would have made a counter go backwards.",
     "nonfinite": "NaN or an infinity came where there is no such number: in InfluxDB's line protocol, in a sum.",
     "overflow": "Values came faster than they could be added up, or those on a device never arrived.",

@@ -33,7 +33,7 @@ from tachograph.providers import own_meter_provider, owns_meter_provider, tap_sp
 from tachograph.registry import Registry
 from tachograph.routes import CLOSING, LONGEST_EXIT, Routes
 from tachograph.settings import Settings
-from tachograph.sigterm import SigtermFlush
+from tachograph.sigterm import SigtermFlush, send_missed
 from tachograph.spans import SpanQueue
 from tachograph.ticker import Ticker
 
@@ -51,7 +51,8 @@ _log = logging.getLogger("tachograph")
 class Pipeline:
     """Delivers what is recorded, from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
 
-    A context manager: leaving it shuts it down.
+    A context manager: leaving it shuts it down, unless it is still another ``start()``'s, too: of several ``with``
+    statements the last one out ends it, and none does where a ``start()`` has none.
 
     Attributes:
         metrics_url: where Prometheus finds the metrics; None where no page is served.
@@ -100,11 +101,14 @@ class Pipeline:
         self._joined: Joined | None = None
         self._joins_logs = settings.join and self._leads and "logs" not in asked
         self._looking = threading.Lock()
-        self._forking = self._said_waiting = self._dying = False
+        self._forking = self._said_waiting = self._dying = self._handed_over = False
         self._sigterm: SigtermFlush | None = None
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
+        self._last_moment: float | None = None  # of the end, once that is near
+        self._users = threading.Lock()
+        self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed = idle
         self._ticker = Ticker(settings.interval, self._tick, registry)
         if not idle:
@@ -303,14 +307,26 @@ class Pipeline:
         """
         if self._closed or os.getpid() != self._pid:
             return EXIT_TIMEOUT
+        if self._last_moment is None:
+            self._last_moment = time.monotonic() + LONGEST_EXIT
+        longest = min(longest, _left(self._last_moment))
         wanted = [metrics]  # once: what is collected again would only be more to deliver
         arrived = self._routes.hand_on(
             lambda seconds: self._export(metrics=bool(wanted and wanted.pop()), wait=seconds), longest
         )
         return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
 
+    def hand_over(self, timeout: float) -> None:
+        """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
+        if self._joined is None or self._closed or os.getpid() != self._pid:
+            return
+        deadline = time.monotonic() + timeout
+        self._export(metrics=False, wait=timeout)
+        self._flush_joined(deadline)
+        self._handed_over = True
+
     def _flush_joined(self, deadline: float) -> bool:
-        if self._joined is None:
+        if self._joined is None or self._handed_over:
             return True
         drained = self._joined.drain(_left(deadline))
         if self._unasked and not self._dying:
@@ -349,15 +365,20 @@ class Pipeline:
             self._ending.release()
         if self._on_ended is not None and not exiting:
             self._on_ended()
+        send_missed()
 
     def _end(self, deadline: float, *, exiting: bool) -> None:
+        longest = LONGEST_EXIT if exiting else _left(deadline)
+        last_moment = time.monotonic() + longest
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
         self._take_leave()
         self._ticker.stop()
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
-        self.flush(max(0.0, _left(deadline) - CLOSING))
+        taken = self._routes.delivered
+        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.delivered > taken:
+            self.hand_on(_left(last_moment))  # it takes by now
         self._closed = True
         self._routes.close(deadline, exiting=exiting)
         if self._spans is not None:
@@ -378,8 +399,12 @@ class Pipeline:
 
     def await_signal(self) -> None:
         """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
-        if self._sigterm is not None and self._sigterm.dying and os.getpid() == self._pid:
-            time.sleep(EXIT_TIMEOUT)
+        if self._sigterm is None or os.getpid() != self._pid:
+            return
+        if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers what there is
+            self._ending.release()
+        self._sigterm.close()
+        send_missed()
 
     @property
     def running(self) -> bool:
@@ -401,18 +426,33 @@ class Pipeline:
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
         self._looking = threading.Lock()
+        self._users = threading.Lock()
         self._routes.reset_in_child()
         for part in (self._joined, self._endpoint, self._sigterm):
             if part is not None:
                 part.reset_in_child()
 
+    def started_again(self) -> bool:
+        """Count one more ``start()`` that returns it; False where the last one out is about to end it."""
+        with self._users:
+            if not self._left_by_all:
+                self._started += 1
+            return not self._left_by_all
+
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - there are no subclasses, and typing.Self needs CPython 3.11
         """Return itself."""
+        with self._users:
+            self._started = max(self._started - 1, 0)  # the one that this statement leaves
+            self._entered += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut it down."""
-        self.shutdown()
+        """Shut it down, if nobody else has started it or is in it."""
+        with self._users:
+            self._entered -= 1
+            last = self._left_by_all = not self._started and not self._entered
+        if last:
+            self.shutdown()
 
 
 def _left(deadline: float) -> float:

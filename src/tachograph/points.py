@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from tachograph.accumulators import Distribution
 from tachograph.closed_windows import Windowed
 from tachograph.naming import Kind
 from tachograph.spread import Exemplar, Spread
-from tachograph.values import Number, fits_int64
+from tachograph.values import Number, fits_int64, shown, unwrapped
 
 AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes = tuple[tuple[str, AttributeValue], ...]
@@ -57,8 +58,14 @@ class MetricPoints(NamedTuple):
     windows: Windowed | None = None
 
 
-def attributes_key(attributes: Mapping[str, object]) -> Attributes:
-    """Return attributes in their sorted, hashable form.
+def attributes_key(
+    attributes: Mapping[str, object], leave_out: Callable[[str, Exception], object] | None = None
+) -> Attributes:
+    """Return attributes in their sorted, hashable form: copies, with nothing of the program's own classes in them.
+
+    Args:
+        attributes: as the program gave them.
+        leave_out: called for each whose own code raises, with its key and the exception; by default that is raised.
 
     Raises:
         TypeError: it is no mapping, a key is no string, or a value is nothing that OpenTelemetry takes.
@@ -66,29 +73,44 @@ def attributes_key(attributes: Mapping[str, object]) -> Attributes:
     """
     if not isinstance(attributes, Mapping):
         raise TypeError(f"attributes must be a mapping, not {type(attributes).__name__}: {attributes!r:.100}")
-    for key in attributes:
+    found: list[tuple[str, AttributeValue]] = []
+    for key, value in attributes.items():
         if not isinstance(key, str):
-            raise TypeError(f"an attribute's key must be a string, not {type(key).__name__}: {key!r:.100}")
-        if not key:
+            raise TypeError(f"an attribute's key must be a string, not {type(key).__name__}: {shown(key)}")
+        name = str.__str__(key)  # a subclass may have a hash of its own
+        if not name:
             raise ValueError("an attribute's key must not be empty")
-    return tuple((encodable(key), _attribute_value(key, attributes[key])) for key in sorted(attributes))
+        try:
+            found.append((encodable(name), _attribute_value(name, value)))
+        except TypeError:
+            raise
+        except Exception as error:
+            if leave_out is None:
+                raise
+            leave_out(name, error)
+    return tuple(sorted(found, key=_by_key))
+
+
+_by_key = itemgetter(0)
 
 
 def _attribute_value(key: str, value: object) -> AttributeValue:
     if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, int):  # OTLP carries 64 bits
-        return value if fits_int64(value) else str(value)
-    if isinstance(value, float):
+        return encodable(str.__str__(value))
+    if isinstance(value, bool):
         return value
-    item = getattr(value, "item", None)
-    if item is not None and getattr(value, "ndim", 0) == 0:
-        return _attribute_value(key, item())
+    if isinstance(value, int):  # OTLP carries 64 bits
+        whole = int.__int__(value)
+        return whole if fits_int64(whole) else str(whole)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return _attribute_value(key, unwrapped(value))
     if isinstance(value, list | tuple) and all(isinstance(part, str | bool | int | float) for part in value):
         return tuple(_attribute_value(key, part) for part in value)  # type: ignore[return-value]
     raise TypeError(
         f"attribute {key!r} must be a string, bool, int, float or a sequence of them, "
-        f"not {type(value).__name__}: {value!r:.100}"
+        f"not {type(value).__name__}: {shown(value)}"
     )
 
 

@@ -36,7 +36,7 @@ def end_with_the_process() -> None:
         from multiprocessing import parent_process, util
 
         if parent_process() is not None:  # such a child may end without atexit
-            util.Finalize(None, _at_exit, exitpriority=1)
+            util.Finalize(None, _in_worker, exitpriority=1)
 
 
 def is_ending() -> bool:
@@ -45,12 +45,26 @@ def is_ending() -> bool:
 
 
 def _at_exit() -> None:
+    """Deliver what there is: the exits of the program's own providers, which collect once more, are still to come."""
     pipeline, timeout = process.pipeline, EXIT_TIMEOUT
-    running = pipeline is not None and pipeline.running
     if pipeline is not None:
         with _said("the last events"):
             timeout = pipeline.hand_on()
-    deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        with _said("the last values"):
+            pipeline.hand_over(timeout)
+        timeout -= time.monotonic() - began
+    _Exit.timeout = timeout
+
+
+def at_last() -> None:
+    """Deliver what exit handlers have recorded since, and end.
+
+    ``import tachograph`` registers it, so that it is called after every handler that is registered later. Threads are
+    there: since CPython 3.12 none could be started any more.
+    """
+    pipeline, deadline = process.pipeline, time.monotonic() + _Exit.timeout
+    running = pipeline is not None and pipeline.running
     for guest in process.guests():
         with _said("what start() has added"):
             guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
@@ -63,6 +77,18 @@ def _at_exit() -> None:
                 route.destination.close(max(deadline - time.monotonic(), CLOSING))
     if pipeline is not None:
         pipeline.await_signal()
+
+
+class _Exit:
+    """The exit of the process: the seconds that are left of what destinations may add to it."""
+
+    timeout = EXIT_TIMEOUT
+
+
+def _in_worker() -> None:
+    """End a child of multiprocessing, where no exit handlers are called."""
+    _at_exit()
+    at_last()
 
 
 @contextlib.contextmanager

@@ -252,7 +252,7 @@ class Registry:
         return self._with_losses(found)
 
     def _with_losses(self, found: list[MetricPoints]) -> list[MetricPoints]:
-        reasons = dict.fromkeys(("no_number", "overflow", "negative"), 0)
+        reasons = dict.fromkeys(("no_number", "attribute", "overflow", "negative"), 0)
         nonfinite: dict[str, int] = {}
         for group in list(self.groups.values()):
             for instrument in dict.fromkeys(list(group.instruments.values())):

@@ -65,16 +65,20 @@ class Routes:
             False where nobody has taken anything for half a second, or it took too long.
         """
         end = time.monotonic() + longest
+        for route in self:
+            route.retry_now(longest)
         while time.monotonic() < end:
-            before, deadline = self._delivered(), min(time.monotonic() + PATIENCE, end)
+            before, deadline = self.delivered, min(time.monotonic() + PATIENCE, end)
             handed_over = export(PATIENCE)
             if self.flush(deadline) and handed_over:
                 return True
-            if self._delivered() == before:
+            if self.delivered == before:
                 break
         return False
 
-    def _delivered(self) -> int:
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far."""
         return sum(route.destination.delivered for route in self)
 
     def close(self, deadline: float, *, exiting: bool) -> None:

@@ -44,7 +44,7 @@ class SigtermFlush:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._arrived = False
         self.dying = False
         found = signal.getsignal(signal.SIGTERM)
         self._takes_over = found is signal.SIG_DFL
@@ -57,8 +57,10 @@ class SigtermFlush:
             os.close(self._write)
             raise
         threading.Thread(target=self._watch, name="tachograph-sigterm", daemon=True).start()
+        send_missed()
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        self._arrived = self._arrived or signal.getsignal(signal.SIGTERM) == self._on_signal
         # asyncio takes the wake-up descriptor and leaves none behind: then this is what tells the thread. A handler
         # of the program's own may call it even after the end.
         if os.getpid() == self._pid and not self._closed:
@@ -127,7 +129,12 @@ class SigtermFlush:
 
     def _restore(self) -> bool:
         if self._takes_over and signal.getsignal(signal.SIGTERM) == self._on_signal:
+            # First in C: from here on a signal ends the process, and one from before is in _on_signal by the next line,
+            # which runs the handlers of signals that have come.
+            self._libc.signal(signal.SIGTERM, None)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._arrived and os.getpid() == self._pid:
+                _missed.append(self._pid)
         current = signal.set_wakeup_fd(-1)
         ours = current == self._write
         wanted = self._chained if ours else current
@@ -138,6 +145,14 @@ class SigtermFlush:
 
 
 _ended: list[SigtermFlush] = []  # those whose handling of the signal is still to be put back
+_missed: list[int] = []  # the process, where the signal came while its handling was being put back
+
+
+def send_missed() -> None:
+    """Send the signal again that came while its handling was put back, once everything is delivered."""
+    while _missed:
+        if _missed.pop() == os.getpid():
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _put_all_back() -> None:

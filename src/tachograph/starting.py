@@ -54,7 +54,8 @@ def start(**settings: Any) -> Pipeline:
             ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``.
 
     Returns:
-        The running pipeline, a context manager. Called again with the same settings, the same one. In a helper process
+        The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``
+        statements the last one out ends it, and none does where a ``start()`` has none. In a helper process
         of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing.
 
     Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
@@ -75,12 +76,14 @@ def start(**settings: Any) -> Pipeline:
         if running is not None and running.running and process.by_itself:
             running.shutdown(0)  # the next one takes its destinations over, and what they have to get
         elif running is not None and running.running:
-            if running.settings == asked:
+            if running.settings != asked:
+                raise RuntimeError(
+                    f"tachograph runs already with other settings ({_differences(running.settings, asked)}): "
+                    "call tachograph.shutdown() before you start() it with these"
+                )
+            if running.started_again():
                 return running
-            raise RuntimeError(
-                f"tachograph runs already with other settings ({_differences(running.settings, asked)}): "
-                "call tachograph.shutdown() before you start() it with these"
-            )
+            running.shutdown()  # waits for the thread that is ending it
         process.again, process.by_itself = partial(start, **settings), False
         return _run(asked, _named(settings))
 
@@ -172,7 +175,7 @@ def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
     if asked.disabled:
         return Pipeline(asked, registry.default, idle=True)
     for guest in host.guests:
-        if guest.running and guest.settings == asked:
+        if guest.running and guest.settings == asked and guest.started_again():
             return guest
     paged = pages_alike(host.settings, asked) and host.metrics_url is not None
     wanted = replace(asked, metrics=tuple(name for name in asked.metrics if not (paged and name == "prometheus")))

@@ -274,13 +274,15 @@ class StatWindow:
         if late and room:
             self._take_late()
         buffer = self.buffer
-        while buffer or not self._state[4]:
+        left = len(buffer)  # a trace function that adds refills it all the while
+        while (left > 0 and buffer) or not self._state[4]:
             before = self._state
             room = before[4]
             if not room:
                 self._refuse(before)
                 return
-            chunk = buffer[: min(CHUNK, room)]
+            chunk = buffer[: min(CHUNK, room, left)]
+            left -= len(chunk)
             del buffer[: len(chunk)]
             try:
                 self._take(before, chunk, len(chunk))

@@ -61,9 +61,30 @@ def plain(value: object) -> Number:
         return int(value)
     if isinstance(value, float):
         return float(value)
-    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
-        raise TypeError(f"{value!r:.100} ({type(value).__name__}) is not a number")
+    long_complex = getattr(getattr(value, "dtype", None), "kind", "") == "c"  # float() would take its real part
+    if long_complex or (not hasattr(value, "__float__") and not hasattr(value, "__index__")):
+        raise TypeError(f"{shown(value)} ({type(value).__name__}) is not a number")
     return float(value)  # type: ignore[arg-type]
+
+
+def unwrapped(value: Any) -> object:
+    """Return what a scalar of NumPy or torch holds, as an object of Python; a long double as the nearest float.
+
+    Raises:
+        TypeError: Python has no such object.
+    """
+    found: object = value.item()
+    if not hasattr(found, "item"):
+        return found
+    return plain(found)  # np.longdouble and np.clongdouble return themselves
+
+
+def shown(value: object) -> str:
+    """Return up to 100 characters of an object's ``repr()`` for a message, or its type where that raises."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # noqa: BLE001 - the border to user code, in the middle of an error message
+        return f"<{type(value).__name__}>"
 
 
 def read(value: object) -> Number | Pending:

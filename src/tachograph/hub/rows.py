@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tachograph.hub.buckets import Buckets
 from tachograph.hub.series import Labels
 from tachograph.prometheus.format import Format
-from tachograph.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, number, sample
+from tachograph.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, number, sample, sum_is_counter
 from tachograph.spread import Exemplar
 from tachograph.values import Number
 
@@ -60,7 +60,8 @@ def histogram_lines(of: Row, value: Buckets, exemplars: Iterable[Exemplar], form
     start = of.start
     bounds = _bounds(value.bounds, form.openmetrics)
     lines = [f'{start}{bound}"}} {count}\n' for bound, count in zip(bounds, counts, strict=True)]
-    lines.append(f"{of.total}{number(value.total)}\n{of.values}{value.count}\n")
+    if not form.openmetrics or sum_is_counter(value.total, value.bounds):
+        lines.append(f"{of.total}{number(value.total)}\n{of.values}{value.count}\n")
     return "".join(lines)
 
 

@@ -90,6 +90,11 @@ class OtlpExporter:
         arrived = [outbox.flush(_left(deadline)) for outbox in self._outboxes.values()]
         return all(arrived)
 
+    def retry_now(self, longest: float) -> None:
+        """Make the next attempts now, even where a receiver has asked for time, and further ones soon."""
+        for outbox in self._outboxes.values():
+            outbox.retry_now(longest)
+
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""

@@ -15,7 +15,7 @@ from tachograph.points import HistogramPoint, identity
 from tachograph.prometheus.conflicts import Conflicts
 from tachograph.prometheus.family import Family, families
 from tachograph.prometheus.format import Format
-from tachograph.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text
+from tachograph.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, sum_is_counter
 from tachograph.registry import Registry
 from tachograph.switch import switch
 from tachograph.values import as_float
@@ -149,5 +149,7 @@ def _add_histogram(metric: Metric, name: str, labels: dict[str, str], point: His
             exemplar = Exemplar(ids, newest.value, newest.time_unix_nano / 1e9)
         where = {**labels, "le": boundary(bound, openmetrics=True)}
         metric.add_sample(name + "_bucket", where, count, None, exemplar)
-    metric.add_sample(name + "_sum", labels, as_float(spread.total.value()))
-    metric.add_sample(name + "_count", labels, spread.count)
+    total = as_float(spread.total.value())
+    if sum_is_counter(total, point.boundaries):  # the format of the page is not known here
+        metric.add_sample(name + "_sum", labels, total)
+        metric.add_sample(name + "_count", labels, spread.count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from tachograph.prometheus.text import sum_is_counter
 from tachograph.values import Number
 
 ExternalKind = Literal[
@@ -46,3 +47,20 @@ class ExternalFamily(NamedTuple):
         return len(
             {frozenset(pair for pair in found.labels.items() if pair[0] != "quantile") for found in self.samples}
         )
+
+    def with_sums_that_count(self) -> Sequence[ExternalSample]:
+        """Return the samples without the sums that OpenMetrics has no form for: see :func:`sum_is_counter`."""
+        if self.kind not in ("histogram", "summary"):
+            return self.samples
+        refused = set()
+        for found in self.samples:
+            falls = found.name == self.name + "_sum" and not sum_is_counter(found.value, ())
+            if falls or (found.le and float(found.le) < 0):
+                refused.add(frozenset(found.labels.items()))
+        if not refused:
+            return self.samples
+        ends = ("_sum", "_count") if self.kind == "histogram" else ("_sum",)
+        names = [self.name + end for end in ends]
+        return [
+            found for found in self.samples if found.name not in names or frozenset(found.labels.items()) not in refused
+        ]

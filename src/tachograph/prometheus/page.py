@@ -27,6 +27,7 @@ from tachograph.prometheus.text import (
     label_text,
     number,
     sample,
+    sum_is_counter,
 )
 from tachograph.registry import Registry
 
@@ -38,11 +39,19 @@ _ROWS_A_LOOK = 8  # rows between two looks at the clock
 
 
 class _Row(NamedTuple):
-    """The constant part of a series: for a number the beginning of its line, for a histogram a template of them all."""
+    """The constant part of a series: for a number the beginning of its line, for a histogram a template of its buckets.
+
+    Attributes:
+        labels: all labels, as they stand between the braces.
+        text: the beginning, or the template.
+        boundaries: of a histogram.
+        total: the template of a histogram's sum and count.
+    """
 
     labels: str
     text: str
     boundaries: tuple[float, ...]
+    total: str = ""
 
 
 _Rows = dict[tuple[str, str, Any], _Row]  # by family, scope and attributes
@@ -181,33 +190,33 @@ class _Rendering(Sheet):
         reserved = "le" if family.kind == "histogram" else ""
         own.update(label_names(attributes, utf8=self.form.utf8, reserved=reserved))
         labels = self._page.labels(self.form, own)
-        if family.kind == "histogram":
-            text = self._template(family.name, labels, boundaries)
-        else:
-            text = sample(family.name, labels)
-        return _Row(labels, text, boundaries)
-
-    def _template(self, name: str, labels: str, boundaries: tuple[float, ...]) -> str:
+        if family.kind != "histogram":
+            return _Row(labels, sample(family.name, labels), boundaries)
         bounds = [boundary(bound, openmetrics=self.form.openmetrics) for bound in boundaries]
         comma = "," if labels else ""
-        starts = [sample(name + "_bucket", f'{labels}{comma}le="{bound}"') for bound in (*bounds, "+Inf")]
-        starts += [sample(name + "_sum", labels), sample(name + "_count", labels)]
-        return "".join(start.replace("%", "%%") + "%s\n" for start in starts)
+        buckets = [sample(f"{family.name}_bucket", f'{labels}{comma}le="{bound}"') for bound in (*bounds, "+Inf")]
+        total = [sample(f"{family.name}_sum", labels), sample(f"{family.name}_count", labels)]
+        return _Row(labels, _template(buckets), boundaries, _template(total))
 
     def _histogram(self, row: _Row, point: HistogramPoint) -> str:
         spread = point.spread
-        values: list[object] = [*spread.at_most, spread.count, number(spread.total.value()), spread.count]
+        values: list[object] = [*spread.at_most, spread.count]
         if point.exemplars and self.form.openmetrics:
             for place, exemplar in point.exemplars_by_bucket().items():
                 ids = f'trace_id="{exemplar.trace_id:032x}",span_id="{exemplar.span_id:016x}"'
                 when = exemplar.time_unix_nano / 1e9
                 values[place] = f"{values[place]} # {{{ids}}} {number(exemplar.value)} {when:.3f}"
-        return row.text % tuple(values)
+        text, total = row.text, spread.total.value()
+        if not self.form.openmetrics or sum_is_counter(total, point.boundaries):
+            text += row.total
+            values += number(total), spread.count
+        return text % tuple(values)
 
     def _external(self, family: Family, other: ExternalFamily, seen: set[str]) -> None:
         written: dict[str, str] = {}
         typed = family.written_kind != "unknown"
-        for index, found in enumerate(other.samples):
+        samples = other.with_sums_that_count() if self.form.openmetrics else other.samples
+        for index, found in enumerate(samples):
             if index % _ROWS_A_LOOK == 0:
                 self.breathe()
             if not typed and found.name != family.name:  # a counter's _created, where the counter is no counter here
@@ -223,3 +232,7 @@ class _Rendering(Sheet):
             exemplar = found.exemplar if typed else ""
             self.lines.append(f"{line}{number(found.value)}{found.timestamp}{exemplar}\n")
         seen.update(written.values())
+
+
+def _template(lines: Iterable[str]) -> str:
+    return "".join(line.replace("%", "%%") + "%s\n" for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from tachograph.naming import is_classic_label, is_classic_name, prometheus_label
@@ -54,6 +54,16 @@ def _go_float(value: float, largest: int, smallest: int) -> str:
         return minus + text + "0" * exponent
     text = text.rjust(1 - exponent, "0")
     return f"{minus}{text[:exponent]}.{text[exponent:]}"
+
+
+def sum_is_counter(total: Number, boundaries: Sequence[float]) -> bool:
+    """Tell whether a histogram's sum may stand in OpenMetrics, where it is a counter.
+
+    OpenMetrics 1.0, "Histogram": none beside negative bounds. ``prometheus_client``'s parser also refuses the whole
+    page for a sum below zero, and for a ``_count`` without its ``_sum``: then both are left out, and the bucket
+    ``+Inf`` is the count. The classic text has no such rule.
+    """
+    return total >= 0 and (not boundaries or boundaries[0] >= 0)
 
 
 def label_value(value: object) -> str:

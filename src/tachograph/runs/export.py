@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tachograph.runs.table import HEADER, row
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 if TYPE_CHECKING:
     from tachograph.runs.recorded import Point
     from tachograph.runs.run import Run
 
 
 def write_csv(points: Iterable[Point], out: TextIO) -> None:
-    """Write points as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, nothing as nothing."""
+    """Write points as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, nothing as nothing.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, "CSV Injection").
+    """
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEADER)
-    writer.writerows(map(row, points))
+    writer.writerows([_text(cell) if isinstance(cell, str) else cell for cell in row(point)] for point in points)
+
+
+def _text(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def write_jsonl(lines: Iterable[dict[str, Any]], out: TextIO) -> None:
