@@ -59,6 +59,7 @@ class Route(NamedTuple):
         reader: the destination, where that is a reader: it takes no batches, it collects by itself.
         retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
             many seconds: the end is near.
+        is_loading: tells whether it still loads what it needs to deliver anything.
     """
 
     destination: Destination
@@ -68,6 +69,7 @@ class Route(NamedTuple):
     temporality: Temporality | None = None
     reader: ReaderFeed | None = None
     retry_now: Callable[[float], None] = lambda _longest: None
+    is_loading: Callable[[], bool] = lambda: False
 
 
 class Queued:
@@ -212,11 +214,8 @@ def build_routes(
         if exporter == "otlp":
             routes.append(_otlp(settings, registry, taken))
         elif exporter != "prometheus":
-            built_in = _built_in(exporter, settings, registry, metrics="metrics" in taken)
-            if built_in is not None:
-                routes.append(Route(built_in, **_takes(taken)))
-            else:
-                routes.extend(_to(exporter, registry, taken))
+            built_in = _built_in(exporter, settings, registry, taken)
+            routes.extend(_to(exporter, registry, taken) if built_in is None else [built_in])
     return routes
 
 
@@ -243,23 +242,25 @@ def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[R
         return []
 
 
-def _built_in(name: object, settings: Settings, registry: Registry, *, metrics: bool) -> Destination | None:
+def _built_in(name: object, settings: Settings, registry: Registry, signals: Sequence[Signal]) -> Route | None:
+    takes = _takes(signals)
     if name == "jsonl":
         from tachograph.jsonl import JsonLines
 
-        return JsonLines(settings.jsonl_path(), registry, metrics=metrics, pace=Pace())
+        return Route(JsonLines(settings.jsonl_path(), registry, metrics="metrics" in signals, pace=Pace()), **takes)
     if name == "console":
         from tachograph.console import Console
 
-        return Console(registry, pace=Pace())
+        return Route(Console(registry, pace=Pace()), **takes)
     if name == "influxdb" and settings.influx is not None:
         from tachograph.influxdb import InfluxDB
 
-        return InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
+        made = InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
+        return Route(made, is_loading=made.is_loading, **takes)
     if name == "tensorboard":
         from tachograph.tensorboard import TensorBoard
 
-        return TensorBoard(settings.tensorboard_folder(), registry)
+        return Route(TensorBoard(settings.tensorboard_folder(), registry), **takes)
     return None
 
 

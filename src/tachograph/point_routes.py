@@ -55,12 +55,12 @@ class PointRoutes:
         try:
             from tachograph.influxdb import InfluxDB
 
-            route = Route(InfluxDB(target, self._registry, only=True), events=True)
+            made = InfluxDB(target, self._registry, only=True)
         except ImportError as error:
             self.unreachable.add(target)
             _log.error("no point goes to %s: pip install 'tachograph[influxdb]' (%s)", target.url, error)
             return
-        self._routes[target] = route
+        self._routes[target] = route = Route(made, events=True, is_loading=made.is_loading)
         pipeline.attach(route)
 
     def release(self, target: InfluxTarget, timeout: float) -> None:

@@ -72,7 +72,7 @@ class Routes:
             handed_over = export(PATIENCE)
             if self.flush(deadline) and handed_over:
                 return True
-            if self.delivered == before:
+            if self.delivered == before and not any(route.is_loading() for route in self):
                 break
         return False
 

@@ -106,6 +106,10 @@ class Courier:
         """How many points were written."""
         return self._written
 
+    def is_loading(self) -> bool:
+        """Tell whether no thread has the client yet."""
+        return self._crew.is_preparing()
+
     def close(self, timeout: float) -> None:
         """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
         with self._changed:

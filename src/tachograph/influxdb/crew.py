@@ -29,6 +29,7 @@ class Crew:
     def __init__(self, size: int, prepare: Callable[[], None], wait: Callable[[], Job | None], losses: Losses) -> None:
         self._size, self._prepare, self._wait, self._losses = size, prepare, wait, losses
         self._threads: list[threading.Thread] = []
+        self._prepared = False
 
     def start(self) -> bool:
         """Begin, and tell whether there is a thread: none starts while the interpreter shuts down."""
@@ -45,12 +46,18 @@ class Crew:
     def forget(self) -> None:
         """Have no threads: those of the parent process are none of this one's."""
         self._threads = []
+        self._prepared = False
+
+    def is_preparing(self) -> bool:
+        """Tell whether none of the threads is prepared yet."""
+        return not self._prepared and any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
         try:
             self._prepare()
         except Exception as error:  # noqa: BLE001 - a broken installation shall cost the program nothing
             self._losses.blame(CLIENT, str(error))
+        self._prepared = True
         while (job := self._wait()) is not None:
             try:
                 job()

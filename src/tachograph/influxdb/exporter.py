@@ -148,6 +148,10 @@ class InfluxDB:
         """How much has arrived so far; it grows while the destination takes anything."""
         return self._courier.delivered
 
+    def is_loading(self) -> bool:
+        """Tell whether the client is still being loaded, which takes a second on a slow machine."""
+        return self._courier.is_loading()
+
     def close(self, timeout: float) -> None:
         """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
         self._courier.close(timeout)
