@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,11 @@ def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> Answe
         return Answer(response.status, found, response.read())
     finally:
         connection.close()
+
+
+def descriptors(soft: int, hard: int) -> list[str]:
+    """Return a wrapper that limits the descriptors of a command."""
+    return ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh"]
 
 
 def points(url: str) -> int:
@@ -140,11 +145,19 @@ class Command:
 
 @contextmanager
 def command(
-    folder: Path, *arguments: str, parent: bool = False, stderr: int = subprocess.PIPE, **more: str
+    folder: Path,
+    *arguments: str,
+    parent: bool = False,
+    stderr: int = subprocess.PIPE,
+    wrapper: Sequence[str] = (),
+    **more: str,
 ) -> Iterator[Command]:
-    """Run ``python -m tachograph hub`` with its store in ``folder``, on a free port unless the arguments name one."""
+    """Run ``python -m tachograph hub`` with its store in ``folder``, on a free port unless the arguments name one.
+
+    The ``wrapper`` is a command that runs the one behind it.
+    """
     reading, writing = os.pipe()
-    line = [sys.executable, "-m", "tachograph", "hub", "--announce", str(writing), *arguments]
+    line = [*wrapper, sys.executable, "-m", "tachograph", "hub", "--announce", str(writing), *arguments]
     line += [] if "--port" in arguments else ["--port", "0"]
     line += ["--parent", str(os.getpid())] if parent else []
     process = subprocess.Popen(

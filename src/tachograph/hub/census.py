@@ -13,6 +13,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.hub.by_rank import ByRank
 from tachograph.hub.lanes import Lane, canonical, plain_attributes, read_back
+from tachograph.hub.open_stores import OpenStores
 from tachograph.hub.processes import INTERVALS, Incarnation, LaneKey, Lost, Process, instance_of
 from tachograph.hub.recent import left_behind
 from tachograph.hub.run import Run, opened
@@ -43,6 +44,7 @@ class Census:
         resource_labels: resource attributes that are labels on each series.
         most_series: that are kept.
         time_to_live: nanoseconds that a series is kept after its last point.
+        open_stores: bounds how many files are open at once.
 
     Attributes:
         instruments: by scope, name, unit and kind, in the order in which they came.
@@ -50,14 +52,22 @@ class Census:
     """
 
     def __init__(
-        self, folder: Path, run: str, resource_labels: Sequence[str], most_series: int, time_to_live: int
+        self,
+        folder: Path,
+        run: str,
+        *,
+        resource_labels: Sequence[str],
+        most_series: int,
+        time_to_live: int,
+        open_stores: OpenStores | None = None,
     ) -> None:
         warn_of_network(folder)
         self._folder = folder
         self._resource_labels = resource_labels
         self._most_series = most_series
         self._time_to_live = time_to_live
-        self.default = Run(run, Store(folder, run))
+        self._open_stores = open_stores or OpenStores()
+        self.default = Run(run, Store(folder, run, self._open_stores))
         self._runs = {run: self.default}
         self.names = {run: None}
         self.instruments: dict[tuple[str, str, str, Kind], Instrument] = {}
@@ -81,7 +91,7 @@ class Census:
         """Return a run, opened where it was not."""
         found = self._runs.get(name)
         if found is None:
-            found = self._runs[name] = opened(self._folder, name)
+            found = self._runs[name] = opened(self._folder, name, self._open_stores)
             if len(self.names) < _MOST_NAMES:
                 self.names[name] = None
         return found

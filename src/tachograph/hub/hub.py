@@ -20,6 +20,7 @@ from tachograph.hub.archive import Archive
 from tachograph.hub.census import Census
 from tachograph.hub.events import Events
 from tachograph.hub.lanes import shape_of
+from tachograph.hub.open_stores import OpenStores
 from tachograph.hub.page import NodePage
 from tachograph.hub.processes import SECOND, Incarnation, Lost, life
 from tachograph.hub.run import Run, Sent, apply
@@ -62,6 +63,7 @@ class Hub:
         resource_labels: resource attributes that are labels on each series.
         most_series: series that are kept in memory; points of further ones are rejected, and counted.
         started: marks of the job's processes, of which none is left of those that are heard.
+        open_stores: bounds how many files are open at once.
 
     Raises:
         StoreError: the store cannot be written, or the run's file is damaged or of a newer version; an ``OSError``.
@@ -77,6 +79,7 @@ class Hub:
         resource_labels: Sequence[str] = SERIES_KEYS,
         most_series: int = MOST_SERIES,
         started: StartMarks | None = None,
+        open_stores: OpenStores | None = None,
     ) -> None:
         self.registry = Registry(enabled=True)
         self._clock = clock
@@ -91,7 +94,14 @@ class Hub:
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
         self._started = started
-        self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
+        self._census = Census(
+            store,
+            run,
+            resource_labels=resource_labels,
+            most_series=most_series,
+            time_to_live=int(time_to_live * SECOND),
+            open_stores=open_stores,
+        )
         self._archive = Archive(self._census, self._lock, self.registry)
         try:
             self._census.restore(self._began)
@@ -238,7 +248,9 @@ class Hub:
                     self._archive.guarded(lambda run=run: self._thin(run))  # type: ignore[misc]
 
     def _thin(self, run: Run) -> None:
-        gone = 0 if run.history is None else run.history.thin()
+        if run.history is None or run.store is None or not run.store.is_open:
+            return
+        gone = run.history.thin()
         if gone:
             self.count("tachograph.hub.samples.thinned", gone)
 
