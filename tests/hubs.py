@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from programs import environment
 from tachograph.hub.body import Intake
+from tachograph.hub.connections import Patience
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import Server, listen
@@ -91,6 +92,7 @@ def serving(
     token: str | None = None,
     forwarding: Forwarding | None = None,
     intake: Intake | None = None,
+    patience: Patience | None = None,
     kind: Callable[[Path], Hub] = Hub,
     port: int = 0,
 ) -> Iterator[Serving]:
@@ -100,7 +102,9 @@ def serving(
 
     async def serve() -> None:
         hub = kind(store)
-        server = Server(hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, intake=intake)
+        server = Server(
+            hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, intake=intake, patience=patience
+        )
         started = asyncio.Event()
         task = asyncio.create_task(server.serve(started))
         await started.wait()

@@ -225,6 +225,7 @@ FLOORS = {
     "hub.announcement": 5,
     "hub.body": 5,
     "hub.command": 5,
+    "hub.connections": 5,
     "hub.decoding": 5,
     "hub.descriptors": 5,
     "hub.discovery": 5,

@@ -189,6 +189,13 @@ HUB = {
         _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
         _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
         _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),
+        _ours(
+            "tachograph.hub.connections.closed",
+            "",
+            "counter",
+            "Connections that the hub closed: silent, slow, deaf to the answer, or too many.",
+            "reason",
+        ),
     )
 }
 

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from tachograph.hub import discovery
 from tachograph.hub.body import Intake
+from tachograph.hub.connections import Connections, Patience, Why
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
@@ -36,6 +37,7 @@ NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one
 MOST_SCRAPES = 8  # waiting at once; further ones are asked to come back
 KEEP_ALIVE = 75  # seconds: longer than the usual export interval of 60
 _BACKLOG = 2048
+_AT_ONCE = 16  # connections that asyncio accepts before those before them are counted, and closed where there are many
 _GZIP_LEVEL = 1
 _POLL = 0.02
 
@@ -96,6 +98,7 @@ class Server:
         token: what ``Authorization: Bearer`` must hold; None for no such rule.
         forwarding: where all that is received goes, too.
         intake: bounds of bodies.
+        patience: with slow clients.
 
     Attributes:
         url: base URL, as a program on this machine reaches it.
@@ -110,6 +113,7 @@ class Server:
         token: str | None = None,
         forwarding: Forwarding | None = None,
         intake: Intake | None = None,
+        patience: Patience | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
@@ -139,11 +143,13 @@ class Server:
             log_level="critical",  # what strangers send is no news
             access_log=False,
             lifespan="off",
-            http="h11",  # which reads on past a refusal, so that the client sees the answer and no broken connection
+            # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
+            http=Connections(self._closed, patience).protocol(),
             ws="none",
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE,
+            backlog=_AT_ONCE,
             timeout_graceful_shutdown=1,
         )
         self._uvicorn = _Uvicorn(config)
@@ -159,6 +165,7 @@ class Server:
         try:
             while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(_POLL)
+            self._listener.listen(_BACKLOG)
             started.set()
             await serving
         finally:
@@ -215,6 +222,9 @@ class Server:
             if page is not None:
                 return page
         return Response(discovery.index(__version__), media_type="text/plain")
+
+    def _closed(self, why: Why) -> None:
+        self._hub.count("tachograph.hub.connections.closed", 1, reason=why)
 
     def _studio_failed(self) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal="studio")
