@@ -201,6 +201,7 @@ FLOORS = {
     "hub.series": 5,
     "hub.schema": 5,
     "hub.rows": 5,
+    "hub.room": 5,
     "hub.run": 5,
     "hub.processes": 5,
     "hub.page": 5,

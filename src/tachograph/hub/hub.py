@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from tachograph.hub.archive import Archive
 from tachograph.hub.census import Census
@@ -23,6 +24,7 @@ from tachograph.hub.lanes import shape_of
 from tachograph.hub.open_stores import OpenStores
 from tachograph.hub.page import NodePage
 from tachograph.hub.processes import SECOND, Incarnation, Lost, life
+from tachograph.hub.room import Limits
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
@@ -31,7 +33,6 @@ from tachograph.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import Registry
 
-MOST_SERIES = 200_000
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _SAVE_EVERY = 5 * SECOND
@@ -61,7 +62,7 @@ class Hub:
         time_to_live: seconds after which a series that nobody sends any more leaves the page; at least five export
             intervals of its process.
         resource_labels: resource attributes that are labels on each series.
-        most_series: series that are kept in memory; points of further ones are rejected, and counted.
+        limits: of what is kept in memory; points of what is beyond are rejected, and counted.
         started: marks of the job's processes, of which none is left of those that are heard.
         open_stores: bounds how many files are open at once.
 
@@ -77,7 +78,7 @@ class Hub:
         clock: Callable[[], int] = time.time_ns,
         time_to_live: float = TIME_TO_LIVE,
         resource_labels: Sequence[str] = SERIES_KEYS,
-        most_series: int = MOST_SERIES,
+        limits: Limits | None = None,
         started: StartMarks | None = None,
         open_stores: OpenStores | None = None,
     ) -> None:
@@ -85,7 +86,8 @@ class Hub:
         self._clock = clock
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
-        self._page = NodePage(self.registry, self._lock)
+        self._limits = limits or Limits()
+        self._page = NodePage(self.registry, self._lock, most_bytes=self._limits.page)
         self._totals: Counter[str] = Counter()
         self._said: set[str] = set()
         self._began = clock()
@@ -98,7 +100,7 @@ class Hub:
             store,
             run,
             resource_labels=resource_labels,
-            most_series=most_series,
+            limits=self._limits,
             time_to_live=int(time_to_live * SECOND),
             open_stores=open_stores,
         )
@@ -126,7 +128,11 @@ class Hub:
         points = 0
         with self._lock:
             for resource in request.resource_metrics:
-                process, incarnation = self._census.sender(resource.resource, now)
+                sender = self._census.sender(resource.resource, now)
+                if isinstance(sender, str):
+                    points += self._turned_away(resource, sender, rejected, named)
+                    continue
+                process, incarnation = sender
                 if not incarnation.noted:
                     self._heard(incarnation)
                 for scope in resource.scope_metrics:
@@ -146,11 +152,22 @@ class Hub:
         if not own:
             self._totals["points"] += points
             self.count("tachograph.hub.points", points)
+        return self._rejected(rejected, {reason: f"first of metric {name!r:.100}" for reason, name in named.items()})
+
+    def _turned_away(
+        self, resource: ResourceMetrics, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
+    ) -> int:
+        """Note that all points of a resource are rejected, and return how many those are."""
+        metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
+        count = sum(len(getattr(metric, data).data_points) for metric in metrics if (data := metric.WhichOneof("data")))
+        if count:
+            rejected[reason] += count
+            named.setdefault(reason, metrics[0].name)
+        return count
+
+    def _rejected(self, rejected: Counter[Reason], named: dict[Reason, str]) -> Rejected:
         self._reject(rejected)
-        why = [
-            f"{count} {reason}, first of metric {named[reason]!r:.100}: {REASONS[reason]}"
-            for reason, count in rejected.items()
-        ]
+        why = [f"{count} {reason}, {named[reason]}: {REASONS[reason]}" for reason, count in rejected.items()]
         return Rejected(sum(rejected.values()), " ".join(why))
 
     def _reject(self, rejected: Counter[Reason]) -> None:
@@ -159,19 +176,25 @@ class Hub:
             self.registry.count_dropped(reason, "hub", count)
             if reason not in self._said:
                 self._said.add(reason)
-                _log.warning("the hub rejected data points (further ones are counted): %s", reason.replace("_", " "))
+                _log.warning("the hub rejected something (further items are counted): %s", reason.replace("_", " "))
 
     def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
-        """Take log records; return how many were rejected: none. They are in the store, each once, when this returns.
+        """Take log records; return how many were rejected. The others are in the store, each once, when this returns.
 
         Raises:
             StoreError: the store cannot be written: they may be sent again.
         """
         now = self._clock()
+        rejected: Counter[Reason] = Counter()
         by_run: dict[str, tuple[Run, list[Sent]]] = {}
         with self._lock:
             for resource in request.resource_logs:
-                process, incarnation = self._census.sender(resource.resource, now)
+                sender = self._census.sender(resource.resource, now)
+                if isinstance(sender, str):
+                    count = sum(len(scope.log_records) for scope in resource.scope_logs)
+                    rejected.update({sender: count})
+                    continue
+                process, incarnation = sender
                 run: Run = process.run
                 by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, resource))
         for run, sent in by_run.values():
@@ -187,7 +210,7 @@ class Hub:
             newer = sum(record.newer for record in new)
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
-        return Rejected()
+        return self._rejected(rejected, dict.fromkeys(rejected, "log records"))
 
     def _heard(self, incarnation: Incarnation) -> None:
         incarnation.noted = True
@@ -222,7 +245,13 @@ class Hub:
             others = life(processes)
         others += self.registry.collect()
         others += self._census.by_rank.metrics(self._lock)
-        return self._page.render(instruments, processes, others, form)
+        page = self._page.render(instruments, processes, others, form)
+        if page.omitted:
+            self.count("tachograph.hub.page.omitted", page.omitted)
+            if "page" not in self._said:
+                self._said.add("page")
+                _log.warning("the hub's page ends at %d MiB (what is left out is counted)", self._limits.page >> 20)
+        return page.body
 
     def tick(self) -> None:
         """Do what is due: find lost processes, save states and samples, let go of what nobody sends any more.
@@ -263,6 +292,10 @@ class Hub:
     def _sweep(self, now: int) -> None:
         self._census.by_rank.mark(self._lock)
         self._census.expire(now, self._lock)
+        with self._lock:
+            dismissed, self._census.dismissed = self._census.dismissed, 0
+        if dismissed:
+            self.count("tachograph.hub.processes.dismissed", dismissed)
         for run in self._census.stored():
             missing = run.events.settle() if run.events else 0
             if missing:

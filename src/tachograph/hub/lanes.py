@@ -20,6 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from tachograph.hub.buckets import Buckets
+from tachograph.hub.room import MOST_BOUNDS, Room
 from tachograph.hub.series import Series, Shape
 from tachograph.own_metrics import Reason
 from tachograph.points import Attributes, AttributeValue
@@ -28,6 +29,7 @@ from tachograph.spread import Exemplar
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
 MOST_BYTES = 16_384  # of one series' attributes
+_EXEMPLARS = 64  # of one point that are kept, the last ones
 
 # Makes the series for attributes, or returns why there is none.
 MakeSeries = Callable[[Attributes], "Series | Reason"]
@@ -48,13 +50,15 @@ class Lane:
     Args:
         shape: how its points add up.
         make: makes a series that is new.
+        room: for more buckets.
     """
 
-    __slots__ = ("_by_bytes", "_make", "by_attributes", "shape")
+    __slots__ = ("_by_bytes", "_make", "_room", "by_attributes", "shape")
 
-    def __init__(self, shape: Shape, make: MakeSeries) -> None:
+    def __init__(self, shape: Shape, make: MakeSeries, room: Room) -> None:
         self.shape = shape
         self._make = make
+        self._room = room
         self._by_bytes: dict[tuple[bytes, ...], Series] = {}
         self.by_attributes: dict[str, Series] = {}
 
@@ -83,6 +87,8 @@ class Lane:
                     continue
                 series = found
             value = read(point, series)
+            if value.__class__ is Buckets and len(value.bounds) > series.bounds:
+                value = value if self._room.grow(series, len(value.bounds)) else "cardinality"
             if value.__class__ is str:
                 if value:
                     reason = cast("Reason", value)
@@ -118,6 +124,10 @@ class Lane:
         if not isinstance(made, str):
             self.by_attributes[name] = made
         return made
+
+    def series(self) -> list[Series]:
+        """Return its series."""
+        return list(self.by_attributes.values())
 
     def remove(self, gone: set[Series]) -> None:
         """Forget series."""
@@ -174,22 +184,22 @@ def _number(point: NumberDataPoint, series: Series) -> Any:
 def _histogram(point: HistogramDataPoint, series: Series) -> Any:
     if point.flags and point.flags & NO_VALUE:
         return ""
-    counts = tuple(point.bucket_counts)
     total = point.sum
     if total - total:
         return "nonfinite"
+    if len(point.explicit_bounds) > MOST_BOUNDS or len(point.bucket_counts) > MOST_BOUNDS + 1:
+        return "too_large"
+    counts = tuple(point.bucket_counts)
     if point.exemplars:
-        series.exemplars = tuple(map(_exemplar, point.exemplars))
+        series.exemplars = tuple(map(_exemplar, point.exemplars[-_EXEMPLARS:]))
     if len(counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
         return Buckets(point.count, total, (), ()) if not point.explicit_bounds else "malformed"
     bounds = tuple(point.explicit_bounds)
     known = series.value if series.value is not None else series.before
-    if known is not None and known.bounds == bounds:
-        bounds = known.bounds
-    elif not _ascending(bounds):
+    is_known = known is not None and known.bounds == bounds
+    if len(counts) != len(bounds) + 1 or not (is_known or _ascending(bounds)):
         return "malformed"
-    if len(counts) != len(bounds) + 1:
-        return "malformed"
+    bounds = known.bounds if is_known else bounds
     return Buckets(sum(counts), total, counts, bounds)
 
 

@@ -53,11 +53,13 @@ class Series:
         row: its number in the store; 0 where it has none yet.
         rows: what the page keeps of it, by format.
         sampled: the time, and for histograms the count and sum, of its last sample in the history.
+        bounds: of a histogram: for how many of them it has room.
     """
 
     __slots__ = (
         "attributes",
         "before",
+        "bounds",
         "covered",
         "exemplars",
         "instrument",
@@ -99,6 +101,11 @@ class Series:
         self.row = 0
         self.rows: dict[Any, Any] = {}
         self.sampled: tuple[int, int, float] = (0, 0, 0.0)
+        self.bounds = 0
+
+    def text(self) -> int:
+        """Return how many characters of text are its own: for :class:`tachograph.hub.room.Room`."""
+        return len(self.attributes) + sum(len(key) + len(value) for key, value in self.labels)
 
     def newest(self) -> int:
         """Return the time of its newest point, in nanoseconds."""
