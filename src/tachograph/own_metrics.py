@@ -183,6 +183,7 @@ HUB = {
     metric.name: metric
     for metric in (
         _ours("tachograph.hub.points", "", "counter", "Data points that the hub received."),
+        _ours("tachograph.hub.points.ahead", "", "counter", "Data points over a minute ahead of the hub's clock."),
         _ours("tachograph.hub.events", "", "counter", "Events that the hub stored."),
         _ours("tachograph.hub.events.repeated", "", "counter", "Events that came again, and were not stored again."),
         _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, and not looked into."),

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 
 from tachograph.hub.archive import Archive
 from tachograph.hub.census import Census
@@ -125,7 +125,7 @@ class Hub:
         now = self._clock()
         rejected: Counter[Reason] = Counter()
         named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
-        points = 0
+        points = ahead = 0
         with self._lock:
             for resource in request.resource_metrics:
                 sender = self._census.sender(resource.resource, now)
@@ -135,34 +135,32 @@ class Hub:
                 process, incarnation = sender
                 if not incarnation.noted:
                     self._heard(incarnation)
-                for scope in resource.scope_metrics:
-                    name = scope.scope.name
-                    for metric in scope.metrics:
-                        data = metric.WhichOneof("data")
-                        if data is None:
-                            continue
-                        lane = process.lanes.get((name, metric.name, metric.unit, shape_of(metric, data)))
-                        if lane is None:
-                            lane = self._census.lane(process, name, metric, shape_of(metric, data))
-                        points += len(getattr(metric, data).data_points)
-                        refused = lane.take(metric, data, incarnation.key, now)
-                        if refused:
-                            rejected.update(refused)
-                            named = {**dict.fromkeys(refused, metric.name), **named}
+                for name, metric, data in _metrics(resource):
+                    lane = process.lanes.get((name, metric.name, metric.unit, shape_of(metric, data)))
+                    if lane is None:
+                        lane = self._census.lane(process, name, metric, shape_of(metric, data))
+                    points += len(getattr(metric, data).data_points)
+                    refused = lane.take(metric, data, incarnation.key, now)
+                    ahead, lane.ahead = ahead + lane.ahead, 0
+                    if refused:
+                        rejected.update(refused)
+                        named = {**dict.fromkeys(refused, metric.name), **named}
         if not own:
             self._totals["points"] += points
             self.count("tachograph.hub.points", points)
+        if ahead:
+            self.count("tachograph.hub.points.ahead", ahead)
         return self._rejected(rejected, {reason: f"first of metric {name!r:.100}" for reason, name in named.items()})
 
     def _turned_away(
         self, resource: ResourceMetrics, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
     ) -> int:
         """Note that all points of a resource are rejected, and return how many those are."""
-        metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
-        count = sum(len(getattr(metric, data).data_points) for metric in metrics if (data := metric.WhichOneof("data")))
+        found = [(metric.name, len(getattr(metric, data).data_points)) for _, metric, data in _metrics(resource)]
+        count = sum(points for _, points in found)
         if count:
             rejected[reason] += count
-            named.setdefault(reason, metrics[0].name)
+            named.setdefault(reason, found[0][0])
         return count
 
     def _rejected(self, rejected: Counter[Reason], named: dict[Reason, str]) -> Rejected:
@@ -348,6 +346,15 @@ class Hub:
                 if run.store is not None:
                     self._archive.guarded(run.store.checkpoint)
             self._census.close()
+
+
+def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
+    """Yield the scope's name, the metric, and which of its data fields is set, of those where one is."""
+    for scope in resource.scope_metrics:
+        for metric in scope.metrics:
+            data = metric.WhichOneof("data")
+            if data is not None:
+                yield scope.scope.name, metric, data
 
 
 def _described(lost: Lost) -> dict[str, Any]:

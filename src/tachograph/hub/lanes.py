@@ -28,6 +28,7 @@ from tachograph.spread import Exemplar
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
+AHEAD = 60 * 10**9  # nanoseconds that a sender's clock may be ahead of the hub's
 MOST_BYTES = 16_384  # of one series' attributes
 _EXEMPLARS = 64  # of one point that are kept, the last ones
 
@@ -51,19 +52,26 @@ class Lane:
         shape: how its points add up.
         make: makes a series that is new.
         room: for more buckets.
+
+    Attributes:
+        ahead: how many points came that were ahead of the hub's clock.
     """
 
-    __slots__ = ("_by_bytes", "_make", "_room", "by_attributes", "shape")
+    __slots__ = ("_by_bytes", "_make", "_room", "ahead", "by_attributes", "shape")
 
     def __init__(self, shape: Shape, make: MakeSeries, room: Room) -> None:
         self.shape = shape
         self._make = make
         self._room = room
+        self.ahead = 0
         self._by_bytes: dict[tuple[bytes, ...], Series] = {}
         self.by_attributes: dict[str, Series] = {}
 
     def take(self, metric: Metric, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take the points of a metric, and return how many were rejected by reason.
+
+        What is more than a minute ahead of the hub's clock takes the hub's time, so that the points after it still
+        count once the sender's clock is set right.
 
         Args:
             metric: the message.
@@ -75,6 +83,7 @@ class Lane:
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
         read, by_bytes = _READ[data], self._by_bytes
         cumulative = self.shape in ("counter", "histogram")
+        latest = now + AHEAD
         rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
             attributes = point.attributes
@@ -95,12 +104,16 @@ class Lane:
                     rejected[reason] = rejected.get(reason, 0) + 1
                 continue
             series.seen = now
+            time = point.time_unix_nano or now
+            is_ahead = time > latest
+            if is_ahead:
+                self.ahead += 1
             if delta:
-                series.delta(writer, point.start_time_unix_nano, point.time_unix_nano or now, value)
+                series.delta(writer, point.start_time_unix_nano, time, value, now if is_ahead else None)
             elif cumulative:
-                series.cumulative(point.start_time_unix_nano, point.time_unix_nano or now, value)
+                series.cumulative(point.start_time_unix_nano, now if is_ahead else time, value)
             else:
-                series.latest(point.time_unix_nano or now, value)
+                series.latest(now if is_ahead else time, value, now)
         return rejected
 
     def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | Reason:

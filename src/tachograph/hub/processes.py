@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tachograph.hub.lanes import Lane
+from tachograph.hub.lanes import AHEAD, Lane
 from tachograph.hub.series import Labels, Shape
 from tachograph.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.points import AttributeValue, MetricPoints, NumberPoint
@@ -213,7 +213,8 @@ class Process:
             late: it is known already how it ended.
         """
         incarnation.begin(late=late)
-        incarnation.said = said
+        # By a clock that is ahead it would seem later than the next one.
+        incarnation.said = said if said <= incarnation.last_export + AHEAD else incarnation.last_export
         current = self.current
         if current is None or current is incarnation or (not late and _gives_way(current, incarnation)):
             self._follow(incarnation)
