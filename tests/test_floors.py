@@ -204,6 +204,7 @@ FLOORS = {
     "hub.room": 5,
     "hub.run": 5,
     "hub.processes": 5,
+    "hub.overlapping": 5,
     "hub.page": 5,
     "hub.numbers": 5,
     "hub.open_stores": 5,

@@ -14,6 +14,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from tachograph.hub.by_rank import ByRank
 from tachograph.hub.lanes import Lane, canonical, plain_attributes, read_back
 from tachograph.hub.open_stores import OpenStores
+from tachograph.hub.overlapping import free_instance
 from tachograph.hub.processes import INTERVALS, SECOND, Incarnation, LaneKey, Lost, Process, instance_of
 from tachograph.hub.recent import left_behind
 from tachograph.hub.room import MOST_NAME, MOST_RESOURCE, Limits, Room
@@ -116,6 +117,7 @@ class Census:
             process = self._process(attributes, now)
             if process is None:
                 return "cardinality"
+            attributes["service.instance.id"] = process.instance
             found = process, process.incarnation(attributes, now)
             if len(self._senders) >= _RESOURCES:
                 self._senders.clear()
@@ -127,8 +129,11 @@ class Census:
         return found
 
     def _process(self, attributes: dict[str, AttributeValue], now: int) -> Process | None:
-        name, instance = str(attributes.get("dl.run.id") or self.default.name), instance_of(attributes)
+        name = str(attributes.get("dl.run.id") or self.default.name)
         known = self._runs.get(name)
+        instance = instance_of(attributes)
+        if known is not None:
+            instance = free_instance(known.processes, instance, attributes)
         process = None if known is None else known.processes.get(instance)
         if process is None:
             if len(self._labels) >= self._limits.processes and not self._make_room(now):
