@@ -35,6 +35,7 @@ from tachograph.registry import Registry
 
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
+_HURRY = 0.01  # seconds
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
@@ -95,6 +96,7 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
+        self._well: dict[str, Any] = {"dropped": 0, "lost": []}
         self._started = started
         self._census = Census(
             store,
@@ -126,8 +128,8 @@ class Hub:
         rejected: Counter[Reason] = Counter()
         named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
         points = ahead = 0
-        with self._lock:
-            for resource in request.resource_metrics:
+        for resource in request.resource_metrics:
+            with self._lock:
                 sender = self._census.sender(resource.resource, now)
                 if isinstance(sender, str):
                     points += self._turned_away(resource, sender, rejected, named)
@@ -322,6 +324,17 @@ class Hub:
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
         }
+
+    def health(self) -> dict[str, Any]:
+        """Return the same without waiting long: where much comes just now, some of it as it was when last asked for."""
+        if self._lock.acquire(timeout=_HURRY):
+            try:
+                lost = [_described(each) for each in self._census.lost()]
+                self._well = {"dropped": self._totals["dropped"] + self._census.dropped(), "lost": lost}
+            finally:
+                self._lock.release()
+        counts = {name: self._totals[name] for name in ("points", "events", "spans")}
+        return {"run": self._census.default.name, **counts, **self._well}
 
     def events(self, run: str) -> Events:
         """Return the events of a run, to read them.

@@ -93,7 +93,7 @@ class Server:
     """Serves a hub on a socket until :meth:`stop`.
 
     Args:
-        hub: what it serves; its ``receive_*`` are called on the event loop's thread, its page on another one.
+        hub: what it serves; its ``receive_*`` are called on one thread, its page on another one.
         listener: a socket of :func:`listen`.
         token: what ``Authorization: Bearer`` must hold; None for no such rule.
         forwarding: where all that is received goes, too.
@@ -170,6 +170,7 @@ class Server:
             await serving
         finally:
             self._studio.close()
+            await asyncio.to_thread(self._receiver.close)
             self._pages.shutdown(wait=False, cancel_futures=True)
             self._listener.close()
 
@@ -211,10 +212,10 @@ class Server:
 
     async def _targets(self, request: Request) -> Response:
         authority = request.headers.get("host") or self.url.partition("://")[2]
-        return Response(discovery.targets(authority, self._hub.summary()), media_type="application/json")
+        return Response(discovery.targets(authority, self._hub.health()), media_type="application/json")
 
     async def _health(self, _request: Request) -> Response:
-        return Response(discovery.health(self._hub.summary()), media_type="application/json")
+        return Response(discovery.health(self._hub.health()), media_type="application/json")
 
     async def _index(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
