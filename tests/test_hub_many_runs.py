@@ -115,3 +115,20 @@ def test_a_run_that_rested_goes_on(tmp_path: Path) -> None:
     again = Hub(tmp_path, run="run", clock=clock)
     assert only(again.page()[1], "steps_total") == 7
     again.close()
+
+
+def test_a_file_that_is_deleted_while_it_rests(tmp_path: Path) -> None:
+    """What is to go into a file that was deleted is put off until the hub has noticed, and is then in a new one."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock, open_stores=OpenStores(1, 1))
+    hub.receive_logs(logs({**RANK_0, "dl.run.id": "a"}, ("e", {})))
+    hub.receive_logs(logs({**RANK_0, "dl.run.id": "b"}, ("e", {})))
+    path_of(tmp_path, "a").unlink()
+    again = logs({**RANK_0, "dl.run.id": "a"}, ("e", {}), first=2)
+    with pytest.raises(StoreError, match="deleted"):
+        hub.receive_logs(again)
+    hub.tick()
+    hub.receive_logs(again)
+    assert [event.seq for event in hub.events("a").read()] == [2]
+    assert [each["why"] for each in hub.summary()["renewed"]] == ["deleted"]
+    hub.close()

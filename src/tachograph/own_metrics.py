@@ -192,6 +192,7 @@ HUB = {
         _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
         _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
         _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),
+        _ours("tachograph.hub.files.renewed", "", "counter", "Files of runs that were deleted or damaged.", "why"),
         _ours("tachograph.hub.page.omitted", "", "counter", "Lines and series left out of pages: of 256 MiB at most."),
         _ours("tachograph.hub.processes.dismissed", "", "counter", "Ended processes that left the page for new ones."),
         _ours(

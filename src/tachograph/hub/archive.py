@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -70,6 +71,27 @@ class Archive:
         if found and history is not None:
             self.guarded(lambda: history.save_processes(found))
 
+    def look(self) -> list[tuple[str, str]]:
+        """Look whether files were deleted or damaged, and go on in new ones; return those: what and which."""
+        found = []
+        for run in self._census.stored():
+            store = run.store
+            trouble = "" if store is None else store.trouble()
+            if store is None or not trouble:
+                continue
+            with self._lock:
+                try:
+                    aside = store.renew(run.forget)
+                except StoreError as error:
+                    self.guarded(partial(_again, error))
+                    continue
+            kept = "" if aside is None else f"; what is readable of the old one is in {aside}"
+            _log.warning(
+                "the file %s was %s while the hub wrote it: it goes on in a new one%s", store.path, trouble, kept
+            )
+            found.append((trouble, str(store.path)))
+        return found
+
     def guarded(self, work: Callable[[], Any]) -> None:
         """Do some work on a store; where it fails that is counted, and logged once."""
         try:
@@ -79,6 +101,10 @@ class Archive:
             if not self._failed:
                 self._failed = True
                 _log.warning("the hub could not write its store (further errors are counted): %s", error)
+
+
+def _again(error: StoreError) -> None:
+    raise error
 
 
 def _by_run(found: Iterable[Series]) -> dict[str, tuple[Run, list[Series]]]:

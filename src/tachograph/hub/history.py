@@ -110,9 +110,10 @@ class History:
             StoreError: it could not be written.
         """
         with self._store.transaction() as connection:
-            numbers = Numbers(connection)
+            numbers, file = Numbers(connection), self._store.renewed
             yield numbers
-        numbers.committed()
+        if self._store.renewed == file:
+            numbers.committed()
 
     def save_processes(self, found: Sequence[tuple[Process, Sequence[Incarnation]]]) -> None:
         """Save what is known of processes, and of some of their starts.

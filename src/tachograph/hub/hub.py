@@ -35,6 +35,7 @@ from tachograph.registry import Registry
 
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
+_MOST_TOLD = 100  # files
 _HURRY = 0.01  # seconds
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
@@ -96,6 +97,7 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
+        self._renewed: list[dict[str, str]] = []
         self._well: dict[str, Any] = {"dropped": 0, "lost": []}
         self._started = started
         self._census = Census(
@@ -266,6 +268,9 @@ class Hub:
             with self._lock:
                 for process in self._census.processes():
                     process.check(now, self._began)
+            for what, path in self._archive.look():
+                self.count("tachograph.hub.files.renewed", 1, why=what)
+                self._renewed.append({"file": path, "why": what})
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
             if len(self._census.series) > self._known + _MANY:  # so that no scraper waits for their names and labels
@@ -323,6 +328,7 @@ class Hub:
             "lost": [_described(each) for each in lost],
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
+            "renewed": self._renewed[-_MOST_TOLD:],
         }
 
     def health(self) -> dict[str, Any]:

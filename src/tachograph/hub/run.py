@@ -91,6 +91,18 @@ class Run:
             raise
         return stored
 
+    def forget(self) -> None:
+        """Forget what processes and series are called in the file: all is to be saved again, into a new one."""
+        if self.events is not None:
+            self.events.forget()
+        for process in self.processes.values():
+            process.row, process.unsaved, process.forgotten = 0, True, False
+            for incarnation in process.incarnations.values():
+                incarnation.unsaved = True
+            for lane in process.lanes.values():
+                for series in lane.series():
+                    series.row, series.unsaved = 0, True
+
     def close(self) -> None:
         """Close the file."""
         if self.store is not None:

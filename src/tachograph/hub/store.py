@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _MANY = 4096  # of them, from which on it is to begin anew: 16 MiB
 _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
+
+_HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
 
 _log = logging.getLogger("tachograph")
 
@@ -47,6 +50,7 @@ class Store:
 
     Attributes:
         shared: another hub used the file already when this one began to.
+        renewed: how often a new file took its place.
 
     Raises:
         StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
@@ -55,6 +59,10 @@ class Store:
     def __init__(self, folder: Path, run: str, open_stores: OpenStores | None = None) -> None:
         self.path = path_of(folder, run)
         self.shared = False
+        self.renewed = 0
+        self._known: tuple[int, int] | None = None  # which file it is
+        self._written = 0  # when we wrote into it last, as far as its time tells
+        self._damaged = False
         self._open_stores = open_stores or OpenStores()
         self._lock = threading.Lock()
         self._taking_over = threading.Lock()
@@ -81,6 +89,8 @@ class Store:
             return self._connection
         if self._closed:
             raise StoreError(errno.EBADF, "the file is closed", str(self.path))
+        if self._known is not None and (self._found() or (None,))[0] != self._known:  # see trouble()
+            raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
         try:
             self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -98,7 +108,59 @@ class Store:
         except BaseException:
             self._release()
             raise
+        found = self._found()
+        if found is not None:
+            self._known, self._written = found
         return self._connection
+
+    def trouble(self) -> str:
+        """Return what has happened to the file behind our back: ``deleted``, ``damaged``, or nothing.
+
+        Where somebody else has written into it, it is checked, which reads all of it; others write meanwhile.
+        """
+        with self._taking_over:
+            if self._closed or self._known is None:
+                return ""
+            found = self._found()
+            if found is None or found[0] != self._known:
+                return "deleted"
+            if not self._damaged and found[1] != self._written:
+                self._damaged = not _is_sound(self.path)
+                self._written = found[1]
+            return "damaged" if self._damaged else ""
+
+    def _found(self) -> tuple[tuple[int, int], int] | None:
+        """Return which file is there, and when it was written; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino), found.st_mtime_ns
+
+    def renew(self, forget: Callable[[], None]) -> Path | None:
+        """Go on in a new file; return where the old one is kept, as far as there is one.
+
+        Args:
+            forget: called while nobody writes: to forget what things are called in the old file.
+
+        Raises:
+            StoreError: there can be no new file.
+        """
+        with self._taking_over, self._lock:
+            self._release()
+            aside = None
+            if self._damaged and self.path.exists():
+                aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+                for suffix in ("", "-wal"):
+                    with contextlib.suppress(OSError):
+                        self.path.with_name(self.path.name + suffix).replace(aside.with_name(aside.name + suffix))
+            with contextlib.suppress(OSError):
+                self.path.with_name(self.path.name + "-shm").unlink()
+            self._damaged, self._known = False, None
+            self.renewed += 1
+            forget()
+            self._wake()
+            return aside
 
     def _begin(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Return the connection for everything, and the one for checkpoints."""
@@ -130,6 +192,7 @@ class Store:
             why = f"the file has schema version {error}: a newer Tachograph wrote it, use that one or another store"
             raise StoreError(errno.EPROTO, why, str(self.path)) from None
         except sqlite3.DatabaseError as error:
+            self._damaged = self._damaged or (self._known is not None and not isinstance(error, _HARMLESS))
             if isinstance(error, sqlite3.OperationalError):
                 why = f"the file cannot be used: {error}"
             else:
@@ -204,6 +267,13 @@ class Store:
             if pages >= _MANY and left <= _FEW:
                 with self._lock:
                     _take_over(self._checkpoints)
+            self._noted()
+
+    def _noted(self) -> None:
+        """Note that we have written into the file, unless it is another one by now."""
+        found = self._found()
+        if found is not None and found[0] == self._known:
+            self._written = found[1]
 
     def rest(self) -> bool:
         """Close the file until it is used again, and go on claiming it; False where it is in use just now."""
@@ -247,12 +317,24 @@ class Store:
                 with contextlib.suppress(sqlite3.Error):
                     connection.close()
         self._connection = self._checkpoints = None
+        self._noted()
 
 
 def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
     """Take over what is in the log now; return its pages, and how many of them a reader still needs there."""
     _, pages, taken = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return int(pages), int(pages - taken)
+
+
+def _is_sound(path: Path) -> bool:
+    """Tell whether SQLite finds nothing wrong with a file, read anew."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.OperationalError:  # it is locked: nothing is known
+        return True
+    except sqlite3.DatabaseError:
+        return False
 
 
 def path_of(folder: Path, run: str) -> Path:
