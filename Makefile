@@ -5,7 +5,7 @@ PYTHON ?= python3
 # Where PyTorch's CPU build comes from; out of reach, pip looks where it always does.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Debian packages that `make test` installs where that needs no question; empty: none.
-DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-color-emoji
+DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-color-emoji faketime
 # DEMO_ARGS=--help and TEST_ARGS=--help list what they take.
 DEMO_ARGS ?=
 TEST_ARGS ?=

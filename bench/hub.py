@@ -1,17 +1,24 @@
 """How fast the hub receives, how fast it renders its page, and what it holds after ten hours of coming and going.
 
 Run: ``python bench/hub.py [--check]``. Goals: 100,000 data points a second on one core, in requests of 500, parsing
-included; a page of 64 ranks with 500 series each in half a second; less than 300 MiB, and no growth from the second
-hour on, with 10,000 series that come and go for ten simulated hours.
+included; a page of 64 ranks with 500 series each in half a second; an answer on a kept connection within 5 ms (median);
+``/healthz`` within 100 ms (99.9th percentile) beside bodies of many small parts and a file that is locked; less than
+300 MiB, and no growth from the second hour on, with 10,000 series that come and go for ten simulated hours.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
 import resource
+import sqlite3
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -25,7 +32,7 @@ BOUNDS = [float(bound) for bound in range(1, 20)]
 POINTS = 500
 EVERY = 2  # simulated minutes between exports
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3"
-GOAL_POINTS, GOAL_PAGE, GOAL_MEMORY = 100_000, 0.5, 300
+GOAL_POINTS, GOAL_PAGE, GOAL_ANSWER, GOAL_WELL, GOAL_MEMORY = 100_000, 0.5, 0.005, 0.1, 300
 
 
 def request(rank: int, run: str, time_ns: int, points: int, *, name: str = "m", gauges: bool = False) -> bytes:
@@ -105,6 +112,64 @@ def rendering(folder: Path) -> tuple[float, float]:
     return taken[0], sorted(taken[1:])[2]
 
 
+def answering(folder: Path) -> float:
+    """Return the median seconds of 200 answers of ``tachograph hub`` on one connection."""
+    with running(folder) as url:
+        taken = sorted(asking(url, 200))
+    return taken[len(taken) // 2]
+
+
+def busy(folder: Path) -> float:
+    """Return the 99.9th percentile of the seconds of ``/healthz`` beside bodies of 300,000 parts, and a locked file."""
+    message = ExportMetricsServiceRequest()
+    for _ in range(600):
+        metrics = message.resource_metrics.add().scope_metrics.add().metrics
+        for _ in range(500):
+            metrics.add().gauge.data_points.add()
+    body = message.SerializeToString()
+    with running(folder) as url:
+        sending = threading.Thread(target=lambda: [post(url, body) for _ in range(2)])
+        sending.start()
+        with sqlite3.connect(folder / "runs" / "default.db", isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            taken = [seconds for _ in range(20) for seconds in asking(url, 100)]
+            other.execute("COMMIT")
+        while sending.is_alive():
+            taken += asking(url, 100)
+    return sorted(taken)[len(taken) * 999 // 1000]
+
+
+def post(url: str, body: bytes) -> None:
+    """Post metrics."""
+    connection = http.client.HTTPConnection(url.partition("://")[2], timeout=120)
+    connection.request("POST", "/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+    connection.getresponse().read()
+    connection.close()
+
+
+def asking(url: str, times: int) -> Iterator[float]:
+    """Yield the seconds that each of so many looks at ``/healthz`` takes, on one connection."""
+    connection = http.client.HTTPConnection(url.partition("://")[2], timeout=60)
+    for _ in range(times):
+        began = time.perf_counter()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        yield time.perf_counter() - began
+    connection.close()
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[str]:
+    """Run ``tachograph hub`` in a process of its own, and yield its URL."""
+    command = [sys.executable, "-m", "tachograph", "hub", "--announce", "1", "--port", "0", "--store", str(folder)]
+    with subprocess.Popen([*command, "--quiet"], stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ourselves
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
+
+
 def churning(folder: Path) -> Iterator[float]:
     """Yield the resident MiB after each simulated hour: 20 processes of 500 series, new ones every ten minutes."""
     now = [time.time_ns()]
@@ -131,6 +196,10 @@ if __name__ == "__main__":
         rate = receiving(Path(where, "receiving"))
         first, page = rendering(Path(where, "rendering"))
         print(f"  first page {first:.3f} s, later ones {page:.3f} s")
+        answer = answering(Path(where, "answering"))
+        print(f"  an answer on a kept connection takes {answer * 1e3:.2f} ms")
+        well = busy(Path(where, "busy"))
+        print(f"  /healthz beside much work takes {well * 1e3:.1f} ms (99.9th percentile)")
         hours = []
         if "--short" in sys.argv:
             sys.argv.remove("--short")
@@ -142,6 +211,8 @@ if __name__ == "__main__":
         Goal("nanoseconds a point received", 1e9 / rate, 1e9 / GOAL_POINTS, 1.0),
         Goal("first page of 32,000 lines", first * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
         Goal("page of 32,000 lines", page * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
+        Goal("answer on a kept connection", answer * 1e3, GOAL_ANSWER * 1e3, 1.0, "ms"),
+        Goal("/healthz beside much work, 99.9th percentile", well * 1e3, GOAL_WELL * 1e3, 1.0, "ms"),
     ]
     if hours:
         goals.append(Goal("memory after ten hours", hours[-1], GOAL_MEMORY, 1.0, "M"))

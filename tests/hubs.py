@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from programs import environment
 from tachograph.hub.body import Intake
+from tachograph.hub.connections import Patience
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import Server, listen
@@ -47,6 +48,11 @@ def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> Answe
         return Answer(response.status, found, response.read())
     finally:
         connection.close()
+
+
+def descriptors(soft: int, hard: int) -> list[str]:
+    """Return a wrapper that limits the descriptors of a command."""
+    return ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh"]
 
 
 def points(url: str) -> int:
@@ -86,6 +92,7 @@ def serving(
     token: str | None = None,
     forwarding: Forwarding | None = None,
     intake: Intake | None = None,
+    patience: Patience | None = None,
     kind: Callable[[Path], Hub] = Hub,
     port: int = 0,
 ) -> Iterator[Serving]:
@@ -95,7 +102,9 @@ def serving(
 
     async def serve() -> None:
         hub = kind(store)
-        server = Server(hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, intake=intake)
+        server = Server(
+            hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, intake=intake, patience=patience
+        )
         started = asyncio.Event()
         task = asyncio.create_task(server.serve(started))
         await started.wait()
@@ -140,11 +149,19 @@ class Command:
 
 @contextmanager
 def command(
-    folder: Path, *arguments: str, parent: bool = False, stderr: int = subprocess.PIPE, **more: str
+    folder: Path,
+    *arguments: str,
+    parent: bool = False,
+    stderr: int = subprocess.PIPE,
+    wrapper: Sequence[str] = (),
+    **more: str,
 ) -> Iterator[Command]:
-    """Run ``python -m tachograph hub`` with its store in ``folder``, on a free port unless the arguments name one."""
+    """Run ``python -m tachograph hub`` with its store in ``folder``, on a free port unless the arguments name one.
+
+    The ``wrapper`` is a command that runs the one behind it.
+    """
     reading, writing = os.pipe()
-    line = [sys.executable, "-m", "tachograph", "hub", "--announce", str(writing), *arguments]
+    line = [*wrapper, sys.executable, "-m", "tachograph", "hub", "--announce", str(writing), *arguments]
     line += [] if "--port" in arguments else ["--port", "0"]
     line += ["--parent", str(os.getpid())] if parent else []
     process = subprocess.Popen(

@@ -8,6 +8,7 @@ import pytest
 
 from hub_requests import START, Clock, histogram, logs, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
+from tachograph.hub.room import Limits
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 
@@ -157,7 +158,7 @@ def test_a_long_interval_is_no_end(hub: Hub, clock: Clock) -> None:
 
 def test_the_number_of_series_is_limited(tmp_path: Path) -> None:
     """Points of series beyond the limit are rejected and counted; those that are there go on."""
-    hub = Hub(tmp_path, run="run", most_series=10)
+    hub = Hub(tmp_path, run="run", limits=Limits(series=10))
     sent = [number("n", index, attributes={"i": str(index)}) for index in range(15)]
     assert hub.receive_metrics(metrics(rank(0), *sent)).items == 5
     assert hub.receive_metrics(metrics(rank(0), *sent[:10])).items == 0

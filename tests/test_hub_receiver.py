@@ -32,6 +32,7 @@ from receivers import batch, over_http, recorded
 from tachograph.hub.body import Intake
 from tachograph.hub.decoding import decode
 from tachograph.hub.hub import Hub
+from tachograph.hub.room import Limits
 from tachograph.otlp.exporter import OtlpExporter
 from tachograph.otlp.json import JsonText
 
@@ -193,7 +194,7 @@ def test_only_post_brings_data(hub: Serving, method: str) -> None:
 
 def test_what_is_rejected_is_told(tmp_path: Path) -> None:
     """Where the hub keeps only a part, the client learns how many points it did not take: partial success."""
-    with serving(tmp_path, kind=lambda store: Hub(store, most_series=2)) as small:
+    with serving(tmp_path, kind=lambda store: Hub(store, limits=Limits(series=2))) as small:
         answer = post(small, "metrics", request(1.0, 2.0, 3.0, 4.0, 5.0).SerializeToString())
         success = ExportMetricsServiceResponse.FromString(answer.body).partial_success
         assert (answer.status, success.rejected_data_points) == (200, 3)

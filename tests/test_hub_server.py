@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -60,6 +62,19 @@ def test_the_page_is_compressed_where_asked(hub: Serving) -> None:
     assert answer.headers["vary"] == "Accept, Accept-Encoding"
     assert b"step_loss" in gzip.decompress(answer.body)
     assert "content-encoding" not in ask(hub.url, "/metrics", Accept_Encoding="gzip;q=0").headers
+
+
+def test_answers_on_a_kept_connection_are_not_late(hub: Serving) -> None:
+    """An answer goes out at once, not when the client's delayed acknowledgement of its first part comes: 40 ms."""
+    connection = http.client.HTTPConnection(hub.url.partition("://")[2], timeout=30)
+    taken = []
+    for _ in range(40):
+        began = time.perf_counter()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        taken.append(time.perf_counter() - began)
+    connection.close()
+    assert statistics.median(taken) < 0.02
 
 
 def test_head_and_other_paths(hub: Serving) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
+from tachograph.hub.room import Limits
 from tachograph.hub.store import path_of
 
 
@@ -121,7 +122,7 @@ def test_nothing_is_measured_before_something_came(tmp_path: Path, clock: Clock)
 
 def test_who_got_no_series_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
     """Processes and files of runs whose series found no room, or whose metrics had no points, go after a while."""
-    hub = Hub(tmp_path, run="run", clock=clock, most_series=1)
+    hub = Hub(tmp_path, run="run", clock=clock, limits=Limits(series=1))
     empty = number("empty", 1)
     del empty.gauge.data_points[:]
     for index in range(20):

@@ -80,6 +80,7 @@ Reason = Literal[
     "malformed",
     "no_value",
     "illegal_name",
+    "too_large",
 ]
 REASONS: Mapping[Reason, str] = {
     "no_number": "What was recorded is no number: its `__float__` or `item` is missing, or raised.",
@@ -108,10 +109,11 @@ REASONS: Mapping[Reason, str] = {
     "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
     "replay_negative": "Negative values, which an SDK's histogram does not take.",
     "replay_aggregated": "Values that came added up, as a `Stat`'s do; your own SDK's histogram lacks them.",
-    "cardinality": "The hub has no room for one more series of this metric.",
+    "cardinality": "The hub has no room for one more series of this metric, or for one more process.",
     "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
     "no_value": "A data point came to the hub without a value.",
-    "illegal_name": "A name or an attribute's key came to the hub empty, or with a NUL: Prometheus refuses such pages.",
+    "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",
+    "too_large": "A histogram of more than 1,000 bounds came to the hub, or a resource of more than 64 KiB.",
 }
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
@@ -185,6 +187,7 @@ HUB = {
     metric.name: metric
     for metric in (
         _ours("tachograph.hub.points", "", "counter", "Data points that the hub received."),
+        _ours("tachograph.hub.points.ahead", "", "counter", "Data points over a minute ahead of the hub's clock."),
         _ours("tachograph.hub.events", "", "counter", "Events that the hub stored."),
         _ours("tachograph.hub.events.repeated", "", "counter", "Events that came again, and were not stored again."),
         _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, and not looked into."),
@@ -193,6 +196,16 @@ HUB = {
         _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
         _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
         _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),
+        _ours("tachograph.hub.files.renewed", "", "counter", "Files of runs that were deleted or damaged.", "why"),
+        _ours("tachograph.hub.page.omitted", "", "counter", "Lines and series left out of pages: of 256 MiB at most."),
+        _ours("tachograph.hub.processes.dismissed", "", "counter", "Ended processes that left the page for new ones."),
+        _ours(
+            "tachograph.hub.connections.closed",
+            "",
+            "counter",
+            "Connections that the hub closed: silent, slow, deaf to the answer, or too many.",
+            "reason",
+        ),
     )
 }
 

@@ -41,6 +41,8 @@ class Announcement:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
             points, events, dropped = summary["points"], summary["events"], summary["dropped"]
             _say(f"{points} points and {events} events kept, {dropped} dropped{lost}")
+            for each in summary["renewed"]:
+                _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
 
     def failed(self, why: str) -> None:
         """Tell why there is no hub."""

@@ -13,8 +13,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.hub.by_rank import ByRank
 from tachograph.hub.lanes import Lane, canonical, plain_attributes, read_back
-from tachograph.hub.processes import INTERVALS, Incarnation, LaneKey, Lost, Process, instance_of
+from tachograph.hub.open_stores import OpenStores
+from tachograph.hub.overlapping import free_instance
+from tachograph.hub.processes import INTERVALS, SECOND, Incarnation, LaneKey, Lost, Process, instance_of
 from tachograph.hub.recent import left_behind
+from tachograph.hub.room import MOST_NAME, MOST_RESOURCE, Limits, Room
 from tachograph.hub.run import Run, opened
 from tachograph.hub.series import Instrument, Labels, Series, Shape
 from tachograph.hub.store import Store, StoreError, warn_of_network
@@ -28,6 +31,7 @@ _DROPPED = DROPPED[:2]
 _RESOURCES = 4096  # spellings of resources that are kept
 _MOST_LOST = 1000
 _MOST_NAMES = 1000
+_MOST_DESCRIPTION = 4096  # characters that are kept
 _SLICE = 500  # series that are looked at while the lock is held
 _ILLEGIBLE = (ValueError, TypeError, LookupError)
 
@@ -41,23 +45,36 @@ class Census:
         folder: the store.
         run: the run that is opened at once, and has what belongs to no other.
         resource_labels: resource attributes that are labels on each series.
-        most_series: that are kept.
+        limits: of what is kept.
         time_to_live: nanoseconds that a series is kept after its last point.
+        open_stores: bounds how many files are open at once.
 
     Attributes:
         instruments: by scope, name, unit and kind, in the order in which they came.
         series: all of them.
+        dismissed: how many processes had to leave the page for new ones.
     """
 
     def __init__(
-        self, folder: Path, run: str, resource_labels: Sequence[str], most_series: int, time_to_live: int
+        self,
+        folder: Path,
+        run: str,
+        *,
+        resource_labels: Sequence[str],
+        limits: Limits,
+        time_to_live: int,
+        open_stores: OpenStores | None = None,
     ) -> None:
         warn_of_network(folder)
         self._folder = folder
         self._resource_labels = resource_labels
-        self._most_series = most_series
+        self._limits = limits
+        self._room = Room(limits)
+        self._full = 0
+        self.dismissed = 0
         self._time_to_live = time_to_live
-        self.default = Run(run, Store(folder, run))
+        self._open_stores = open_stores or OpenStores()
+        self.default = Run(run, Store(folder, run, self._open_stores))
         self._runs = {run: self.default}
         self.names = {run: None}
         self.instruments: dict[tuple[str, str, str, Kind], Instrument] = {}
@@ -81,18 +98,26 @@ class Census:
         """Return a run, opened where it was not."""
         found = self._runs.get(name)
         if found is None:
-            found = self._runs[name] = opened(self._folder, name)
+            found = self._runs[name] = opened(self._folder, name, self._open_stores)
             if len(self.names) < _MOST_NAMES:
                 self.names[name] = None
         return found
 
-    def sender(self, resource: Resource, now: int) -> tuple[Process, Incarnation]:
-        """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock."""
+    def sender(self, resource: Resource, now: int) -> tuple[Process, Incarnation] | Reason:
+        """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock.
+
+        Instead of it the reason, where there is no room for it.
+        """
         key = resource.SerializeToString()
         found = self._senders.get(key)
         if found is None:
+            if len(key) > MOST_RESOURCE:
+                return "too_large"
             attributes = dict(plain_attributes(resource.attributes))
-            process = self._process(attributes)
+            process = self._process(attributes, now)
+            if process is None:
+                return "cardinality"
+            attributes["service.instance.id"] = process.instance
             found = process, process.incarnation(attributes, now)
             if len(self._senders) >= _RESOURCES:
                 self._senders.clear()
@@ -103,11 +128,17 @@ class Census:
             process.found(incarnation)
         return found
 
-    def _process(self, attributes: dict[str, AttributeValue]) -> Process:
-        run = self.run(str(attributes.get("dl.run.id") or self.default.name))
+    def _process(self, attributes: dict[str, AttributeValue], now: int) -> Process | None:
+        name = str(attributes.get("dl.run.id") or self.default.name)
+        known = self._runs.get(name)
         instance = instance_of(attributes)
-        process = run.processes.get(instance)
+        if known is not None:
+            instance = free_instance(known.processes, instance, attributes)
+        process = None if known is None else known.processes.get(instance)
         if process is None:
+            if len(self._labels) >= self._limits.processes and not self._make_room(now):
+                return None
+            run = self.run(name)
             process = self._admit(run, instance, attributes)
             if run.history is not None:
                 try:
@@ -116,6 +147,27 @@ class Census:
                     _log.warning("a process of run %s begins anew: %s", run.name, error)
         process.heard = True
         return process
+
+    def _make_room(self, now: int) -> bool:
+        """Dismiss processes that have ended or fallen silent, the oldest first; False where all go on.
+
+        A sixteenth of them goes at once, and after a failure nobody looks for a second: there may be a crowd.
+        """
+        if now < self._full:
+            return False
+        over = [
+            process
+            for process in self.processes()
+            if (process.current is None or process.current.is_over(now)) and not process.is_unsaved()
+        ]
+        over.sort(key=lambda process: (process.current is not None and not process.current.ended, process.last_export))
+        gone = over[: max(1, self._limits.processes // 16)]
+        self._remove([series for process in gone for lane in process.lanes.values() for series in lane.series()])
+        for process in gone:
+            self._dismiss(process)
+        self.dismissed += len(gone)
+        self._full = 0 if gone else now + SECOND
+        return bool(gone)
 
     def _admit(self, run: Run, instance: str, attributes: dict[str, AttributeValue]) -> Process:
         labels = tuple(sorted(series_labels(attributes, self._resource_labels).items()))
@@ -136,22 +188,26 @@ class Census:
         kind: Kind = "gauge" if shape == "sum" else shape
 
         def make(attributes: Attributes) -> Series | Reason:
-            if not all(map(_is_legal, (name, *(key for key, _ in attributes)))):
+            if (
+                not all(map(_is_legal, (name, *(key for key, _ in attributes))))
+                or max(len(scope), len(unit)) > MOST_NAME
+            ):
                 return "illegal_name"
-            if len(self.series) >= self._most_series:
-                return "cardinality"
             of = self.instruments.get((scope, name, unit, kind))
             if of is None:
-                of = self.instruments[scope, name, unit, kind] = Instrument(scope, name, unit, kind, description)
+                of = Instrument(scope, name, unit, kind, description[:_MOST_DESCRIPTION])
+            labels = _labels(process.labels, attributes)
+            series = Series(of, shape, labels, owner=process, attributes=canonical(attributes))
+            if not self._room.add(series.text()):
+                return "cardinality"
+            self.instruments[scope, name, unit, kind] = of
             process.lanes[key] = lane  # not before: a lane without series would keep its process for ever
-            return self._new_series(process, of, shape, attributes)
+            return self._new_series(process, of, series)
 
-        lane = Lane(shape, make)
+        lane = Lane(shape, make, self._room)
         return lane
 
-    def _new_series(self, process: Process, of: Instrument, shape: Shape, attributes: Attributes) -> Series:
-        labels = _labels(process.labels, attributes)
-        series = Series(of, shape, labels, owner=process, attributes=canonical(attributes))
+    def _new_series(self, process: Process, of: Instrument, series: Series) -> Series:
         of.series[series] = self.series[series] = None
         if process.forgotten:
             self._recall(series)
@@ -245,6 +301,7 @@ class Census:
             if (of.scope, of.name) == _DROPPED:
                 self._dropped_before += int(series.shown() or 0)
             del self.series[series], of.series[series]
+            self._room.remove(series.text(), series.bounds)
             if series.row:
                 series.owner.forgotten = True
             if not of.series:
@@ -292,7 +349,7 @@ class Census:
 
 def _is_legal(name: str) -> bool:
     """Tell whether a page may hold a name or a key: for an empty one or a NUL, Prometheus 3 refuses all of the page."""
-    return bool(name) and "\0" not in name
+    return 0 < len(name) <= MOST_NAME and "\0" not in name
 
 
 def _labels(of_process: Labels, attributes: Attributes) -> Labels:

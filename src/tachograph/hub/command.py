@@ -13,6 +13,7 @@ from pathlib import Path
 from tachograph.command_line import WRONG_USAGE, parser, seconds
 from tachograph.environment import clean, setting, text
 from tachograph.hub.announcement import Announcement
+from tachograph.hub.descriptors import raise_limit
 from tachograph.identity.resource import store
 from tachograph.standard_streams import never_fail
 
@@ -32,6 +33,7 @@ def command(arguments: Sequence[str]) -> int:
     except OSError as error:
         Announcement(None, quiet=True).failed(f"--announce {options.announce}: {error.strerror}")
         return WRONG_USAGE
+    raise_limit()
     try:
         asyncio.run(_serve(options, announcement))
     except ModuleNotFoundError as error:

@@ -65,7 +65,8 @@ def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change
 def _sample(series: Series, *, at_the_end: bool) -> tuple[int, float | None, float | None] | None:
     before, count, total = series.sampled
     time = min(series.newest(), _LARGEST)
-    if time <= before or (time < before + SAMPLE_EVERY and not at_the_end):
+    is_set_back = time < before - SAMPLE_EVERY  # the sender's clock
+    if not is_set_back and (time <= before or (time < before + SAMPLE_EVERY and not at_the_end)):
         return None
     if series.shape == "histogram":
         now_count, now_total = series.sums()
@@ -109,9 +110,10 @@ class History:
             StoreError: it could not be written.
         """
         with self._store.transaction() as connection:
-            numbers = Numbers(connection)
+            numbers, file = Numbers(connection), self._store.renewed
             yield numbers
-        numbers.committed()
+        if self._store.renewed == file:
+            numbers.committed()
 
     def save_processes(self, found: Sequence[tuple[Process, Sequence[Incarnation]]]) -> None:
         """Save what is known of processes, and of some of their starts.

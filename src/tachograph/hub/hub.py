@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 
 from tachograph.hub.archive import Archive
 from tachograph.hub.census import Census
 from tachograph.hub.events import Events
 from tachograph.hub.lanes import shape_of
+from tachograph.hub.open_stores import OpenStores
 from tachograph.hub.page import NodePage
 from tachograph.hub.processes import SECOND, Incarnation, Lost, life
+from tachograph.hub.room import Limits
 from tachograph.hub.run import Run, Sent, apply
 from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
@@ -30,9 +33,10 @@ from tachograph.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.prometheus.format import Format, negotiate
 from tachograph.registry import Registry
 
-MOST_SERIES = 200_000
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
+_MOST_TOLD = 100  # files
+_HURRY = 0.01  # seconds
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
@@ -60,8 +64,9 @@ class Hub:
         time_to_live: seconds after which a series that nobody sends any more leaves the page; at least five export
             intervals of its process.
         resource_labels: resource attributes that are labels on each series.
-        most_series: series that are kept in memory; points of further ones are rejected, and counted.
+        limits: of what is kept in memory; points of what is beyond are rejected, and counted.
         started: marks of the job's processes, of which none is left of those that are heard.
+        open_stores: bounds how many files are open at once.
 
     Raises:
         StoreError: the store cannot be written, or the run's file is damaged or of a newer version; an ``OSError``.
@@ -75,14 +80,16 @@ class Hub:
         clock: Callable[[], int] = time.time_ns,
         time_to_live: float = TIME_TO_LIVE,
         resource_labels: Sequence[str] = SERIES_KEYS,
-        most_series: int = MOST_SERIES,
+        limits: Limits | None = None,
         started: StartMarks | None = None,
+        open_stores: OpenStores | None = None,
     ) -> None:
         self.registry = Registry(enabled=True)
         self._clock = clock
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
-        self._page = NodePage(self.registry, self._lock)
+        self._limits = limits or Limits()
+        self._page = NodePage(self.registry, self._lock, most_bytes=self._limits.page)
         self._totals: Counter[str] = Counter()
         self._said: set[str] = set()
         self._began = clock()
@@ -90,8 +97,17 @@ class Hub:
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
+        self._renewed: list[dict[str, str]] = []
+        self._well: dict[str, Any] = {"dropped": 0, "lost": []}
         self._started = started
-        self._census = Census(store, run, resource_labels, most_series, int(time_to_live * SECOND))
+        self._census = Census(
+            store,
+            run,
+            resource_labels=resource_labels,
+            limits=self._limits,
+            time_to_live=int(time_to_live * SECOND),
+            open_stores=open_stores,
+        )
         self._archive = Archive(self._census, self._lock, self.registry)
         try:
             self._census.restore(self._began)
@@ -113,34 +129,47 @@ class Hub:
         now = self._clock()
         rejected: Counter[Reason] = Counter()
         named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
-        points = 0
-        with self._lock:
-            for resource in request.resource_metrics:
-                process, incarnation = self._census.sender(resource.resource, now)
+        points = ahead = 0
+        for resource in request.resource_metrics:
+            with self._lock:
+                sender = self._census.sender(resource.resource, now)
+                if isinstance(sender, str):
+                    points += self._turned_away(resource, sender, rejected, named)
+                    continue
+                process, incarnation = sender
                 if not incarnation.noted:
                     self._heard(incarnation)
-                for scope in resource.scope_metrics:
-                    name = scope.scope.name
-                    for metric in scope.metrics:
-                        data = metric.WhichOneof("data")
-                        if data is None:
-                            continue
-                        lane = process.lanes.get((name, metric.name, metric.unit, shape_of(metric, data)))
-                        if lane is None:
-                            lane = self._census.lane(process, name, metric, shape_of(metric, data))
-                        points += len(getattr(metric, data).data_points)
-                        refused = lane.take(metric, data, incarnation.key, now)
-                        if refused:
-                            rejected.update(refused)
-                            named = {**dict.fromkeys(refused, metric.name), **named}
+                for name, metric, data in _metrics(resource):
+                    lane = process.lanes.get((name, metric.name, metric.unit, shape_of(metric, data)))
+                    if lane is None:
+                        lane = self._census.lane(process, name, metric, shape_of(metric, data))
+                    points += len(getattr(metric, data).data_points)
+                    refused = lane.take(metric, data, incarnation.key, now)
+                    ahead, lane.ahead = ahead + lane.ahead, 0
+                    if refused:
+                        rejected.update(refused)
+                        named = {**dict.fromkeys(refused, metric.name), **named}
         if not own:
             self._totals["points"] += points
             self.count("tachograph.hub.points", points)
+        if ahead:
+            self.count("tachograph.hub.points.ahead", ahead)
+        return self._rejected(rejected, {reason: f"first of metric {name!r:.100}" for reason, name in named.items()})
+
+    def _turned_away(
+        self, resource: ResourceMetrics, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
+    ) -> int:
+        """Note that all points of a resource are rejected, and return how many those are."""
+        found = [(metric.name, len(getattr(metric, data).data_points)) for _, metric, data in _metrics(resource)]
+        count = sum(points for _, points in found)
+        if count:
+            rejected[reason] += count
+            named.setdefault(reason, found[0][0])
+        return count
+
+    def _rejected(self, rejected: Counter[Reason], named: dict[Reason, str]) -> Rejected:
         self._reject(rejected)
-        why = [
-            f"{count} {reason}, first of metric {named[reason]!r:.100}: {REASONS[reason]}"
-            for reason, count in rejected.items()
-        ]
+        why = [f"{count} {reason}, {named[reason]}: {REASONS[reason]}" for reason, count in rejected.items()]
         return Rejected(sum(rejected.values()), " ".join(why))
 
     def _reject(self, rejected: Counter[Reason]) -> None:
@@ -149,19 +178,25 @@ class Hub:
             self.registry.count_dropped(reason, "hub", count)
             if reason not in self._said:
                 self._said.add(reason)
-                _log.warning("the hub rejected data points (further ones are counted): %s", reason.replace("_", " "))
+                _log.warning("the hub rejected something (further items are counted): %s", reason.replace("_", " "))
 
     def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
-        """Take log records; return how many were rejected: none. They are in the store, each once, when this returns.
+        """Take log records; return how many were rejected. The others are in the store, each once, when this returns.
 
         Raises:
             StoreError: the store cannot be written: they may be sent again.
         """
         now = self._clock()
+        rejected: Counter[Reason] = Counter()
         by_run: dict[str, tuple[Run, list[Sent]]] = {}
         with self._lock:
             for resource in request.resource_logs:
-                process, incarnation = self._census.sender(resource.resource, now)
+                sender = self._census.sender(resource.resource, now)
+                if isinstance(sender, str):
+                    count = sum(len(scope.log_records) for scope in resource.scope_logs)
+                    rejected.update({sender: count})
+                    continue
+                process, incarnation = sender
                 run: Run = process.run
                 by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, resource))
         for run, sent in by_run.values():
@@ -177,7 +212,7 @@ class Hub:
             newer = sum(record.newer for record in new)
             if newer:
                 self.count("tachograph.hub.events.newer", newer)
-        return Rejected()
+        return self._rejected(rejected, dict.fromkeys(rejected, "log records"))
 
     def _heard(self, incarnation: Incarnation) -> None:
         incarnation.noted = True
@@ -212,7 +247,13 @@ class Hub:
             others = life(processes)
         others += self.registry.collect()
         others += self._census.by_rank.metrics(self._lock)
-        return self._page.render(instruments, processes, others, form)
+        page = self._page.render(instruments, processes, others, form)
+        if page.omitted:
+            self.count("tachograph.hub.page.omitted", page.omitted)
+            if "page" not in self._said:
+                self._said.add("page")
+                _log.warning("the hub's page ends at %d MiB (what is left out is counted)", self._limits.page >> 20)
+        return page.body
 
     def tick(self) -> None:
         """Do what is due: find lost processes, save states and samples, let go of what nobody sends any more.
@@ -227,6 +268,9 @@ class Hub:
             with self._lock:
                 for process in self._census.processes():
                     process.check(now, self._began)
+            for what, path in self._archive.look():
+                self.count("tachograph.hub.files.renewed", 1, why=what)
+                self._renewed.append({"file": path, "why": what})
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
             if len(self._census.series) > self._known + _MANY:  # so that no scraper waits for their names and labels
@@ -238,7 +282,9 @@ class Hub:
                     self._archive.guarded(lambda run=run: self._thin(run))  # type: ignore[misc]
 
     def _thin(self, run: Run) -> None:
-        gone = 0 if run.history is None else run.history.thin()
+        if run.history is None or run.store is None or not run.store.is_open:
+            return
+        gone = run.history.thin()
         if gone:
             self.count("tachograph.hub.samples.thinned", gone)
 
@@ -251,6 +297,10 @@ class Hub:
     def _sweep(self, now: int) -> None:
         self._census.by_rank.mark(self._lock)
         self._census.expire(now, self._lock)
+        with self._lock:
+            dismissed, self._census.dismissed = self._census.dismissed, 0
+        if dismissed:
+            self.count("tachograph.hub.processes.dismissed", dismissed)
         for run in self._census.stored():
             missing = run.events.settle() if run.events else 0
             if missing:
@@ -278,7 +328,19 @@ class Hub:
             "lost": [_described(each) for each in lost],
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
+            "renewed": self._renewed[-_MOST_TOLD:],
         }
+
+    def health(self) -> dict[str, Any]:
+        """Return the same without waiting long: where much comes just now, some of it as it was when last asked for."""
+        if self._lock.acquire(timeout=_HURRY):
+            try:
+                lost = [_described(each) for each in self._census.lost()]
+                self._well = {"dropped": self._totals["dropped"] + self._census.dropped(), "lost": lost}
+            finally:
+                self._lock.release()
+        counts = {name: self._totals[name] for name in ("points", "events", "spans")}
+        return {"run": self._census.default.name, **counts, **self._well}
 
     def events(self, run: str) -> Events:
         """Return the events of a run, to read them.
@@ -303,6 +365,15 @@ class Hub:
                 if run.store is not None:
                     self._archive.guarded(run.store.checkpoint)
             self._census.close()
+
+
+def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
+    """Yield the scope's name, the metric, and which of its data fields is set, of those where one is."""
+    for scope in resource.scope_metrics:
+        for metric in scope.metrics:
+            data = metric.WhichOneof("data")
+            if data is not None:
+                yield scope.scope.name, metric, data
 
 
 def _described(lost: Lost) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from tachograph.hub.buckets import Buckets
+from tachograph.hub.room import MOST_BOUNDS, Room
 from tachograph.hub.series import Series, Shape
 from tachograph.own_metrics import Reason
 from tachograph.points import Attributes, AttributeValue
@@ -27,7 +28,9 @@ from tachograph.spread import Exemplar
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
+AHEAD = 60 * 10**9  # nanoseconds that a sender's clock may be ahead of the hub's
 MOST_BYTES = 16_384  # of one series' attributes
+_EXEMPLARS = 64  # of one point that are kept, the last ones
 
 # Makes the series for attributes, or returns why there is none.
 MakeSeries = Callable[[Attributes], "Series | Reason"]
@@ -48,18 +51,27 @@ class Lane:
     Args:
         shape: how its points add up.
         make: makes a series that is new.
+        room: for more buckets.
+
+    Attributes:
+        ahead: how many points came that were ahead of the hub's clock.
     """
 
-    __slots__ = ("_by_bytes", "_make", "by_attributes", "shape")
+    __slots__ = ("_by_bytes", "_make", "_room", "ahead", "by_attributes", "shape")
 
-    def __init__(self, shape: Shape, make: MakeSeries) -> None:
+    def __init__(self, shape: Shape, make: MakeSeries, room: Room) -> None:
         self.shape = shape
         self._make = make
+        self._room = room
+        self.ahead = 0
         self._by_bytes: dict[tuple[bytes, ...], Series] = {}
         self.by_attributes: dict[str, Series] = {}
 
     def take(self, metric: Metric, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take the points of a metric, and return how many were rejected by reason.
+
+        What is more than a minute ahead of the hub's clock takes the hub's time, so that the points after it still
+        count once the sender's clock is set right.
 
         Args:
             metric: the message.
@@ -71,6 +83,7 @@ class Lane:
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
         read, by_bytes = _READ[data], self._by_bytes
         cumulative = self.shape in ("counter", "histogram")
+        latest = now + AHEAD
         rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
             attributes = point.attributes
@@ -83,18 +96,24 @@ class Lane:
                     continue
                 series = found
             value = read(point, series)
+            if value.__class__ is Buckets and len(value.bounds) > series.bounds:
+                value = value if self._room.grow(series, len(value.bounds)) else "cardinality"
             if value.__class__ is str:
                 if value:
                     reason = cast("Reason", value)
                     rejected[reason] = rejected.get(reason, 0) + 1
                 continue
             series.seen = now
+            time = point.time_unix_nano or now
+            is_ahead = time > latest
+            if is_ahead:
+                self.ahead += 1
             if delta:
-                series.delta(writer, point.start_time_unix_nano, point.time_unix_nano or now, value)
+                series.delta(writer, point.start_time_unix_nano, time, value, now if is_ahead else None)
             elif cumulative:
-                series.cumulative(point.start_time_unix_nano, point.time_unix_nano or now, value)
+                series.cumulative(point.start_time_unix_nano, now if is_ahead else time, value)
             else:
-                series.latest(point.time_unix_nano or now, value)
+                series.latest(now if is_ahead else time, value, now)
         return rejected
 
     def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | Reason:
@@ -118,6 +137,10 @@ class Lane:
         if not isinstance(made, str):
             self.by_attributes[name] = made
         return made
+
+    def series(self) -> list[Series]:
+        """Return its series."""
+        return list(self.by_attributes.values())
 
     def remove(self, gone: set[Series]) -> None:
         """Forget series."""
@@ -174,22 +197,22 @@ def _number(point: NumberDataPoint, series: Series) -> Any:
 def _histogram(point: HistogramDataPoint, series: Series) -> Any:
     if point.flags and point.flags & NO_VALUE:
         return ""
-    counts = tuple(point.bucket_counts)
     total = point.sum
     if total - total:
         return "nonfinite"
+    if len(point.explicit_bounds) > MOST_BOUNDS or len(point.bucket_counts) > MOST_BOUNDS + 1:
+        return "too_large"
+    counts = tuple(point.bucket_counts)
     if point.exemplars:
-        series.exemplars = tuple(map(_exemplar, point.exemplars))
+        series.exemplars = tuple(map(_exemplar, point.exemplars[-_EXEMPLARS:]))
     if len(counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
         return Buckets(point.count, total, (), ()) if not point.explicit_bounds else "malformed"
     bounds = tuple(point.explicit_bounds)
     known = series.value if series.value is not None else series.before
-    if known is not None and known.bounds == bounds:
-        bounds = known.bounds
-    elif not _ascending(bounds):
+    is_known = known is not None and known.bounds == bounds
+    if len(counts) != len(bounds) + 1 or not (is_known or _ascending(bounds)):
         return "malformed"
-    if len(counts) != len(bounds) + 1:
-        return "malformed"
+    bounds = known.bounds if is_known else bounds
     return Buckets(sum(counts), total, counts, bounds)
 
 

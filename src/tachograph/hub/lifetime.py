@@ -110,7 +110,7 @@ class Lifetime:
                 self._fail("node")
                 requests = []
             for request in requests:
-                self._hub.receive_metrics(request, own=True)
+                await asyncio.to_thread(self._hub.receive_metrics, request, own=True)
                 if self._forwarding is not None:
                     self._forwarding("metrics", request.SerializeToString(), request)
             await asyncio.sleep(EVERY)

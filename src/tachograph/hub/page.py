@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from tachograph.hub.buckets import Buckets
 from tachograph.hub.processes import Process
@@ -28,15 +28,24 @@ _LOOK = 16  # series between two looks at the clock
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
 
 
+class Rendered(NamedTuple):
+    """A page, and how many of its lines were left out."""
+
+    body: bytes
+    omitted: int
+
+
 class NodePage:
     """Renders the page of a node.
 
     Args:
         registry: where is counted what cannot be shown.
         lock: held while series change.
+        most_bytes: of a page: what would be beyond is left out.
     """
 
-    def __init__(self, registry: Registry, lock: threading.Lock) -> None:
+    def __init__(self, registry: Registry, lock: threading.Lock, *, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
         self._lock = lock
         self.conflicts = Conflicts(registry, DESTINATION, "/metrics")
 
@@ -46,7 +55,7 @@ class NodePage:
         processes: Iterable[Process],
         others: Sequence[MetricPoints],
         form: Format,
-    ) -> bytes:
+    ) -> Rendered:
         """Return the page. Several threads may render at once.
 
         Series that would be written twice, and metrics whose name another kind of metric has already, are left out
@@ -65,7 +74,7 @@ class NodePage:
         rendering.targets(target, processes)
         for family in found:
             rendering.family(family)
-        return rendering.done()
+        return Rendered(rendering.done(), rendering.omitted)
 
     def _read(self, instruments: Iterable[Instrument]) -> list[MetricPoints]:
         """Return the series and their values in the place of points; the lock is held for slices."""
@@ -104,7 +113,7 @@ class _Rendering(Sheet):
     """One page on its way. It rests often: the thread that receives waits for the interpreter."""
 
     def __init__(self, page: NodePage, form: Format) -> None:
-        super().__init__(form, partial(time.sleep, _REST))
+        super().__init__(form, partial(time.sleep, _REST), page.most_bytes)
         self._page = page
         self._key = form[::2]
 
@@ -129,6 +138,9 @@ class _Rendering(Sheet):
             for index, (series, value) in enumerate(points):
                 if index % _LOOK == _LOOK - 1:
                     self.breathe()
+                if self.is_full:
+                    self.omitted += len(points) - index
+                    break
                 found = series.rows.get(self._key)
                 if found is None:
                     found = row(family.name, metric.scope, series.labels, self.form, is_histogram=is_histogram)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tachograph.hub.lanes import Lane
+from tachograph.hub.lanes import AHEAD, Lane
 from tachograph.hub.series import Labels, Shape
 from tachograph.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.points import AttributeValue, MetricPoints, NumberPoint
@@ -117,6 +117,10 @@ class Incarnation:
         patience = max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
         return now - max(self.last_export, since) > patience
 
+    def is_over(self, now: int) -> bool:
+        """Tell whether it has ended, is lost or has been silent for too long; ``now`` in nanoseconds."""
+        return bool(self.ended) or self.lost or self.silent_for_too_long(now)
+
 
 class Process:
     """All starts of one process: of a rank, say, that torchrun starts again and again.
@@ -168,6 +172,10 @@ class Process:
         """The newest start's export interval in nanoseconds; 0 while it is not known."""
         return 0 if self.current is None else self.current.interval
 
+    def is_unsaved(self) -> bool:
+        """Tell whether the store lacks something of it or its series."""
+        return self.unsaved or any(series.unsaved for lane in self.lanes.values() for series in lane.series())
+
     def incarnation(self, attributes: Attributes, now: int) -> Incarnation:
         """Return the start that a resource belongs to; a new one takes the place of the one before.
 
@@ -182,7 +190,7 @@ class Process:
             return found
         found = self.incarnations[key] = Incarnation(key, now)
         found.resource = attributes
-        if self.current is None or key.restart >= self.current.key.restart or _is_over(self.current, now):
+        if self.current is None or key.restart >= self.current.key.restart or self.current.is_over(now):
             self._follow(found)
         if len(self.incarnations) > _STARTS:
             del self.incarnations[next(iter(self.incarnations))]
@@ -205,7 +213,8 @@ class Process:
             late: it is known already how it ended.
         """
         incarnation.begin(late=late)
-        incarnation.said = said
+        # By a clock that is ahead it would seem later than the next one.
+        incarnation.said = said if said <= incarnation.last_export + AHEAD else incarnation.last_export
         current = self.current
         if current is None or current is incarnation or (not late and _gives_way(current, incarnation)):
             self._follow(incarnation)
@@ -278,11 +287,7 @@ def instance_of(attributes: Attributes) -> str:
 
 def _gives_way(current: Incarnation, later: Incarnation) -> bool:
     """Tell whether a start that says that it began is the next one, and not one before whose word comes late."""
-    return _is_over(current, later.last_export) or later.said > (current.said or current.first_export)
-
-
-def _is_over(start: Incarnation, now: int) -> bool:
-    return bool(start.ended) or start.lost or start.silent_for_too_long(now)
+    return current.is_over(later.last_export) or later.said > (current.said or current.first_export)
 
 
 def _integer(value: object) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -24,11 +26,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tachograph.hub.body import LIMIT, Intake, Refusal
-from tachograph.hub.decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, encode
+from tachograph.hub.decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, decode, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.hub.hub import Hub, Rejected
 from tachograph.otlp.settings import Signal
 
+MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be kept
 _RETRY_AFTER = 5  # seconds, after an error of ours
 
 # google/rpc/code.proto
@@ -60,7 +63,9 @@ _KINDS = (
 
 
 class Receiver:
-    """Hands what arrives to the hub, on the event loop's thread, and what was taken on to another receiver.
+    """Hands what arrives to the hub, and what was taken on to another receiver: in order, on a thread of its own.
+
+    So the event loop waits neither for a store that another process has locked nor for a body of many small parts.
 
     Args:
         hub: keeps it.
@@ -82,6 +87,8 @@ class Receiver:
         self._intake = intake or Intake()
         self._decode = Decoder()
         self._failed = False
+        self._keeper = ThreadPoolExecutor(1, "tachograph keep")
+        self._left = MOST_WAITING
         self.last = time.monotonic()
 
     def routes(self) -> list[Route]:
@@ -105,19 +112,37 @@ class Receiver:
         if media_type not in (PROTOBUF, JSON):
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type may be {PROTOBUF} or {JSON}")
         body = await self._intake.read(request, JSON_LIMIT if media_type == JSON else LIMIT)
+        if len(body) > self._left:
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much waits to be kept", retry_after=1)
+        self._left -= len(body)
         try:
-            message = await self._decode(body, media_type, kind.request)
+            found = body if media_type == PROTOBUF else await self._decode(body, media_type, kind.request)
+            passes_on = self._forwarding is not None and self._forwarding.sender != request.headers.get(SENDER)
+            keeping = asyncio.get_running_loop().run_in_executor(self._keeper, self._take, kind, found, passes_on)
+            rejected = await asyncio.shield(keeping)
         except ValueError as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
-        rejected = self._kept(kind, message)
-        if self._forwarding is not None and self._forwarding.sender != request.headers.get(SENDER):
-            self._forwarding(kind.signal, body if media_type == PROTOBUF else message.SerializeToString(), message)
+        finally:
+            self._left += len(body)
         answer = kind.response()
         if rejected.items:
             success = answer.partial_success  # type: ignore[attr-defined]
             setattr(success, kind.rejected, rejected.items)
             success.error_message = rejected.why
         return Response(encode(answer, media_type), media_type=media_type)
+
+    def _take(self, kind: _Kind, found: bytes | Message, passes_on: bool) -> Rejected:
+        """Decode a request, where it is not, keep it and pass it on."""
+        message = decode(found, PROTOBUF, kind.request) if isinstance(found, bytes) else found
+        rejected = self._kept(kind, message)
+        if passes_on and self._forwarding is not None:
+            body = found if isinstance(found, bytes) else message.SerializeToString()
+            self._forwarding(kind.signal, body, message)
+        return rejected
+
+    def close(self) -> None:
+        """Wait until what has arrived is kept."""
+        self._keeper.shutdown()
 
     def _kept(self, kind: _Kind, message: Message) -> Rejected:
         try:

@@ -13,6 +13,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 from tachograph.hub.events import BEGIN, END, Events, Record, records
 from tachograph.hub.history import History, save_process
 from tachograph.hub.numbers import Numbers
+from tachograph.hub.open_stores import OpenStores
 from tachograph.hub.processes import Incarnation, Process
 from tachograph.hub.store import Store, StoreError
 
@@ -90,6 +91,18 @@ class Run:
             raise
         return stored
 
+    def forget(self) -> None:
+        """Forget what processes and series are called in the file: all is to be saved again, into a new one."""
+        if self.events is not None:
+            self.events.forget()
+        for process in self.processes.values():
+            process.row, process.unsaved, process.forgotten = 0, True, False
+            for incarnation in process.incarnations.values():
+                incarnation.unsaved = True
+            for lane in process.lanes.values():
+                for series in lane.series():
+                    series.row, series.unsaved = 0, True
+
     def close(self) -> None:
         """Close the file."""
         if self.store is not None:
@@ -117,10 +130,10 @@ def apply(life: Life) -> None:
         process.over(incarnation, record.reason)
 
 
-def opened(folder: Path, name: str) -> Run:
+def opened(folder: Path, name: str, open_stores: OpenStores) -> Run:
     """Return a run with its file; where that cannot be used a warning is logged, and the run has none."""
     try:
-        return Run(name, Store(folder, name))
+        return Run(name, Store(folder, name, open_stores))
     except StoreError as error:
         _log.warning("the run %s is kept in memory only: %s", name, error)
         return Run(name, None)

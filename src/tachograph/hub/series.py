@@ -14,6 +14,8 @@ from tachograph.spread import Exemplar
 Labels = tuple[tuple[str, str], ...]
 Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a counter may not
 
+_APART = 2**64  # OTLP's times are less
+_LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to
 
 
@@ -53,15 +55,19 @@ class Series:
         row: its number in the store; 0 where it has none yet.
         rows: what the page keeps of it, by format.
         sampled: the time, and for histograms the count and sum, of its last sample in the history.
+        bounds: of a histogram: for how many of them it has room.
+        late: of a gauge: the time of the last point that was too old, and when that came by the hub's clock.
     """
 
     __slots__ = (
         "attributes",
         "before",
+        "bounds",
         "covered",
         "exemplars",
         "instrument",
         "labels",
+        "late",
         "owner",
         "past",
         "restarted",
@@ -99,6 +105,12 @@ class Series:
         self.row = 0
         self.rows: dict[Any, Any] = {}
         self.sampled: tuple[int, int, float] = (0, 0, 0.0)
+        self.bounds = 0
+        self.late = (0, 0)
+
+    def text(self) -> int:
+        """Return how many characters of text are its own: for :class:`tachograph.hub.room.Room`."""
+        return len(self.attributes) + sum(len(key) + len(value) for key, value in self.labels)
 
     def newest(self) -> int:
         """Return the time of its newest point, in nanoseconds."""
@@ -115,19 +127,35 @@ class Series:
         parts = [part for part in (self.before, self.value) if part is not None]
         return sum(part.count for part in parts), sum(part.total for part in parts)
 
-    def latest(self, time: int, value: Any) -> None:
-        """Take a value that stands for itself: that of a gauge, or of a sum that may fall."""
-        if time >= self.time:
-            self.time = time
-            self.value = value
-            self.unsaved = True
+    def latest(self, time: int, value: Any, now: int = 0) -> None:
+        """Take a value that stands for itself: that of a gauge, or of a sum that may fall.
+
+        One that is older than the newest is late, and changes nothing. Where another one follows that is later by about
+        as much as the hub's clock has gone on meanwhile, the sender's clock was set back: then it counts.
+
+        Args:
+            time: of the value, in nanoseconds.
+            value: it.
+            now: nanoseconds of the hub's clock; 0 where that is not known.
+        """
+        if time < self.time:
+            gone, since = time - self.late[0], now - self.late[1]
+            is_live = self.late[1] > 0 and self.time - time > _LATE and since // 2 < gone < since * 2
+            self.late = time, now
+            if not is_live:
+                return
+        self.time = time
+        self.value = value
+        self.unsaved = True
 
     def cumulative(self, start: int, time: int, value: Any) -> None:
         """Take a counter's or histogram's state since ``start``; times in nanoseconds."""
         if start == self.start and self.value is not None:
             if time <= self.time:
-                return
-            if value < self.value:  # it began anew without saying so
+                if not self.value < value:
+                    return
+                time = self.time  # more than before cannot have come before: the sender's clock was set back
+            elif value < self.value:  # it began anew without saying so
                 self._close()
         elif start < self.start:
             self._late(start, value)
@@ -173,7 +201,7 @@ class Series:
         if len(self.past) > PAST:
             del self.past[min(self.past)]
 
-    def delta(self, writer: Hashable, start: int, time: int, value: Any) -> None:
+    def delta(self, writer: Hashable, start: int, time: int, value: Any, now: int | None = None) -> None:
         """Add what happened between ``start`` and ``time``, unless it was added before.
 
         A sum that may fall is the newest process's alone: a queue ends with the process that has it.
@@ -183,7 +211,10 @@ class Series:
             start: nanoseconds; 0 where it is not known.
             time: nanoseconds.
             value: the difference.
+            now: nanoseconds of the hub's clock, where ``time`` is ahead of it; None else.
         """
+        if now is not None:  # known again if it is sent again, and apart from what comes when it is that time
+            start, time = start - _APART, time - _APART
         if self.covered is None:
             self.covered = Covered()
         is_new = writer not in self.covered.writers
@@ -194,6 +225,8 @@ class Series:
                 self.before = None
             elif writer != next(reversed(self.covered.writers)):
                 return
+        if now is not None:
+            time = now
         if self.before is not None and time < self.until and isinstance(value, Buckets):
             self.before = value.rebucketed(self.before.bounds) + self.before
         else:

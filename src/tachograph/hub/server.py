@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from tachograph.hub import discovery
 from tachograph.hub.body import Intake
+from tachograph.hub.connections import Connections, Patience, Why
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
@@ -36,6 +37,7 @@ NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one
 MOST_SCRAPES = 8  # waiting at once; further ones are asked to come back
 KEEP_ALIVE = 75  # seconds: longer than the usual export interval of 60
 _BACKLOG = 2048
+_AT_ONCE = 16  # connections that asyncio accepts before those before them are counted, and closed where there are many
 _GZIP_LEVEL = 1
 _POLL = 0.02
 
@@ -57,7 +59,8 @@ def listen(host: str, port: int | None) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise OSError(f"--host {host!r:.100} is no address of this machine: {error}") from None
     for candidate in _candidates(port):
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what still waits in TIME_WAIT holds no port
             found.bind((address[0], candidate, *address[2:]))
@@ -90,11 +93,12 @@ class Server:
     """Serves a hub on a socket until :meth:`stop`.
 
     Args:
-        hub: what it serves; its ``receive_*`` are called on the event loop's thread, its page on another one.
+        hub: what it serves; its ``receive_*`` are called on one thread, its page on another one.
         listener: a socket of :func:`listen`.
         token: what ``Authorization: Bearer`` must hold; None for no such rule.
         forwarding: where all that is received goes, too.
         intake: bounds of bodies.
+        patience: with slow clients.
 
     Attributes:
         url: base URL, as a program on this machine reaches it.
@@ -109,6 +113,7 @@ class Server:
         token: str | None = None,
         forwarding: Forwarding | None = None,
         intake: Intake | None = None,
+        patience: Patience | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
@@ -138,11 +143,13 @@ class Server:
             log_level="critical",  # what strangers send is no news
             access_log=False,
             lifespan="off",
-            http="h11",  # which reads on past a refusal, so that the client sees the answer and no broken connection
+            # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
+            http=Connections(self._closed, patience).protocol(),
             ws="none",
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE,
+            backlog=_AT_ONCE,
             timeout_graceful_shutdown=1,
         )
         self._uvicorn = _Uvicorn(config)
@@ -158,10 +165,12 @@ class Server:
         try:
             while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(_POLL)
+            self._listener.listen(_BACKLOG)
             started.set()
             await serving
         finally:
             self._studio.close()
+            await asyncio.to_thread(self._receiver.close)
             self._pages.shutdown(wait=False, cancel_futures=True)
             self._listener.close()
 
@@ -203,10 +212,10 @@ class Server:
 
     async def _targets(self, request: Request) -> Response:
         authority = request.headers.get("host") or self.url.partition("://")[2]
-        return Response(discovery.targets(authority, self._hub.summary()), media_type="application/json")
+        return Response(discovery.targets(authority, self._hub.health()), media_type="application/json")
 
     async def _health(self, _request: Request) -> Response:
-        return Response(discovery.health(self._hub.summary()), media_type="application/json")
+        return Response(discovery.health(self._hub.health()), media_type="application/json")
 
     async def _index(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
@@ -214,6 +223,9 @@ class Server:
             if page is not None:
                 return page
         return Response(discovery.index(__version__), media_type="text/plain")
+
+    def _closed(self, why: Why) -> None:
+        self._hub.count("tachograph.hub.connections.closed", 1, reason=why)
 
     def _studio_failed(self) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal="studio")

@@ -8,11 +8,13 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tachograph.hub.claim import Claim
+from tachograph.hub.open_stores import OpenStores
 from tachograph.hub.schema import NewerSchema, migrate
 from tachograph.identity.run_id import file_safe
 
@@ -25,6 +27,8 @@ _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
 
+_HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
+
 _log = logging.getLogger("tachograph")
 
 
@@ -35,39 +39,128 @@ class StoreError(OSError):
 class Store:
     """A run's file, opened, and made where there was none: readable by its owner only.
 
-    What several threads write goes in one after the other. Nothing that was written is lost when the process is
-    killed, at whatever point (SQLite, "Write-Ahead Logging", "synchronous=NORMAL").
+    Where too many are open it is closed until it is used again. What several threads write goes in one after the other.
+    Nothing that was written is lost when the process is killed, at whatever point (SQLite, "Write-Ahead Logging",
+    "synchronous=NORMAL").
 
     Args:
         folder: the hub's store.
         run: the run's id.
+        open_stores: bounds how many files are open at once; None for no bound.
 
     Attributes:
         shared: another hub used the file already when this one began to.
+        renewed: how often a new file took its place.
 
     Raises:
         StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, open_stores: OpenStores | None = None) -> None:
         self.path = path_of(folder, run)
+        self.shared = False
+        self.renewed = 0
+        self._known: tuple[int, int] | None = None  # which file it is
+        self._written = 0  # when we wrote into it last, as far as its time tells
+        self._damaged = False
+        self._open_stores = open_stores or OpenStores()
+        self._lock = threading.Lock()
+        self._taking_over = threading.Lock()
+        self._claim: Claim | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._checkpoints: sqlite3.Connection | None = None
+        self._closed = False
+        with self._lock:
+            self._wake()
+        self._open_stores.use(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open now."""
+        return self._connection is not None
+
+    def _wake(self) -> sqlite3.Connection:
+        """Return the connection for everything; the file is opened where it is not. Hold the lock.
+
+        Raises:
+            StoreError: the file cannot be used.
+        """
+        if self._connection is not None:
+            return self._connection
+        if self._closed:
+            raise StoreError(errno.EBADF, "the file is closed", str(self.path))
+        if self._known is not None and (self._found() or (None,))[0] != self._known:  # see trouble()
+            raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            if self._claim is None:
+                self._claim = Claim(self.path)
+                self.shared = self._claim.shared
             # SQLite gives its -wal and -shm files the permissions of this one.
-            self._claim = Claim(self.path)
-            self.shared = self._claim.shared
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             why = f"the store cannot be written: {error.strerror}"
             raise StoreError(error.errno, why, str(self.path)) from error
-        self._lock = threading.Lock()
         try:
             with self._named_errors():
                 self._connection, self._checkpoints = self._begin()
         except BaseException:
-            self._claim.release()
+            self._release()
             raise
+        found = self._found()
+        if found is not None:
+            self._known, self._written = found
+        return self._connection
+
+    def trouble(self) -> str:
+        """Return what has happened to the file behind our back: ``deleted``, ``damaged``, or nothing.
+
+        Where somebody else has written into it, it is checked, which reads all of it; others write meanwhile.
+        """
+        with self._taking_over:
+            if self._closed or self._known is None:
+                return ""
+            found = self._found()
+            if found is None or found[0] != self._known:
+                return "deleted"
+            if not self._damaged and found[1] != self._written:
+                self._damaged = not _is_sound(self.path)
+                self._written = found[1]
+            return "damaged" if self._damaged else ""
+
+    def _found(self) -> tuple[tuple[int, int], int] | None:
+        """Return which file is there, and when it was written; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino), found.st_mtime_ns
+
+    def renew(self, forget: Callable[[], None]) -> Path | None:
+        """Go on in a new file; return where the old one is kept, as far as there is one.
+
+        Args:
+            forget: called while nobody writes: to forget what things are called in the old file.
+
+        Raises:
+            StoreError: there can be no new file.
+        """
+        with self._taking_over, self._lock:
+            self._release()
+            aside = None
+            if self._damaged and self.path.exists():
+                aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+                for suffix in ("", "-wal"):
+                    with contextlib.suppress(OSError):
+                        self.path.with_name(self.path.name + suffix).replace(aside.with_name(aside.name + suffix))
+            with contextlib.suppress(OSError):
+                self.path.with_name(self.path.name + "-shm").unlink()
+            self._damaged, self._known = False, None
+            self.renewed += 1
+            forget()
+            self._wake()
+            return aside
 
     def _begin(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         """Return the connection for everything, and the one for checkpoints."""
@@ -99,6 +192,7 @@ class Store:
             why = f"the file has schema version {error}: a newer Tachograph wrote it, use that one or another store"
             raise StoreError(errno.EPROTO, why, str(self.path)) from None
         except sqlite3.DatabaseError as error:
+            self._damaged = self._damaged or (self._known is not None and not isinstance(error, _HARMLESS))
             if isinstance(error, sqlite3.OperationalError):
                 why = f"the file cannot be used: {error}"
             else:
@@ -112,15 +206,23 @@ class Store:
         Raises:
             StoreError: it could not be written.
         """
-        with self._lock, self._named_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
+        with self._lent() as connection:
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                yield self._connection
-                self._connection.execute("COMMIT")
+                yield connection
+                connection.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
+                    connection.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._wake()
+            with self._named_errors():
+                yield connection
+        self._open_stores.use(self)
 
     def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, in one transaction.
@@ -137,8 +239,8 @@ class Store:
         Raises:
             StoreError: the file is damaged.
         """
-        with self._lock, self._named_errors():
-            return self._connection.execute(statement, values).fetchall()
+        with self._lent() as connection:
+            return connection.execute(statement, values).fetchall()
 
     def size(self) -> int:
         """Return the bytes that the file's content takes, without what is free in it."""
@@ -152,29 +254,87 @@ class Store:
         """Take the log over into the file, first while others write, then the little that they wrote meanwhile.
 
         Only where nothing is left in the log does the next writer begin it anew (SQLite, "Write-Ahead Logging",
-        "Avoiding Excessively Large WAL Files").
+        "Avoiding Excessively Large WAL Files"). A file that is not open has no log.
 
         Raises:
             StoreError: it could not be written.
         """
-        with self._named_errors():
-            pages, left = self._take_over()
+        with self._taking_over, self._named_errors():
+            if self._checkpoints is None:
+                return
+            pages, left = _take_over(self._checkpoints)
             # Where more is left somebody reads for long, and holding up others is of no use.
             if pages >= _MANY and left <= _FEW:
                 with self._lock:
-                    self._take_over()
+                    _take_over(self._checkpoints)
+            self._noted()
 
-    def _take_over(self) -> tuple[int, int]:
-        """Take over what is in the log now; return its pages, and how many of them a reader still needs there."""
-        _, pages, taken = self._checkpoints.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        return int(pages), int(pages - taken)
+    def _noted(self) -> None:
+        """Note that we have written into the file, unless it is another one by now."""
+        found = self._found()
+        if found is not None and found[0] == self._known:
+            self._written = found[1]
+
+    def rest(self) -> bool:
+        """Close the file until it is used again, and go on claiming it; False where it is in use just now."""
+        return self._if_idle(self._shut)
+
+    def let_go(self) -> bool:
+        """Close the file until it is used again, and let others have it; False where it is in use just now."""
+        return self._if_idle(self._release)
+
+    def _if_idle(self, work: Callable[[], None]) -> bool:
+        if not self._taking_over.acquire(blocking=False):
+            return False
+        try:
+            if not self._lock.acquire(blocking=False):
+                return False
+            try:
+                work()
+            finally:
+                self._lock.release()
+        finally:
+            self._taking_over.release()
+        return True
 
     def close(self) -> None:
-        """Close the file."""
-        with self._lock, contextlib.suppress(sqlite3.Error):
-            self._checkpoints.close()
-            self._connection.close()
-        self._claim.release()
+        """Close the file for good."""
+        with self._taking_over, self._lock:
+            self._closed = True
+            self._release()
+        self._open_stores.forget(self)
+
+    def _release(self) -> None:
+        self._shut()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def _shut(self) -> None:
+        """Close the connections: the last one that is closed takes the log over into the file."""
+        for connection in (self._checkpoints, self._connection):
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+        self._connection = self._checkpoints = None
+        self._noted()
+
+
+def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Take over what is in the log now; return its pages, and how many of them a reader still needs there."""
+    _, pages, taken = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return int(pages), int(pages - taken)
+
+
+def _is_sound(path: Path) -> bool:
+    """Tell whether SQLite finds nothing wrong with a file, read anew."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.OperationalError:  # it is locked: nothing is known
+        return True
+    except sqlite3.DatabaseError:
+        return False
 
 
 def path_of(folder: Path, run: str) -> Path:

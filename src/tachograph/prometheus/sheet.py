@@ -17,29 +17,45 @@ class Sheet:
     Args:
         form: the text format.
         rest: called between slices, to let other threads run; None to write without a rest.
+        most_bytes: after so many nothing is kept that is written; None for no limit.
 
     Attributes:
         form: see above.
         lines: those that are not encoded yet.
+        omitted: how many were not kept.
     """
 
-    def __init__(self, form: Format, rest: Callable[[], None] | None) -> None:
+    def __init__(self, form: Format, rest: Callable[[], None] | None, most_bytes: int | None = None) -> None:
         self.form = form
         self.lines: list[str] = []
+        self.omitted = 0
         self._rest = rest
+        self._left = most_bytes
         self._chunks: list[bytes] = []
         self._began = time.perf_counter()
 
     def done(self) -> bytes:
         """Return everything written."""
-        if self.form.openmetrics:
-            self.lines.append("# EOF\n")
         self._encode()
+        if self.form.openmetrics:
+            self._chunks.append(b"# EOF\n")
         return b"".join(self._chunks)
 
     def _encode(self) -> None:
-        self._chunks.append("".join(self.lines).encode())
+        chunk = "".join(self.lines).encode()
+        if self._left is not None and len(chunk) > self._left:
+            kept = chunk.rfind(b"\n", 0, self._left) + 1  # lines that come later are left out, too: a page has one end
+            self.omitted += chunk.count(b"\n", kept)
+            chunk, self._left = chunk[:kept], 0
+        if self._left:
+            self._left -= len(chunk)
+        self._chunks.append(chunk)
         self.lines.clear()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is kept any more that is written."""
+        return self._left == 0
 
     def breathe(self) -> None:
         """Rest, where the slice is over."""
