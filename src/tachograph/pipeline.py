@@ -6,11 +6,12 @@ One thread collects; each destination has a queue and a thread of its own, so th
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tachograph import journal as journals
@@ -120,8 +121,20 @@ class Pipeline:
             announced.announce(self._resource, self.settings.resource_labels)
         self._connect()
         if self._leads:
-            with contextlib.suppress(ValueError):  # not the main thread: SIGTERM stays as it is
+            # A ValueError: not the main thread, where SIGTERM stays as it is.
+            with self._spared("the flush at SIGTERM"), contextlib.suppress(ValueError):
                 self._sigterm = SigtermFlush(self._last_words)
+
+    @contextlib.contextmanager
+    def _spared(self, part: str) -> Iterator[None]:
+        """Go on without a part of it, where no descriptor is left for that: the program is what they are for."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._registry.count_error("start")
+            _log.warning("no file descriptor is left: the program goes on without %s", part)
 
     def _identity(self) -> Mapping[str, AttributeValue]:
         settings = self.settings
@@ -152,7 +165,8 @@ class Pipeline:
             self._spans = SpanQueue(registry)
             tap_spans(self._spans, self._resource, set_global=settings.set_global)
         if serves:
-            self._serve()
+            with self._spared("/metrics"):
+                self._serve()
         if own or self._joined:
             self._ticker.start()
         self._observe()

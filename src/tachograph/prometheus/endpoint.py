@@ -80,9 +80,13 @@ class Endpoint:
         self._address = self._server.server_address
         if port not in (0, self.port):
             _log.warning("port %d is taken: /metrics is at %s", port, self.url)
+        try:
+            self._waking, self._wake = socket.socketpair()
+            self._selector = selectors.DefaultSelector()
+        except OSError:  # no descriptor is left: then no port is held, either
+            self._server.server_close()
+            raise
         self._target = None if store is None else TargetFile(store, self._authority(socket.gethostname()), registry)
-        self._waking, self._wake = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
         self._selector.register(self._waking, selectors.EVENT_READ)
         self._thread: threading.Thread | None = threading.Thread(
