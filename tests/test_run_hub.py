@@ -68,6 +68,23 @@ def test_what_was_recorded_is_said_at_the_end(tmp_path: Path) -> None:
     assert "lost" not in last
 
 
+def test_a_deleted_store_is_said_at_the_end(tmp_path: Path) -> None:
+    """A job that deletes the files of its run, and goes on, is told so at its end; what it did after that is there."""
+    deleting = """
+        import glob, os, time, tachograph
+        tachograph.put_metric("step", 1, "train")
+        time.sleep(1.5)
+        for each in glob.glob(os.environ["TACHOGRAPH_STORE"] + "/runs/*"):
+            os.unlink(each)
+        time.sleep(2)
+        tachograph.put_metric("step", 2, "train")
+    """
+    done = run_program(tmp_path, deleting)
+    assert done.returncode == 0, done.stderr
+    assert ".db was deleted meanwhile" in done.stderr.splitlines()[-1]
+    assert len(list((tmp_path / "store" / "runs").glob("*.db"))) == 1
+
+
 def test_a_hub_that_is_killed_is_started_again_and_the_job_goes_on(tmp_path: Path) -> None:
     """The job neither ends nor waits; the hub is back on the same port, with the job's latest values."""
     command = [*RUN, "--", sys.executable, str(write(tmp_path, STEPS)), "60"]

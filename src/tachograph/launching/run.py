@@ -145,7 +145,8 @@ def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) ->
         f"{said['points']} points and {said.get('events', 0)} events were recorded, {said.get('dropped', 0)} dropped"
     )
     known = ", as far as is known" if missing else ""  # what was dropped counts once it has been reported
-    return "; ".join([numbers + known, *missing, shown])
+    renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
+    return "; ".join([numbers + known, *missing, *renewed, shown])
 
 
 def _lost(process: Mapping[str, Any]) -> str:
