@@ -14,6 +14,7 @@ FLOORS = {
     "accumulators": 0,
     "closed_windows": 0,
     "last_value": 0,
+    "log_lines": 0,
     "losses": 0,
     "naming": 0,
     "own_metrics": 0,

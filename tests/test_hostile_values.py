@@ -141,3 +141,10 @@ def test_a_wrong_at_is_a_type_error_or_a_value_error(at: object, error: type[Exc
         metric.record(1.0, at=0)
     with pytest.raises(error, match=r"at, of Metric\.record for 'loss', must be"):
         metric.record(2.0, at=at)
+
+
+def test_a_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A name with line ends and escape sequences is one line of the log, in which they are written out."""
+    put_metric("loss\nCRITICAL root: forged\x1b[2J\u2028", object(), "hostile log")
+    [line] = [line for line in caplog.messages if "forged" in line]
+    assert r"loss\nCRITICAL root: forged\x1b[2J\u2028: a value was not recorded" in line

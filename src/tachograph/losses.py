@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from tachograph.log_lines import OneLine
 from tachograph.values import Number, Pending, read
 
 _log = logging.getLogger("tachograph")
+_log.addFilter(OneLine())  # here, as everything that says something of the program's names imports this
 
 
 class Losses:
