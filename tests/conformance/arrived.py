@@ -119,7 +119,8 @@ class Page(Arrived):
                 else:
                     part[sample.name.removeprefix(family.name)] = sample.value
         for key, part in parts.items():
-            page.distributions[key] = Distribution(int(part["_count"]), part.get("_sum"), at_most=part["at_most"])
+            count = part.get("_count", part["at_most"].get(math.inf, 0))
+            page.distributions[key] = Distribution(int(count), part.get("_sum"), at_most=part["at_most"])
         return page
 
     def key(self, series: Series) -> Any:

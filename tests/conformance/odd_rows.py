@@ -97,7 +97,15 @@ def a_negative_add() -> None:
     put_metric("sent.success", -2, "o.negative")
 
 
-@row(Histogram("o.below", "offset.latency", 3, -1.0, -4.0, 2.0))
+@row(
+    Histogram("o.below", "offset.latency", 3, -1.0, -4.0, 2.0),
+    otherwise={
+        ("registry",): differently(
+            "its sum is left out: OpenMetrics allows none that may fall, and the bucket `+Inf` is its count",
+            Histogram("o.below", "offset.latency", 3),
+        )
+    },
+)
 def a_negative_value_in_a_histogram() -> None:
     """Negative values are values of a histogram like others."""
     for value in (-4.0, 1.0, 2.0):
