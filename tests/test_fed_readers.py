@@ -131,7 +131,7 @@ def test_every_kind_of_distribution_is_fed() -> None:
     program.join()
     for number in range(1_000):
         stat.add(number % 50)
-    bridged.add({"fetch.count": 10, "fetch.sum": 20, "fetch.min": 1, "fetch.max": 3})
+    bridged.add({"fetch.count": 10, "fetch.sum": 20, "fetch.min": 1, "fetch.max": 3}, time.time_ns())
     group.function("f").success.record(0.1)
     group.instrument("step.duration.ms").record(7, {"rank": 1})
     data = program.reader.get_metrics_data()
