@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tachograph.batch import Batch
 from tachograph.otlp.encoding import MetricsEncoder
 from tachograph.otlp.points import BYTES_PER_REQUEST
 from tachograph.otlp.settings import Temporality
+from tachograph.points import MetricPoints, NumberPoint
 from tachograph.registry import Registry
 from tachograph.spread import Exemplar
 
@@ -159,7 +160,10 @@ def test_any_recorded_value_leaves_the_batch_deliverable(recorded: list[tuple[st
 
 
 def test_a_series_that_cannot_be_encoded_costs_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """Where one attribute defies encoding, its series is left out and counted, and all others leave."""
+    """Where one attribute defies encoding, its series is left out and counted, and all others leave.
+
+    What is recorded has plain attributes by then; those of a source are as the source gives them.
+    """
 
     class Hostile(str):
         __slots__ = ()
@@ -170,8 +174,12 @@ def test_a_series_that_cannot_be_encoded_costs_itself_alone(caplog: pytest.LogCa
     registry = Registry()
     loss = registry.group("g").instrument("loss")
     loss.record(1, {"who": "a"})
-    loss.record(2, {"who": Hostile("b")})
     loss.record(3, {"who": "c"})
+
+    def source() -> Iterator[MetricPoints]:
+        yield MetricPoints("g", "loss", "", "gauge", "loss", [NumberPoint((("who", Hostile("b")),), 2, 1)])
+
+    registry.group("g").sources.append(source)
     found = encode(encoder(registry), registry)
     assert [point.as_int for point in found["g", "loss"].gauge.data_points] == [1, 3]
     assert dropped(registry) == {"encoding": 1}
