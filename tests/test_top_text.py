@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.top.keys import keys
@@ -99,6 +99,7 @@ def test_a_time_is_of_the_clock() -> None:
 
 
 @given(st.lists(FLOATS, max_size=80), st.integers(0, 80))
+@example(values=[0.0, 5e-324], width=2)
 def test_a_sparkline_is_as_high_as_its_values(values: list[float], width: int) -> None:
     """It has a character a value; the smallest one is lowest, the largest one highest, others are crossed."""
     drawn = sparkline(values, width)

@@ -28,8 +28,9 @@ def _block(value: float, low: float, high: float) -> str:
         return NO_NUMBER
     if low == high:
         return BLOCKS[len(BLOCKS) // 2 - 1]
-    # Halves: the difference of two floats may be beyond their range.
-    share = (value / 2 - low / 2) / (high / 2 - low / 2)
+    span = high - low
+    # Halves, where the difference of two floats is beyond their range; those of the smallest floats are 0.
+    share = (value - low) / span if isfinite(span) else (value / 2 - low / 2) / (high / 2 - low / 2)
     return BLOCKS[min(int(share * len(BLOCKS)), len(BLOCKS) - 1)]
 
 
