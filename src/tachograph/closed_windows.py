@@ -1,7 +1,7 @@
 """Windows that have closed and that readers have still to get: no reader's collection takes one from another reader.
 
-Whoever closes a window appends it, without a lock; readers take slices, each from its own position on. What all of them
-have is let go of, and nothing is kept while there is no reader.
+A closing thread appends its window, without a lock; readers take slices, each from its own position on. Windows that
+all of them have are let go of, and nothing is kept while there is no reader.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ Series = tuple[Metric, tuple[object, ...]]
 
 
 class Reading(NamedTuple):
-    """What the registry held at one time; a later one never holds less.
+    """A state of the registry; a later one never holds less.
 
     Attributes:
         begun: when it was begun, by ``time.monotonic``.
@@ -80,7 +80,7 @@ NOTHING_READ = Reading({}, -1.0, 0)
 
 
 class Feed:
-    """What one reader calls for its points: what it had called before, and then what is added. Outlives a join.
+    """The callable that a reader calls for its points: that of before, and then ours on top. It outlives a join.
 
     Attributes:
         theirs: what the reader called before.

@@ -15,9 +15,9 @@ from ways import WAYS, WayName
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
-_HEAD = """# What arrives where
+_HEAD = """# Conformance: every documented behaviour, by every way out
 
-Every documented behaviour, by every way out. Each cell is a test on a real process (`tests/conformance`), and this page
+Each cell is a test on a real process (`tests/conformance`), and this page
 is made from the tests by `python tests/conformance/page.py`.
 
 - **✓**: it arrives exactly: values, counts, attributes, types; sums of floats within 1e-12.

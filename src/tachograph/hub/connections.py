@@ -1,4 +1,4 @@
-"""Who is connected: within bounds of number and of patience, so that nobody keeps others out by sending nothing."""
+"""Connections of the hub, bounded in number and in patience: a client that sends nothing keeps no other one out."""
 
 from __future__ import annotations
 
