@@ -34,6 +34,7 @@ print(running.running, sum(series.value() or 0 for _, series in errors.all_serie
 """
 
 
+@pytest.mark.usefixtures("untraced")  # coverage itself needs a descriptor at the end
 @pytest.mark.parametrize("left", range(6))
 def test_start_raises_nothing(tmp_path: Path, left: int) -> None:
     """Without a page or without the flush at SIGTERM it runs, counts that, and says it; with enough it has both."""

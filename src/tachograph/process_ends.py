@@ -32,8 +32,9 @@ def end_with_the_process() -> None:
     # Last registered, first called.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
-    if "multiprocessing.process" in sys.modules:
-        from multiprocessing import parent_process, util
+    util = sys.modules.get("multiprocessing.util")  # a child of it has loaded that already
+    if util is not None:
+        from multiprocessing import parent_process
 
         if parent_process() is not None:  # such a child may end without atexit
             util.Finalize(None, _in_worker, exitpriority=1)
