@@ -36,10 +36,10 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+def ask(url: str, path: str, body: bytes | None = None, *, timeout: float = 30, **headers: str) -> Answer:
     """Send one request, a POST where it has a body; ``content_type`` is the header ``Content-Type``."""
     method = headers.pop("method", "GET" if body is None else "POST")
-    connection = http.client.HTTPConnection(url.partition("://")[2], timeout=30)
+    connection = http.client.HTTPConnection(url.partition("://")[2], timeout=timeout)
     try:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, sent)

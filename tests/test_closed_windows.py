@@ -602,3 +602,25 @@ def test_a_fork_frees_the_lock_of_the_process() -> None:
             os._exit(0 if free and not closed.history().wanted else 1)
     parents.close()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_request_is_never_older_than_the_one_before() -> None:
+    """A collection right after windows that were moved ahead is later than they are: Prometheus refuses one before."""
+    recorder = Recorder()
+    made = MetricsEncoder("there", recorder.registry, windows=True, pace=lambda: None)
+    stats = [recorder.stat() for _ in range(3)]
+    for stat in stats:
+        stat.add(1.0)
+    recorder.wait(1)
+    newest = []
+    for later in (0, MILLISECOND // 2, 10 * MILLISECOND):
+        batch = Batch(recorder.registry.collect(), None, [], {}, recorder.now + later)
+        times = [
+            point.time_unix_nano
+            for request, _ in made.requests(batch)
+            for scope in request.resource_metrics[0].scope_metrics
+            for metric in scope.metrics
+            for point in getattr(metric, metric.WhichOneof("data")).data_points
+        ]
+        newest.append(max(times))
+    assert newest == [recorder.now + moved * MILLISECOND for moved in (2, 3, 10)]

@@ -178,20 +178,14 @@ print([point for metric in collected if metric.name == "tachograph.dropped" for 
 def test_prometheus_refuses_nothing(tmp_path: Path) -> None:
     """Windows of Stats of one name that close together, in many exports: none costs the request that it is in."""
     (tmp_path / "prometheus.yml").write_text("global: {scrape_interval: 1s}\n")
-    for _ in range(3):  # on a busy machine a program may be held up for whole windows: another one, then
-        with servers.prometheus(
-            tmp_path / "prometheus.yml",
-            arguments=["--web.enable-otlp-receiver"],
-        ) as base:
-            done = run(
-                tmp_path,
-                TWO_OF_A_NAME,
-                "http://unused",
-                OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=f"{base}/api/v1/otlp/v1/metrics",
-            )
-            ((_, windows),) = servers.instant(base, "count_over_time(load_mean[1m])")
-        if done.stdout == "[]\n" and windows > 300:
-            break
+    with servers.prometheus(tmp_path / "prometheus.yml", arguments=["--web.enable-otlp-receiver"]) as base:
+        done = run(
+            tmp_path,
+            TWO_OF_A_NAME,
+            "http://unused",
+            OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=f"{base}/api/v1/otlp/v1/metrics",
+        )
+        ((_, windows),) = servers.instant(base, "count_over_time(load_mean[1m])")
     assert done.stdout == "[]\n", done.stderr
     assert windows > 300
 

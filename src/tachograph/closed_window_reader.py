@@ -36,7 +36,19 @@ class ClosedWindowReader:
         self._cursor = Cursor(lost)
         self._attached = True
         self._times: dict[WindowHistory, int] = {}
+        self._newest = 0
         self._closed.attach(self._cursor)
+
+    def time_of(self, now: int) -> int:
+        """Return the time of a new collection: at least a millisecond after every point of the one before.
+
+        Prometheus gives ``target_info`` the newest time of a request. It refuses a whole request in which that is older
+        than in the one before, or in which a series has another value in the same millisecond.
+        """
+        if now < self._newest + _APART and self._newest < now + _AHEAD:
+            now = self._newest + _APART
+        self._newest = now
+        return now
 
     def read(self, metrics: Sequence[MetricPoints], now: int, pace: Callable[[], None]) -> Iterator[MetricPoints]:
         """Yield the metrics of a collection, those of windows with all the points that are new.
@@ -79,6 +91,7 @@ class ClosedWindowReader:
             if self._follows(history, time, now):
                 time = self._times[history] + _APART
             self._times[history] = time
+            self._newest = max(time, self._newest)
             found.append((time, closed))
         return found
 
@@ -89,7 +102,7 @@ class ClosedWindowReader:
 
     def forget(self) -> None:
         """Forget what was seen, as a forked child does; windows are kept again from the next collection on."""
-        self._times = {}
+        self._times, self._newest = {}, 0
         self._attached = False
 
     def close(self) -> None:

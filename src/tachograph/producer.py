@@ -215,9 +215,11 @@ class SdkExporter:
         """Queue one collection."""
         groups = self._groups
         metrics = batch.metrics if groups is None else [found for found in batch.metrics if found.scope in groups]
+        now = batch.time_unix_nano
         if self._windows is not None:
-            metrics = list(self._windows.read(metrics, batch.time_unix_nano, self._pace or _at_once))
-        data = sdk_metrics(metrics, batch.resource, batch.time_unix_nano, deltas=self._deltas, pace=self._pace)
+            now = self._windows.time_of(now)
+            metrics = list(self._windows.read(metrics, now, self._pace or _at_once))
+        data = sdk_metrics(metrics, batch.resource, now, deltas=self._deltas, pace=self._pace)
         if groups is None:
             data = merge(data, batch.sdk)
         points = point_count(data)

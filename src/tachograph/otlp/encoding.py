@@ -94,8 +94,10 @@ class MetricsEncoder:
         since_rest = 0
         scope, name = ScopeMetrics(), None
         metrics: Iterable[MetricPoints] = batch.metrics
+        now = batch.time_unix_nano
         if self._windows is not None:
-            metrics = self._windows.read(batch.metrics, batch.time_unix_nano, self._pace)
+            now = self._windows.time_of(now)
+            metrics = self._windows.read(batch.metrics, now, self._pace)
         for metric in metrics:
             if metric.scope != name:
                 name = metric.scope
@@ -103,7 +105,7 @@ class MetricsEncoder:
                 scope = ScopeMetrics(scope=described, schema_url=schema_url)
             for start in range(0, len(metric.points), _SLICE):
                 points = metric.points[start : start + _SLICE]
-                yield scope, self._message(metric, points, batch.time_unix_nano)
+                yield scope, self._message(metric, points, now)
                 since_rest += len(points)
                 if since_rest >= _SLICE:
                     since_rest = 0
