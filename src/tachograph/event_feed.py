@@ -41,6 +41,9 @@ class Feed(Protocol):
     def hear_last_words(self, timeout: float) -> None:
         """Let everybody log what they still hold."""
 
+    def halt(self) -> None:
+        """Hand over no more, in whatever thread: the destinations are about to close."""
+
     def close(self, *, exiting: bool) -> None:
         """End."""
 
@@ -57,7 +60,7 @@ class EventFeed:
         self._journal = journal
         self._registry = registry
         self._failed: set[str] = set()
-        self._takes = False
+        self._takes = self._halted = False
 
     def waiting(self) -> bool:
         """Tell whether there are events to deliver, or somebody who may feed some."""
@@ -66,14 +69,14 @@ class EventFeed:
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
     ) -> bool:
-        """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
+        """Hand over what waits at the call; False where the deadline, on the monotonic clock, or the end came first."""
         takers = [route for route in routes if route.events]
         if takers:
             self._takes = True
             self._ask(self._journal.feeders, _FEEDING)
         left = len(self._journal) if takers else 0
         while left > 0:
-            if deadline is not None and time.monotonic() >= deadline:
+            if self._halted or (deadline is not None and time.monotonic() >= deadline):
                 return False
             events = self._drained(min(left, EVENTS_PER_BATCH))
             if not events:
@@ -86,7 +89,7 @@ class EventFeed:
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""
-        self._takes = any(route.events for route in routes)
+        self._takes, self._halted = any(route.events for route in routes), False
         self._journal.keep(self._takes)
 
     def flush(self, _timeout: float) -> bool:
@@ -105,6 +108,10 @@ class EventFeed:
             except Exception:  # noqa: BLE001, PERF203 - each shall be heard
                 self._registry.count_error("journal")
                 _log.exception("something that was not logged yet is lost")
+
+    def halt(self) -> None:
+        """Hand over no more: what waits stays in the journal, where a closed destination would only count it out."""
+        self._halted = True
 
     def close(self, *, exiting: bool) -> None:
         """End: what could not leave waits for a later start, or is counted where the process ends."""

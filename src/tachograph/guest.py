@@ -63,6 +63,9 @@ class GuestFeed:
     def hear_last_words(self, _timeout: float) -> None:
         """Do nothing: the host hears them, once."""
 
+    def halt(self) -> None:
+        """Do nothing: the host goes on, and the guest is detached from it."""
+
     def close(self, *, exiting: bool) -> None:  # noqa: ARG002 - what waits stays with the host
         """Have nothing delivered any more."""
         for route in self._attached:

@@ -394,6 +394,9 @@ class Pipeline:
         if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.delivered > taken:
             self.hand_on(_left(last_moment))  # it takes by now
         self._closed = True
+        self._events.halt()
+        if self._collecting.acquire(timeout=_STUCK_TIMEOUT):  # the batch that a thread has in its hand still arrives
+            self._collecting.release()
         self._routes.close(deadline, exiting=exiting)
         if self._spans is not None:
             untap_spans(self._spans)
