@@ -134,6 +134,7 @@ FLOORS = {
     "influxdb.losses": 3,
     "influxdb.parcel": 3,
     "influxdb.patience": 3,
+    "influxdb.position": 3,
     "influxdb.sdk": 3,
     "influxdb.secret": 3,
     "influxdb.server": 3,
