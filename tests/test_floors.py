@@ -186,6 +186,7 @@ FLOORS = {
     "provider_watch": 4,
     "starting": 4,
     "testing": 4,
+    "unheard": 4,
     # 5: the outside
     "__main__": 5,
     "checking": 5,
