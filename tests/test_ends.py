@@ -517,6 +517,56 @@ def test_exit_handlers_registered_before_the_start_are_heard(tmp_path: Path, whe
     assert len([record for record in records if record.event_name == "tachograph.metric"]) == 1000
 
 
+@pytest.mark.parametrize(
+    ("metrics", "logs", "lost"),
+    [
+        ("jsonl", "jsonl", "502 values and 1 event"),
+        ("jsonl", "none", "502 values"),
+        ("none", "jsonl", "1 event"),
+        ("prometheus", "none", None),  # the page has gone with its last scrape, whatever is recorded
+    ],
+)
+def test_exit_handlers_registered_before_the_import_are_counted(
+    tmp_path: Path, metrics: str, logs: str, lost: str | None
+) -> None:
+    """What they record after the last export is one line on stderr, of what would have left: of a gauge the last value.
+
+    A child that they fork says nothing of it, and a stderr that is closed or full costs the end nothing.
+    """
+    program = """
+    import atexit, os, sys
+    late = []
+    atexit.register(lambda: late[0]())
+    import tachograph
+
+    def record():
+        for step in range(500):
+            tachograph.put_metric("step.success", 1)
+        tachograph.put_metric("loss", 0.25)
+        curve.record(0.25, at=1)
+        if os.fork():
+            os.wait()
+
+    late.append(record)
+    tachograph.start(metrics=sys.argv[1], logs=sys.argv[2], traces="none", jsonl="out.jsonl", prometheus_port=0)
+    tachograph.put_metric("loss", 0.5)
+    curve = tachograph.Metric("curve", throttle=None)
+    curve.record(0.5, at=0)
+    """
+    done = run(tmp_path, program, metrics, logs)
+    assert done.returncode == 0
+    said = [line for line in done.stderr.splitlines() if "after the last export" in line]  # the SDK speaks of the fork
+    assert len(said) == (0 if lost is None else 1), done.stderr
+    assert lost is None or said[0].startswith(f"tachograph: {lost} recorded after the last export are lost, ")
+    for stderr in ("&-", "/dev/full"):
+        command = f'exec "$0" "$@" 2>{stderr}'
+        arguments = [sys.executable, str(write(tmp_path, program)), metrics, logs]
+        ended = subprocess.run(
+            ["sh", "-c", command, *arguments], cwd=tmp_path, env=environment(tmp_path), timeout=60, check=False
+        )
+        assert ended.returncode == 0
+
+
 def test_exit_handlers_are_heard_beside_a_provider_of_the_program(tmp_path: Path) -> None:
     """What is recorded until its end arrives in the program's provider; in our destinations also what comes later."""
     program = """

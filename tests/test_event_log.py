@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from programs import run
+from receivers import dropped
 from tachograph.event import unix_nano
-from tachograph.event_log import EventHandlerHandle, EventLog
+from tachograph.event_log import CHAIN, EventHandlerHandle, EventLog
 from tachograph.journal import Journal
 from tachograph.monitor import Event
 from tachograph.registry import Registry
@@ -215,3 +216,51 @@ def test_a_fork_while_others_log_leaves_no_lock_behind(tmp_path: Path) -> None:
     """
     ran = run(tmp_path, program, timeout=120)
     assert ran.stdout == "done\n", ran.stderr
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_a_handler_that_logs_at_each_event_ends(each: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Handlers get a bounded number of the events that they make themselves; the rest is counted, and exporters get it.
+
+    That is said once, and what is logged later reaches the handlers again.
+    """
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    made = EventLog(journal, registry)
+    got: list[str] = []
+
+    def handler(found: Event) -> None:
+        got.append(found.name)
+        for _ in range(each):
+            made.log_event(event("again"))
+
+    handle = made.register(handler)
+    for name in ("first", "second"):
+        made.log_event(event(name))
+    at_once = 1 + each + CHAIN
+    assert len(got) == 2 * at_once
+    assert [got[0], got[at_once]] == ["first", "second"]
+    logged = 2 * (1 + at_once * each)
+    assert len(journal) == logged
+    assert dropped(registry) == {"feedback": logged - len(got)}
+    assert sum("without end" in record.message for record in caplog.records) == 1
+    made.unregister(handle)
+    made.register(lambda found: got.append(found.name))
+    made.log_event(event("last"))
+    assert got[-1] == "last"
+
+
+def test_a_burst_that_a_handler_logs_arrives() -> None:
+    """Thousands of events that a handler logs at once reach it and the others, where they make no further ones."""
+    made = log()
+    got: list[str] = []
+
+    def handler(found: Event) -> None:
+        got.append(found.name)
+        if found.name == "first":
+            for number in range(CHAIN):
+                made.log_event(event(str(number)))
+
+    made.register(handler)
+    made.log_event(event("first"))
+    assert got == ["first", *map(str, range(CHAIN))]

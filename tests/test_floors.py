@@ -134,6 +134,7 @@ FLOORS = {
     "influxdb.losses": 3,
     "influxdb.parcel": 3,
     "influxdb.patience": 3,
+    "influxdb.position": 3,
     "influxdb.sdk": 3,
     "influxdb.secret": 3,
     "influxdb.server": 3,
@@ -185,6 +186,7 @@ FLOORS = {
     "provider_watch": 4,
     "starting": 4,
     "testing": 4,
+    "unheard": 4,
     # 5: the outside
     "__main__": 5,
     "checking": 5,

@@ -155,7 +155,7 @@ def test_a_bad_point_costs_only_itself(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_lines_that_it_cannot_read_are_found() -> None:
     """A server that refuses a whole body because of one line gets the others without it."""
-    from tachograph.influxdb.delivery import Delivery
+    from tachograph.influxdb.delivery import Delivery, Outcome, prepared
     from tachograph.influxdb.server import BadLines
 
     written: list[bytes] = []
@@ -166,11 +166,12 @@ def test_lines_that_it_cannot_read_are_found() -> None:
         written.extend(body.splitlines())
         return 204
 
-    delivery = Delivery()
-    items = delivery.prepare([event(number, {"n": number}) for number in range(20)], {}, lambda: None)
-    delivery.send(items, write, lambda: 1.0)
-    assert len(written) == 19
-    assert (delivery.settled, [(lost.points, lost.reason) for lost in delivery.lost]) == (20, [(1, "rejected")])
+    outcomes: list[Outcome] = []
+    items = prepared([event(number, {"n": number}) for number in range(20)], {}, lambda: None)
+    Delivery(write, lambda: 1.0, outcomes.append).send(items)
+    assert len(written) == sum(outcome.written for outcome in outcomes) == 19
+    assert sum(outcome.points for outcome in outcomes) == 20
+    assert [(lost.points, lost.reason) for outcome in outcomes for lost in outcome.lost] == [(1, "rejected")]
 
 
 def test_a_database_that_comes_later_gets_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

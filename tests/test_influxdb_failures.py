@@ -173,12 +173,12 @@ def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path, monkeypatch
         with pytest.raises(OSError, match="Stale"):
             made.take()
         made.give_back()
-        assert made.take() == (b"second\n", True)
+        assert made.take() == (b"second\n", True, 0)
         made.accept()
         with pytest.raises(OSError, match="Stale"):
             made.take()
         made.give_back()
-    assert made.take() == (b"first\n", True)
+    assert made.take() == (b"first\n", True, 0)
 
 
 def test_a_disk_that_fills_between_lines_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,14 +212,14 @@ def test_a_disk_that_is_full_leaves_what_is_not_on_it(tmp_path: Path, monkeypatc
     assert [parcel.points for parcel in waiting] == [32, 32, 32, 4]
     writes = [0]
 
-    def write(file: int, data: bytes) -> int:
+    def write(file: int, data: bytes, at: int) -> int:
         writes[0] += 1
-        if writes[0] == 3:
+        if writes[0] == 4:  # the first is the file's first line
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(file, data)
+        return real(file, data, at)
 
-    real = os.write
-    monkeypatch.setattr(spool.os, "write", write)
+    real = os.pwrite
+    monkeypatch.setattr(spool.os, "pwrite", write)
     disk.keep(waiting)
     assert [parcel.points for parcel in waiting] == [32, 4]
     disk.keep(waiting)
@@ -328,7 +328,7 @@ def test_a_file_that_somebody_adopts_at_once_is_another_ones(tmp_path: Path, mon
     monkeypatch.setattr(spool.fcntl, "flock", failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
     made = spool.Spool(tmp_path, 2**20, lambda *_: None, lambda: None)
     made.append(b"x\n")
-    assert made.take() == (b"x\n", True)
+    assert made.take() == (b"x\n", True, 0)
 
 
 def test_without_locks_replay_is_named(

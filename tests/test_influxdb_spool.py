@@ -145,7 +145,7 @@ def test_a_torn_line_is_skipped_and_counted(tmp_path: Path) -> None:
         from tachograph.influxdb.spooling import request_line
         spool = Spool(Path("spool"), 2**20, print, lambda: None)
         leave(spool, events(0, 40))
-        os.write(spool._open.file, request_line(events(40, 43), {{}})[:-200])
+        os.pwrite(spool._open.file, request_line(events(40, 43), {{}})[:-200], spool._open.size)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     done = subprocess.run(

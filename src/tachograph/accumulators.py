@@ -190,6 +190,10 @@ class Sum(_Buffered):
         total, count = self._state
         return total.value() if count else None
 
+    def recorded(self) -> int:
+        """Return how many values were added, those included that wait to be folded."""
+        return self._state[1] + self.outstanding()
+
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
         self._reset_buffer()
@@ -248,6 +252,10 @@ class Distribution(_Buffered):
     def spread(self) -> Spread:
         """Return what has been folded so far."""
         return self._state
+
+    def recorded(self) -> int:
+        """Return how many values were recorded, those included that wait to be folded."""
+        return self._state.count + self._state.nonfinite + self.outstanding()
 
     def note(self, exemplar: Exemplar) -> None:
         """Keep an exemplar: the latest one for each bucket."""

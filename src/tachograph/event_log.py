@@ -23,6 +23,7 @@ from tachograph.registry import Registry
 from tachograph.trace_context import TRACE, current_span
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.00005, 0.002
+CHAIN = 4096  # events that may be logged while a thread hands out those that it has, and that handlers get then
 
 _log = logging.getLogger("tachograph")
 
@@ -82,6 +83,7 @@ class EventLog:
         self._registry = registry
         self._handles: tuple[EventHandlerHandle, ...] = ()
         self.on_handed_over: Callable[[], object] | None = None
+        self._said_feedback = False
         self._local = _Local()
         self.reset_in_child()
         self.log_event = self._logger()
@@ -213,18 +215,33 @@ class EventLog:
     def hand_out(self, *, wait: bool = True) -> None:
         """Give this thread's events to the handlers, unless that is what this thread is in the middle of.
 
+        Where each event that a handler gets makes another one (the handler logs it, or a trace function does at its
+        calls), handlers get :data:`CHAIN` of these, and the others are counted; exporters get them all.
+
         Args:
             wait: for handlers that are in another thread; else another thread is asked to hand the event out.
         """
         outgoing = self._local.outgoing
-        while outgoing.pending and not outgoing.active:  # again, where a signal handler logged right before the end
+        pending, left = outgoing.pending, len(outgoing.pending) + CHAIN
+        while pending and not outgoing.active:  # again, where a signal handler logged right before the end
             outgoing.active = True
             try:
-                while outgoing.pending:
-                    event = outgoing.pending.popleft()
-                    self._hand(event, self._handles, outgoing.thread, wait=wait)
+                while pending and left:
+                    left -= 1
+                    self._hand(pending.popleft(), self._handles, outgoing.thread, wait=wait)
+                if pending:
+                    self._give_up(pending)
+                    return  # a trace function may have logged again
             finally:
                 outgoing.active = False
+
+    def _give_up(self, pending: deque[Event]) -> None:
+        lost = len(pending)
+        pending.clear()
+        self._registry.count_dropped("feedback", "handler", lost)
+        if not self._said_feedback:
+            self._said_feedback = True
+            _log.warning("event handlers log events without end: they do not get the rest (further ones are counted)")
 
     def hand_over(self) -> None:
         """Ask another thread to hand out what this one has logged, unless this one is in the middle of that."""

@@ -141,13 +141,18 @@ class Journal:
         """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
         self._wanted = wanted
         self._open()
-        if not (wanted or self._pinned):
+        if not self.kept:
             self._events.clear()
 
     def pin(self, pinned: bool) -> None:
         """Keep what is logged whatever :meth:`keep` says: somebody has a destination of their own for it."""
         self._pinned = pinned
         self._open()
+
+    @property
+    def kept(self) -> bool:
+        """Tell whether anybody takes what is logged."""
+        return self._wanted or self._pinned
 
     @property
     def pinned(self) -> bool:
@@ -161,7 +166,7 @@ class Journal:
             self._open()
 
     def _open(self) -> None:
-        keeps = (self._wanted or self._pinned) and self._registry.enabled
+        keeps = self.kept and self._registry.enabled
         self.append = self._appender() if keeps else _nothing
 
     def drain(self, limit: int | None = None) -> list[LogEvent]:

@@ -424,6 +424,11 @@ class Pipeline:
         send_missed()
 
     @property
+    def exports_metrics(self) -> bool:
+        """Tell whether metrics leave by anything but a page, which shows them only while somebody asks for it."""
+        return self._joined is not None or any(route.metrics or route.reader is not None for route in self._routes)
+
+    @property
     def running(self) -> bool:
         """Tell whether it still delivers."""
         return not self._closed

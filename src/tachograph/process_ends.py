@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 
-from tachograph import registry
+from tachograph import journal, registry
 from tachograph.identity.resource import is_helper
 from tachograph.own_process import process
 from tachograph.pipeline import EXIT_TIMEOUT
 from tachograph.routes import CLOSING
+from tachograph.unheard import Unheard
 
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 
@@ -61,11 +62,12 @@ def _at_exit() -> None:
 def at_last() -> None:
     """Deliver what exit handlers have recorded since, and end.
 
-    ``import tachograph`` registers it, so that it is called after every handler that is registered later. Threads are
-    there: since CPython 3.12 none could be started any more.
+    ``import tachograph`` registers it, so that it is called after every handler that is registered later; what others
+    record after it is counted. Threads are there: since CPython 3.12 none could be started any more.
     """
     pipeline, deadline = process.pipeline, time.monotonic() + _Exit.timeout
     running = pipeline is not None and pipeline.running
+    takes_events = journal.default.kept
     for guest in process.guests():
         with _said("what start() has added"):
             guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
@@ -78,6 +80,8 @@ def at_last() -> None:
                 route.destination.close(max(deadline - time.monotonic(), CLOSING))
     if pipeline is not None:
         pipeline.await_signal()
+        if running and (pipeline.exports_metrics or takes_events):
+            Unheard(registry.default if pipeline.exports_metrics else None, journal.default if takes_events else None)
 
 
 class _Exit:

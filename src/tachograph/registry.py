@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tachograph.accumulators import Accumulator
 from tachograph.closed_windows import ClosedWindows
 from tachograph.function_calls import FunctionCalls
 from tachograph.instrument import CARDINALITY_LIMIT, Instrument, creation
@@ -224,6 +225,16 @@ class Registry:
             for told in self.told:
                 told(name)
         return found
+
+    def series(self) -> Iterator[Accumulator]:
+        """Yield every series of a metric or of a profiled function, but those of our own metrics."""
+        for name, group in list(self.groups.items()):
+            if name == OWN_GROUP:
+                continue
+            for instrument in dict.fromkeys(list(group.instruments.values())):
+                yield from (series for _, series in instrument.all_series())
+            for function in list(group.functions.values()):
+                yield from (series for _, series in function.distributions())
 
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
         """Count what was given up: exported as ``tachograph.dropped``."""

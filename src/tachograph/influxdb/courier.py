@@ -10,11 +10,11 @@ from functools import partial
 
 from tachograph.influxdb.backlog import Backlog
 from tachograph.influxdb.crew import Crew
-from tachograph.influxdb.delivery import Delivery
+from tachograph.influxdb.delivery import Delivery, Outcome, prepared
 from tachograph.influxdb.disk import Disk
 from tachograph.influxdb.kept import Kept
 from tachograph.influxdb.losses import Losses
-from tachograph.influxdb.parcel import EVENTS, Parcel
+from tachograph.influxdb.parcel import EVENTS, Parcel, after, unpacked
 from tachograph.influxdb.patience import Patience
 from tachograph.influxdb.server import TIMEOUT, Server
 from tachograph.own_metrics import Reason
@@ -69,7 +69,7 @@ class Courier:
 
     def _forget(self) -> None:
         self._changed = threading.Condition()
-        self._under_way: dict[int, list[Parcel]] = {}
+        self._under_way: dict[int, tuple[list[Parcel], int]] = {}  # and how many of their points are settled
         self._reading = self._writing = self._hurry = False  # of the disk, the first two
         self._ended = self._deadline is not None
         self._number = self._accepted = self._settled = self._lost = self._written = 0
@@ -124,8 +124,9 @@ class Courier:
             while self._reading and (time_left := self._deadline - self._clock()) > 0:
                 self._changed.wait(time_left)
             self._ended = True
-            under_way = [parcel for parcels in self._under_way.values() for parcel in parcels]
-            left = deque(under_way + self._backlog.take_all())
+            left = deque(parcel for some, settled in self._under_way.values() for parcel in after(some, settled))
+            left += self._backlog.take_all()
+            self._under_way = {}
             self._changed.notify_all()
         if self._disk is not None:
             self._disk.leave(left)
@@ -170,6 +171,8 @@ class Courier:
             if self._presses(now):
                 self._writing = True
                 return partial(self._move, self._disk)
+        if self._deadline is not None and now >= self._deadline:
+            return None
         busy = self._patience.failures > 0 and (self._under_way or self._reading)  # one attempt at a time, then
         return None if busy or self._patience.waits(now, hurry=self._hurry) else self._to_send(now)
 
@@ -181,7 +184,8 @@ class Courier:
             return partial(self._send_kept, self._disk)
         if self._due(now, hurry=self._hurry or self._deadline is not None):
             self._number += 1
-            self._under_way[self._number] = parcels = self._backlog.take(self._batch_size)
+            parcels = self._backlog.take(self._batch_size)
+            self._under_way[self._number] = parcels, 0
             return partial(self._send, self._number, parcels)
         return None
 
@@ -233,30 +237,38 @@ class Courier:
 
     def _send(self, number: int, parcels: list[Parcel]) -> None:
         """Send what was in memory."""
-        delivery, left = Delivery(), parcels
+        delivery = Delivery(self._write, self._allowance, partial(self._settle, number))
+        failed: Exception | None = None
         try:
-            left = delivery.send_parcels(parcels, self._write, self._allowance, self._pace)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the points are sent again
-            delivery = Delivery()
-            self._fail(error)
+            pace = self._pace
+            items = [item for parcel in parcels for item in prepared(unpacked(parcel), parcel.resource, pace)]
+            delivery.send(items)
+        except Exception as error:  # noqa: BLE001 - whatever it is, what is not settled is sent again
+            failed = error
         with self._changed:
-            if self._under_way.pop(number, None) is None or self._ended:  # it is on the disk by now
+            if number not in self._under_way:  # it is on the disk by now
                 return
-            self._backlog.put_back(left)
-        self._settle(delivery, own=delivery.settled)
+            self._backlog.put_back(after(*self._under_way.pop(number)))
+            if failed is None:
+                self._heard(delivery)
+            else:
+                self._fail(failed)
 
     def _send_kept(self, disk: Disk) -> None:
         """Send what is on the disk."""
         kept = Kept(disk, self._pace)
+
+        def settle(outcome: Outcome) -> None:
+            own = kept.settle(outcome)
+            if own is not None:
+                self._count(outcome, own)
+
+        delivery = Delivery(self._write, self._allowance, settle)
         try:
-            kept.take(self._batch_size)
-            kept.send(self._write, self._allowance)
-            with self._changed:
-                if self._ended:
-                    return
-            kept.settle()
-            self._settle(kept.delivery, own=kept.own)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lines are sent again
+            delivery.send(kept.take(self._batch_size))
+            kept.end()
+            self._heard(delivery)
+        except Exception as error:  # noqa: BLE001 - whatever it is, what is not settled is sent again
             kept.give_back()
             self._fail(error)
         finally:
@@ -270,13 +282,26 @@ class Courier:
             self._hurry = False
             self._patience.failed(self._clock())
 
-    def _settle(self, delivery: Delivery, *, own: int) -> None:
-        for count, reason, why in delivery.lost:
+    def _settle(self, number: int, outcome: Outcome) -> None:
+        """Note what became of a piece of what was in memory, unless it is on the disk by now."""
+        with self._changed:
+            if number not in self._under_way:
+                return
+            parcels, settled = self._under_way[number]
+            self._under_way[number] = parcels, settled + outcome.items
+        self._count(outcome, outcome.points)
+
+    def _count(self, outcome: Outcome, own: int) -> None:
+        for count, reason, why in outcome.lost:
             self._losses.count(count, reason, why)
         with self._changed:
             self._settled += own
-            self._written += delivery.written
-            self._lost += delivery.loses_points
+            self._written += outcome.written
+            self._lost += outcome.loses_points
+            self._changed.notify_all()
+
+    def _heard(self, delivery: Delivery) -> None:
+        with self._changed:
             self._hurry = self._hurry and delivery.again is None and bool(self._backlog)
             if delivery.tried:
                 self._patience.heard(delivery.again, self._clock())
@@ -289,8 +314,12 @@ class Courier:
         finally:
             self._losses.took(self._clock() - began)
 
-    def _allowance(self) -> float:
-        return TIMEOUT if self._deadline is None else max(self._deadline - self._clock(), 0.001)
+    def _allowance(self) -> float | None:
+        """Return the seconds for one attempt; None at the end, as what is given up unanswered may have arrived."""
+        if self._deadline is None:
+            return TIMEOUT
+        left = self._deadline - self._clock()
+        return left if left > 0 and not self._ended else None
 
     def _lose(self, count: int, reason: Reason, why: str, *, own: bool = True) -> None:
         self._losses.count(count, reason, why)

@@ -1,15 +1,13 @@
-"""One delivery: some events as lines, and what the server made of them."""
+"""A delivery: events as lines, in pieces, and what the server made of each."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from tachograph.influxdb.line import Line, line
-from tachograph.influxdb.parcel import Parcel, packed, unpacked
+from tachograph.influxdb.line import line
 from tachograph.influxdb.server import BadLines
 from tachograph.journal import LogEvent
 from tachograph.outbox import Retry
@@ -36,117 +34,124 @@ class Lost(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An event, the attributes of the process that logged it, and its line."""
-
-    event: LogEvent
-    resource: Mapping[str, Any]
-    line: Line
-
-
-class Delivery:
-    """What became of some events.
+    """An event on its way.
 
     Attributes:
-        left: what has to be sent again, as the server may take it later.
-        again: why; None where nothing is left.
-        tried: whether the server was asked.
-        settled: how many points were written, or are lost.
+        text: its line; empty where there is nothing to write.
+        nonfinite: how many fields were left out because they are NaN or infinite.
+        lost: why there is nothing to write, where it should have been written.
+        points: how many it stands for.
+    """
+
+    text: bytes = b""
+    nonfinite: int = 0
+    lost: Lost | None = None
+    points: int = 1
+
+
+class Outcome(NamedTuple):
+    """What became of a piece.
+
+    Attributes:
+        items: how many there were.
+        points: how many they stand for: each was written, or is lost.
         written: how many were written.
         lost: what was lost, whole points and single fields.
     """
 
-    def __init__(self) -> None:
-        self.left: list[Item] = []
-        self.again: Retry | None = None
-        self.settled = self.written = 0
-        self.tried = False
-        self.lost: list[Lost] = []
+    items: int
+    points: int
+    written: int
+    lost: list[Lost]
 
     @property
     def loses_points(self) -> bool:
         """Tell whether anything was lost that could have been written."""
         return any(lost.reason not in ("nonfinite", "empty") for lost in self.lost)
 
-    def lose(self, count: int, reason: Reason, why: str) -> None:
-        """Note that points were lost."""
-        self.settled += count
-        self.lost.append(Lost(count, reason, why))
 
-    def prepare(self, events: Iterable[LogEvent], resource: Mapping[str, Any], pace: Callable[[], None]) -> list[Item]:
-        """Return what is to be written; an event without anything to write is settled."""
-        items: list[Item] = []
-        for number, event in enumerate(events):
-            if number % _PACE_EVERY == 0:
-                pace()
-            try:
-                made = line(event, resource)
-            except Exception as error:  # noqa: BLE001 - whatever one event holds, the others leave
-                self.lose(1, "encoding", f"{event.name!r:.100}: {type(error).__name__}: {error}")
-                continue
-            if made is not None and made.text:
-                items.append(Item(event, resource, made))
-            elif made is not None:
-                self._count_fields(made.nonfinite)
-                self.lose(1, "empty", "a point has no field that can be written")
-            else:
-                self.settled += 1
-        return items
+def prepared(events: Iterable[LogEvent], resource: Mapping[str, Any], pace: Callable[[], None]) -> list[Item]:
+    """Return an item for each event."""
+    items: list[Item] = []
+    for number, event in enumerate(events):
+        if number % _PACE_EVERY == 0:
+            pace()
+        try:
+            made = line(event, resource)
+        except Exception as error:  # noqa: BLE001 - whatever one event holds, the others leave
+            items.append(Item(lost=Lost(1, "encoding", f"{event.name!r:.100}: {type(error).__name__}: {error}")))
+            continue
+        if made is None:
+            items.append(Item())
+        elif made.text:
+            items.append(Item(made.text, made.nonfinite))
+        else:
+            empty = Lost(1, "empty", "a point has no field that can be written")
+            items.append(Item(nonfinite=made.nonfinite, lost=empty))
+    return items
 
-    def send_parcels(
-        self, parcels: list[Parcel], write: Write, timeout: Callable[[], float], pace: Callable[[], None]
-    ) -> list[Parcel]:
-        """Write what waited in memory, and return what has to be sent again; see :meth:`send`."""
-        items = [item for parcel in parcels for item in self.prepare(unpacked(parcel), parcel.resource, pace)]
-        self.send(items, write, timeout)
-        if self.left and not self.settled:
-            return parcels
-        size, again = max(parcel.points for parcel in parcels), list[Parcel]()
-        for _, some in groupby(self.left, key=lambda item: id(item.resource)):
-            events, resources = zip(*((item.event, item.resource) for item in some), strict=True)
-            again += packed(events, resources[0], parcels[0].since, lambda *_: None, size)
-        return again
 
-    def send(self, items: list[Item], write: Write, timeout: Callable[[], float]) -> None:
-        """Write; where the server refuses some lines, the others are written without them.
+class Delivery:
+    """Items on their way to the server, the oldest first.
 
-        Args:
-            items: what to write.
-            write: writes a body.
-            timeout: returns the seconds that the next attempt may take.
-        """
+    What was settled is told after each piece, in order, so that nothing of it is ever sent again: neither where a later
+    piece has to be, nor after the end of the process.
+
+    Args:
+        write: writes a body.
+        allowance: returns the seconds that the next attempt may take; None where none may begin any more.
+        settle: called after each piece.
+
+    Attributes:
+        again: why what is not settled has to be sent again; None where the server has not asked for it.
+        tried: whether the server was asked.
+    """
+
+    def __init__(
+        self, write: Write, allowance: Callable[[], float | None], settle: Callable[[Outcome], object]
+    ) -> None:
+        self._write, self._allowance, self._settle = write, allowance, settle
+        self.again: Retry | None = None
+        self.tried = False
+
+    def send(self, items: list[Item]) -> None:
+        """Write; where the server refuses some lines, the others are written without them."""
         stack = [items] if items else []
         while stack:
-            some = stack.pop()
-            self.tried = True
-            try:
-                _written(some, write, timeout())
-            except BadLines as bad:
-                if bad.dropped is None and len(some) > 1:
-                    half = len(some) // 2
-                    stack += [some[half:], some[:half]]
-                    continue
-                lost = min(bad.dropped or 1, len(some))
-                self.lose(lost, "rejected", str(bad))
-                self._finish(some, len(some) - lost)
-            except Retry as again:
-                self.again = again
-                self.left = [item for part in (some, *reversed(stack)) for item in part]
-                return
-            else:
-                self._finish(some, len(some))
-
-    def _finish(self, items: list[Item], written: int) -> None:
-        self.settled += written
-        self.written += written
-        self._count_fields(sum(item.line.nonfinite for item in items))
-
-    def _count_fields(self, nonfinite: int) -> None:
-        if nonfinite:
-            self.lost.append(Lost(nonfinite, "nonfinite", "a field is not finite: line protocol has no such number"))
+            piece = stack.pop()
+            lines = [number for number, item in enumerate(piece) if item.text]
+            refused = None
+            if lines:
+                allowed = self._allowance()
+                if allowed is None:
+                    return
+                self.tried = True
+                try:
+                    _written(piece, len(lines), self._write, allowed)
+                except BadLines as bad:
+                    if bad.dropped is None and len(lines) > 1:
+                        half = lines[len(lines) // 2]
+                        stack += [piece[half:], piece[:half]]
+                        continue
+                    refused = Lost(min(bad.dropped or 1, len(lines)), "rejected", str(bad))
+                except Retry as again:
+                    self.again = again
+                    return
+            self._settle(_outcome(piece, len(lines), refused))
 
 
-def _written(items: list[Item], write: Write, timeout: float) -> None:
-    body = b"\n".join([item.line.text for item in items])
+def _outcome(piece: list[Item], lines: int, refused: Lost | None) -> Outcome:
+    lost = [item.lost for item in piece if item.lost is not None]
+    if refused is not None:
+        lost.append(refused)
+    if nonfinite := sum(item.nonfinite for item in piece):
+        lost.append(Lost(nonfinite, "nonfinite", "a field is not finite: line protocol has no such number"))
+    points = sum(item.points for item in piece)
+    return Outcome(len(piece), points, lines - (refused.points if refused else 0), lost)
+
+
+def _written(piece: list[Item], lines: int, write: Write, timeout: float) -> None:
+    body = b"\n".join([item.text for item in piece if item.text])
     began = time.perf_counter()
     status = "failed"
     try:
@@ -157,4 +162,4 @@ def _written(items: list[Item], write: Write, timeout: float) -> None:
     finally:
         if _log.isEnabledFor(logging.DEBUG):
             spent = (time.perf_counter() - began) * 1e3
-            _log.debug("%d points, %d bytes, %.1f ms, status %s", len(items), len(body), spent, status)
+            _log.debug("%d points, %d bytes, %.1f ms, status %s", lines, len(body), spent, status)

@@ -58,6 +58,15 @@ class Disk:
         except OSError as error:
             self._say(error, "what waits stays in memory")
 
+    def advance(self, size: int, records: int) -> bool:
+        """Note how much of what was taken has arrived; see :meth:`tachograph.influxdb.spool.Spool.advance`."""
+        try:
+            with self.lock:
+                return self.spool.advance(size, records)
+        except OSError as error:
+            self._say(error, "what has arrived of it would be sent again after the end of this process")
+            return True
+
     def leave(self, parcels: deque[Parcel]) -> None:
         """Put on the disk, at the end, what there is time for, and leave it to the next process; the rest is left."""
         until = self._clock() + _LAST

@@ -2,73 +2,86 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
-from tachograph.influxdb.delivery import Delivery, Write
+from tachograph.influxdb.delivery import Item, Lost, Outcome, prepared
 from tachograph.influxdb.disk import Disk
-from tachograph.influxdb.spooled import Spooled, records, spooled
+from tachograph.influxdb.spooled import records, spooled
 
 
 class Kept:
-    """Some lines of a spool, and what became of them.
+    """Some lines of a spool, and how much of them has arrived.
 
     Args:
         disk: where they are; nobody else takes from it meanwhile.
         pace: called between slices of work.
-
-    Attributes:
-        delivery: what became of them.
-        own: how many of the points that are settled this process recorded itself.
     """
 
     def __init__(self, disk: Disk, pace: Callable[[], None]) -> None:
         self._disk, self._pace = disk, pace
-        self._parts: list[Spooled] = []
-        self.delivery = Delivery()
-        self.own = 0
+        self._lines: deque[tuple[int, int]] = deque()  # bytes and items of each that has not arrived as a whole
+        self._arrived = 0  # items of the first of them
+        self._own = False
 
-    def take(self, points: int) -> None:
-        """Read so many points, or some more, from one file."""
+    def take(self, points: int) -> list[Item]:
+        """Read so many points, or some more, from one file, without those that have arrived already."""
+        items: list[Item] = []
         count = 0
         with self._disk.lock:
             while count < points and (taken := self._disk.spool.take()):
-                line, own = taken
-                found = self._read(line)
-                added = sum(len(part.events) + part.newer for part in found)
-                self._parts += found
-                count += added
-                self.own += added if own else 0
+                found = self._read(taken.line)
+                if not self._lines:
+                    self._arrived, self._own = min(taken.arrived, len(found)), taken.own
+                self._lines.append((len(taken.line), len(found)))
+                items += islice(found, taken.arrived, None)
+                count += sum(item.points for item in found)
                 self._pace()
+        return items
 
-    def _read(self, line: bytes) -> list[Spooled]:
+    def _read(self, line: bytes) -> list[Item]:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("the process that wrote it died")  # noqa: TRY301 - the same end for both
             found = spooled(line)
         except ValueError as error:
-            self.delivery.lose(max(records(line), 1), "damaged", f"a line of the spool cannot be read: {error}")
-            return []
+            points = max(records(line), 1)
+            lost = Lost(points, "damaged", f"a line of the spool cannot be read: {error}")
+            return [Item(lost=lost, points=points)]
+        items = []
         for part in found:
+            items += prepared(part.events, part.resource, self._pace)
             if part.newer:
-                self.delivery.lose(part.newer, "newer", "a later version of tachograph wrote it")
-        return found
+                lost = Lost(part.newer, "newer", "a later version of tachograph wrote it")
+                items.append(Item(lost=lost, points=part.newer))
+        return items
 
-    def send(self, write: Write, timeout: Callable[[], float]) -> None:
-        """Write what was read; see :meth:`Delivery.send`."""
-        prepare, pace = self.delivery.prepare, self._pace
-        items = [item for part in self._parts for item in prepare(part.events, part.resource, pace)]
-        self.delivery.send(items, write, timeout)
+    def settle(self, outcome: Outcome) -> int | None:
+        """Note on the disk that the first of what is left has arrived.
 
-    def settle(self) -> None:
-        """Take from the disk what has arrived; where some of it has to be sent again, all of it has."""
-        if self.delivery.again is not None:
-            self.give_back()
-            self.own, self.delivery.lost = 0, []
-            return
+        Returns:
+            How many of its points this process recorded itself; None after the end, when the files are the next
+            process's.
+        """
+        size, arrived = 0, self._arrived + outcome.items
+        while self._lines and arrived >= self._lines[0][1]:
+            line, items = self._lines.popleft()
+            size, arrived = size + line, arrived - items
+        self._arrived = arrived
+        if not self._disk.advance(size, arrived):
+            return None
+        return outcome.points if self._own else 0
+
+    def end(self) -> None:
+        """Let go of the file: what has not arrived stays on the disk, and is taken again."""
         with self._disk.lock:
-            self._disk.spool.accept()
+            if any(items for _, items in self._lines):
+                self._disk.spool.give_back()
+            else:
+                self._disk.spool.accept()
 
     def give_back(self) -> None:
-        """Leave all of it on the disk: it is taken again."""
+        """Let go of the file after an error: what has not arrived is taken again."""
         with self._disk.lock:
             self._disk.spool.give_back()

@@ -70,6 +70,19 @@ def unpacked(parcel: Parcel) -> list[LogEvent]:
     return [LogEvent(*event) for event in marshal.loads(parcel.data)]  # noqa: S302 - our own, never out of the process
 
 
+def after(parcels: Sequence[Parcel], points: int) -> list[Parcel]:
+    """Return parcels without their first so many points."""
+    left: list[Parcel] = []
+    for parcel in parcels:
+        if points <= 0:
+            left.append(parcel)
+        elif parcel.points > points:
+            events = [_plain(event) for event in unpacked(parcel)[points:]]
+            left.append(parcel._replace(data=marshal.dumps(events), points=len(events)))
+        points -= parcel.points
+    return left
+
+
 def _plain(event: LogEvent) -> tuple[Any, ...]:
     return (*event[:3], _plain_mapping(event.attributes), *event[4:])
 

@@ -1,8 +1,10 @@
 """The spool: what could not be sent, on disk, for this process or for the next one.
 
 ``spool/<destination>/<n>.jsonl`` under the store, one OTLP request a line; files are read in the order of their
-numbers, and deleted when everything in them has been accepted. Whoever uses a file holds a lock on it, which the system
-takes away when the process ends, however that happens: then the next process of the destination takes the file over.
+numbers, and deleted when everything in them has been accepted. The first line of each says how much of it has been, see
+:mod:`tachograph.influxdb.position`. Whoever uses a file holds a lock on it, which the system takes away when the
+process ends, however that happens: then the next process of the destination takes the file over, and goes on from
+there.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+from tachograph.influxdb.position import SIZE, Position, first_line, position
 from tachograph.influxdb.spooled import records
 from tachograph.own_metrics import Reason
 
@@ -33,8 +37,13 @@ class _Segment:
         self.own = own
         self.locked = locked
         self.size = os.fstat(file).st_size
-        self.taken = 0  # bytes that were read
-        self.done = 0  # bytes whose lines were accepted
+        said = position(os.pread(file, SIZE, 0), self.size)
+        self.done = said or Position(0, 0)  # what was accepted
+        self.says_how_far = said is not None
+        if own:
+            self.done, self.says_how_far = Position(SIZE, 0), True
+            self.append(first_line(self.done))
+        self.taken = self.done.offset  # bytes that were read
         self.buffer = b""
 
     def append(self, line: bytes) -> None:
@@ -42,11 +51,21 @@ class _Segment:
         written = 0
         try:
             while written < len(line):
-                written += os.write(self.file, line[written:])
+                written += os.pwrite(self.file, line[written:], self.size + written)
         except OSError:
             os.ftruncate(self.file, self.size)
             raise
         self.size += len(line)
+
+    def accept(self, done: Position) -> None:
+        """Note, in the file as well, how far it has been delivered.
+
+        Raises:
+            OSError: the file does not take it; a process that takes the file over would send that again.
+        """
+        self.done = done
+        if self.says_how_far:
+            os.pwrite(self.file, first_line(done), 0)
 
     def line(self) -> bytes:
         """Return the next line, with its end: without one where it is torn, and nothing at the end of the file."""
@@ -68,18 +87,18 @@ class _Segment:
 
     def again(self) -> None:
         """Read again what was not accepted."""
-        self.taken, self.buffer = self.done, b""
+        self.taken, self.buffer = self.done.offset, b""
 
     def left(self, pace: Callable[[], None]) -> int:
         """Return how many records are not accepted, as far as the file can be read."""
-        found, position, rest = 0, self.done, b""
+        (at, arrived), found, rest = self.done, 0, b""
         with contextlib.suppress(OSError):
-            while piece := os.pread(self.file, _PIECE, position):
-                position += len(piece)
+            while piece := os.pread(self.file, _PIECE, at):
+                at += len(piece)
                 whole, _, rest = (rest + piece).rpartition(b"\n")
                 found += records(whole)
                 pace()
-        return found + records(rest)
+        return max(found + records(rest) - arrived, 0)
 
     def remove(self) -> None:
         """Delete the file, and let go of its lock."""
@@ -91,6 +110,20 @@ class _Segment:
         """Let go of the lock."""
         with contextlib.suppress(OSError):
             os.close(self.file)
+
+
+class Taken(NamedTuple):
+    """A line of the spool.
+
+    Attributes:
+        line: with its end; without one where it is torn.
+        own: whether this process wrote it.
+        arrived: how many of its records have been accepted already.
+    """
+
+    line: bytes
+    own: bool
+    arrived: int
 
 
 class Spool:
@@ -144,14 +177,13 @@ class Spool:
         while True:
             path = self.folder / f"{time.time_ns():020d}.jsonl"
             try:
-                file, locked = _opened(path, os.O_CREAT | os.O_EXCL)
+                return _segment(path, own=True)
             except (FileExistsError, BlockingIOError, _Gone):  # somebody adopts it in this moment
                 continue
             except OSError:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 raise
-            return _Segment(path, file, own=True, locked=locked)
 
     def _drop_oldest(self) -> bool:
         for segment in self._segments:
@@ -175,11 +207,10 @@ class Spool:
             if path in held:
                 continue
             with contextlib.suppress(OSError):  # gone in between, in use, or another user's
-                file, locked = _opened(path)
-                segment = _Segment(path, file, own=False, locked=locked)
-                if not locked:  # nobody can tell whether it is in use
+                segment = _segment(path, own=False)
+                if not segment.locked:  # nobody can tell whether it is in use
                     segment.close()
-                elif segment.size:
+                elif segment.size > segment.done.offset:
                     self._segments.append(segment)
                     found += 1
                 else:
@@ -187,8 +218,8 @@ class Spool:
         self._segments.sort(key=lambda segment: segment.path.name)
         return found
 
-    def take(self) -> tuple[bytes, bool] | None:
-        """Return the oldest line that was not taken yet, and whether it is our own; None where there is none.
+    def take(self) -> Taken | None:
+        """Return the oldest line that was not taken yet; None where there is none.
 
         What was taken waits for :meth:`accept` or :meth:`give_back`. All lines until then come from one file.
 
@@ -199,20 +230,42 @@ class Spool:
             self._reading = next(iter(self._segments), None)
         if self._reading is None:
             return None
+        done = self._reading.done
+        arrived = done.records if self._reading.taken == done.offset else 0
         try:
             line = self._reading.line()
         except OSError:
             self._segments.sort(key=lambda segment: segment is self._reading)
             raise
-        return (line, self._reading.own) if line else None
+        return Taken(line, self._reading.own, arrived) if line else None
+
+    def advance(self, size: int, records: int) -> bool:
+        """Note that part of what was taken has arrived: it is never taken again, by the next process neither.
+
+        Args:
+            size: bytes of whole lines, since the last time.
+            records: how many records of the line after them have arrived.
+
+        Returns:
+            Whether it could be noted: not after :meth:`close`.
+
+        Raises:
+            OSError: it is noted in memory alone; the next process would take that part again.
+        """
+        if self._reading is None:
+            return False
+        self._reading.accept(Position(self._reading.done.offset + size, records))
+        return True
 
     def accept(self) -> None:
         """Forget what was taken: it has arrived. A file that is done is deleted."""
         segment, self._reading = self._reading, None
-        if segment is not None:
-            segment.done = segment.taken
-            if segment.done >= segment.size:
-                self._forget(segment)
+        if segment is None:
+            return
+        if segment.taken >= segment.size:
+            self._forget(segment)
+        elif segment.done != (segment.taken, 0):
+            segment.accept(Position(segment.taken, 0))
 
     def give_back(self) -> None:
         """Take again, the next time, what was taken."""
@@ -231,11 +284,11 @@ class _Gone(OSError):  # noqa: N818 - no error, somebody was quicker
     """Who had the file before has deleted it."""
 
 
-def _opened(path: Path, how: int = 0) -> tuple[int, bool]:
-    """Open a file and lock it; see :func:`_lock`."""
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | how, 0o600)
+def _segment(path: Path, *, own: bool) -> _Segment:
+    """Return a file, locked: a new one of our own, or another process's; see :func:`_lock`."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if own else 0), 0o600)
     try:
-        return file, _lock(file)
+        return _Segment(path, file, own=own, locked=_lock(file))
     except OSError:
         os.close(file)
         raise

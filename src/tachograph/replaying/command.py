@@ -57,7 +57,7 @@ class _Replay:
 
     def __init__(self, destination: Destination, losses: Losses, timeout: float, *, delete: bool) -> None:
         self._destination, self._losses, self._timeout, self._delete = destination, losses, timeout, delete
-        self._sent = self._skipped = self._files = 0
+        self._sent = self._skipped = self._arrived = self._files = 0
         self._reported = 0.0
         self._terminal = sys.stderr.isatty()
         self.good = True
@@ -86,6 +86,7 @@ class _Replay:
             elif self._delete:
                 self._remove(recording)
             self._files += not stopped
+            self._arrived += recording.arrived
             return not stopped
         except OSError as error:
             return self._bad(f"{path}: {error.strerror}")
@@ -110,6 +111,7 @@ class _Replay:
                 return f"not everything has arrived ({lost})"
             if not arrived and time.monotonic() - began >= self._timeout:
                 return f"not everything has arrived within {self._timeout:g} s"
+            recording.accept(some[-1].end)
             self._report()
         return ""
 
@@ -140,8 +142,9 @@ class _Replay:
     def end(self) -> int:
         """Say what was done, and return the exit code."""
         skipped = f", {self._skipped:,} metrics, spans and definitions left out" if self._skipped else ""
+        arrived = f", {self._arrived:,} left out that their server has acknowledged" if self._arrived else ""
         sys.stderr.write(
-            f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{skipped}\n"
+            f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{arrived}{skipped}\n"
         )
         return 0 if self.good else FAILED
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tachograph.influxdb.spooled import spooled
+from tachograph.influxdb.position import SIZE, Position, first_line, position
+from tachograph.influxdb.spooled import records, spooled
 from tachograph.journal import LogEvent
 from tachograph.point import EVENT_NAME, FIELDS
 
@@ -28,15 +29,19 @@ class Part(NamedTuple):
         resource: the attributes of the process that logged it.
         events: what it logged.
         skipped: how much else it holds that is no event: metrics, spans, records of a later version.
+        end: where in the file the first line begins of which not all was handed out.
     """
 
     resource: Mapping[str, Any]
     events: list[LogEvent]
     skipped: int
+    end: int = 0
 
 
 class Recording:
     """One file, held against a process that would send what it holds, as that of a spool.
+
+    What the server of a spool has acknowledged is left out.
 
     Args:
         path: the file.
@@ -44,6 +49,7 @@ class Recording:
 
     Attributes:
         damaged: how many lines could not be read.
+        arrived: how many events were left out because they have arrived.
 
     Raises:
         BlockingIOError: a running process uses it.
@@ -51,9 +57,9 @@ class Recording:
     """
 
     def __init__(self, path: Path, *, alone: bool = False) -> None:
-        self.path = path
+        self.path, self._alone = path, alone
         self._file = _opened(path)
-        self._read = 0
+        self._read = self.arrived = 0
         try:
             fcntl.flock(self._file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -65,14 +71,38 @@ class Recording:
 
     def parts(self) -> Iterator[Part]:
         """Yield what there is; a line that cannot be read is counted in ``damaged``."""
+        done = self._position()
         for line in self._file:
-            self._read += len(line)
+            begin, self._read = self._read, self._read + len(line)
             if not line.strip():
                 continue
+            if self._read <= done.offset:
+                self.arrived += records(line)
+                continue
             try:
-                yield from _parts(line)
+                found = _parts(line)
             except (ValueError, TypeError, KeyError, AttributeError):
                 self.damaged += 1
+                continue
+            if begin == done.offset and done.records and found:
+                self.arrived += done.records
+                found[0] = found[0]._replace(events=found[0].events[done.records :])
+            for number, part in enumerate(found, 1):
+                yield part._replace(end=self._read if number == len(found) else begin)
+
+    def _position(self) -> Position:
+        file = self._file.fileno()
+        return position(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Position(0, 0)
+
+    def accept(self, end: int) -> None:
+        """Note, in a file of a spool that is held alone, that what is before a part's ``end`` has arrived.
+
+        Raises:
+            OSError: the file does not take it.
+        """
+        done = self._position()
+        if self._alone and self._file.writable() and end > done.offset > 0:
+            os.pwrite(self._file.fileno(), first_line(Position(end, 0)), 0)
 
     def remove(self) -> None:
         """Delete the file.
@@ -110,20 +140,17 @@ def files(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _parts(line: bytes) -> Iterator[Part]:
+def _parts(line: bytes) -> list[Part]:
     if b'"resourceLogs"' in line:
-        for part in spooled(line):
-            yield Part(part.resource, part.events, part.newer)
-        return
+        return [Part(part.resource, part.events, part.newer) for part in spooled(line)]
     told = json.loads(line)
     kind = told.get("kind")
     if kind in {"point", "event"}:
         resource = {} if told.get("rank") is None else {"dl.rank": told["rank"]}
-        yield Part(resource, [_exported(told)], 0)
-    elif kind == "definition" or "resourceMetrics" in told or "resourceSpans" in told:
-        yield Part({}, [], 1)
-    else:
-        raise ValueError("neither an OTLP request nor a line of an exported run")
+        return [Part(resource, [_exported(told)], 0)]
+    if kind == "definition" or "resourceMetrics" in told or "resourceSpans" in told:
+        return [Part({}, [], 1)]
+    raise ValueError("neither an OTLP request nor a line of an exported run")
 
 
 def _exported(told: Mapping[str, Any]) -> LogEvent:
