@@ -80,6 +80,9 @@ def attributes_key(
         name = str.__str__(key)  # a subclass may have a hash of its own
         if not name:
             raise ValueError("an attribute's key must not be empty")
+        if value.__class__ in _PLAIN:  # no code of an attribute's own: what is raised here, a signal handler raises
+            found.append((encodable(name), _attribute_value(name, value)))
+            continue
         try:
             found.append((encodable(name), _attribute_value(name, value)))
         except TypeError:
@@ -92,6 +95,7 @@ def attributes_key(
 
 
 _by_key = itemgetter(0)
+_PLAIN = frozenset((str, bool, int, float))
 
 
 def _attribute_value(key: str, value: object) -> AttributeValue:
