@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tachograph.accumulators import Distribution
 from tachograph.closed_windows import Windowed
+from tachograph.interrupts import pass_on
 from tachograph.naming import Kind
 from tachograph.spread import Exemplar, Spread
 from tachograph.values import Number, fits_int64, shown, unwrapped
@@ -88,6 +89,7 @@ def attributes_key(
         except TypeError:
             raise
         except Exception as error:
+            pass_on(error)
             if leave_out is None:
                 raise
             leave_out(name, error)
