@@ -11,6 +11,7 @@ from counting_receiver import Arrived
 from random_programs import Expected, Program
 
 TICK = 1.0  # seconds: the second that may be lost; events leave once in it, at least
+FIRST_BACK_OFF = 0.5  # seconds: see tachograph.outbox
 SLACK = 1.0  # of a machine with few cores, for sending
 LONGEST_END = 15.0  # seconds: ten at most for a receiver that takes what comes, and what the machine takes
 
@@ -125,6 +126,7 @@ def _judge_recorder(
     own = expected._replace(ending="signalled") if ".daemons" in who and expected.ending == "orderly" else expected
     if "stat" in doors and program.mode != "with":  # which ends with windows open
         doors.append("windows")
+    back_off = FIRST_BACK_OFF * (2**program.refusals - 1)  # which doubles with each refusal
     missing = {}
     for door in doors:
         found = _found(arrived, door, who)
@@ -133,7 +135,7 @@ def _judge_recorder(
         if not expected.delivers:
             continue
         lost = _oldest_lost(batches, door, found)
-        interval = max(TICK, program.interval if door in _METRICS else TICK)
+        interval = max(TICK, program.interval if door in _METRICS else TICK) + back_off
         limit = _limit(own, end, interval + _WINDOW * (door == "windows"))
         if lost is not None and expected.ending == "cut" and end is not None and program.interval <= TICK:
             verdict.lost_seconds = max(verdict.lost_seconds, end - lost)
