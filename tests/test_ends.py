@@ -336,6 +336,33 @@ if __name__ == "__main__":
         assert number(exported(tmp_path / f"{method}.jsonl")["torchelastic", "x.success"]) == 2
 
 
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError"])
+def test_helpers_that_multiprocessing_forks_deliver_at_their_end(tmp_path: Path, end: str) -> None:
+    """With ``TACHOGRAPH_HELPERS=1`` the last values of such a child arrive, though it calls no exit handlers."""
+    done = run(
+        tmp_path,
+        f"""
+import multiprocessing, sys
+import tachograph
+def worker():
+    tachograph.put_metric("x.success", 5)
+    {end}
+tachograph.start(metrics="jsonl", store="store")
+tachograph.put_metric("x.success", 1)
+process = multiprocessing.get_context("fork").Process(target=worker)
+process.start(); process.join()
+print(process.exitcode)
+""",
+        TACHOGRAPH_HELPERS="1",
+    )
+    assert done.stdout == {"": "0\n", "sys.exit(3)": "3\n", "raise ValueError": "1\n"}[end]
+    values = [
+        number(exported(path)["torchelastic", "x.success"])
+        for path in (tmp_path / "store" / "exports").rglob("*.jsonl")
+    ]
+    assert sorted(values) == [1, 5]
+
+
 @pytest.fixture
 def silent_server() -> Iterator[int]:
     """Return the port of a server that accepts and never answers."""
