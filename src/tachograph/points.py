@@ -115,7 +115,7 @@ def _attribute_value(key: str, value: object) -> AttributeValue:
     if isinstance(value, list | tuple) and all(isinstance(part, str | bool | int | float) for part in value):
         return tuple(_attribute_value(key, part) for part in value)  # type: ignore[return-value]
     raise TypeError(
-        f"attribute {key!r} must be a string, bool, int, float or a sequence of them, "
+        f"attribute {key!r:.100} must be a string, bool, int, float or a sequence of them, "
         f"not {type(value).__name__}: {shown(value)}"
     )
 
