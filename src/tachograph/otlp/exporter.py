@@ -100,6 +100,11 @@ class OtlpExporter:
         """How much has arrived so far; it grows while the destination takes anything."""
         return sum(outbox.delivered for outbox in self._outboxes.values())
 
+    @property
+    def queues(self) -> tuple[Outbox, ...]:
+        """What waits for each receiver: signals may have several, of which one is dead."""
+        return tuple(self._outboxes.values())
+
     def close(self, timeout: float) -> None:
         """Send what is queued, and end, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
