@@ -243,7 +243,8 @@ class Courier:
             if self._under_way.pop(number, None) is None or self._ended:  # it is on the disk by now
                 return
             self._backlog.put_back(left)
-        self._settle(delivery, own=delivery.settled)
+            self._settle(delivery, own=delivery.settled)  # before the end may find neither these points nor their count
+        self._say_lost(delivery)
 
     def _send_kept(self, disk: Disk) -> None:
         """Send what is on the disk."""
@@ -256,6 +257,7 @@ class Courier:
                     return
             kept.settle()
             self._settle(kept.delivery, own=kept.own)
+            self._say_lost(kept.delivery)
         except Exception as error:  # noqa: BLE001 - whatever it is, the lines are sent again
             kept.give_back()
             self._fail(error)
@@ -271,9 +273,9 @@ class Courier:
             self._patience.failed(self._clock())
 
     def _settle(self, delivery: Delivery, *, own: int) -> None:
-        for count, reason, why in delivery.lost:
-            self._losses.count(count, reason, why)
         with self._changed:
+            for lost in delivery.lost:
+                self._losses.add(lost.points, lost.reason)
             self._settled += own
             self._written += delivery.written
             self._lost += delivery.loses_points
@@ -281,6 +283,10 @@ class Courier:
             if delivery.tried:
                 self._patience.heard(delivery.again, self._clock())
             self._changed.notify_all()
+
+    def _say_lost(self, delivery: Delivery) -> None:
+        for lost in delivery.lost:
+            self._losses.say_lost(lost.reason, lost.why)
 
     def _write(self, body: bytes, timeout: float) -> int:
         began = self._clock()
