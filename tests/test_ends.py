@@ -512,6 +512,33 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
     assert abs(float(said[1]) - took) < 0.5
 
 
+@pytest.mark.parametrize("end", ["", "tachograph.shutdown()"])
+@pytest.mark.parametrize("beside", ["jsonl", "otlp"])
+def test_what_takes_everything_beside_a_dead_collector_prolongs_no_end(tmp_path: Path, beside: str, end: str) -> None:
+    """A file, or a second collector, that takes each further collection does not make the end wait for a dead one."""
+    program = f"""
+    import atexit, sys, time
+    began = []
+    atexit.register(lambda: print(time.monotonic() - began[0]))
+    import tachograph
+    tachograph.start(metrics={beside!r}, logs="otlp", interval=0.1)
+    metric = tachograph.Metric("loss", throttle=None)
+    for step in range(100):
+        metric.record(0.5, at=step)
+        time.sleep(0.005)
+    began.append(time.monotonic())
+    {end}
+    """
+    with socket.socket() as refusing, receiving() as server:
+        refusing.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{refusing.getsockname()[1]}/v1/logs"
+        variables = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": dead, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": server.url}
+        done = run(tmp_path, program, **variables)
+    assert done.returncode == 0, done.stderr
+    assert "lost (shutdown" in done.stderr
+    assert float(done.stdout) < 2.5  # 10 s, where the end waits as long as anything is taken
+
+
 @pytest.mark.parametrize("where", ["jsonl", "otlp"])
 def test_exit_handlers_registered_before_the_start_are_heard(tmp_path: Path, where: str) -> None:
     """The last export comes after the program's own exit handlers, whenever they were registered after the import.

@@ -111,14 +111,27 @@ def test_http_netrc_does_not_replace_the_users_authorization(
 
 
 def test_a_partial_success_is_counted(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
-    """Points that the receiver took the request without are counted, and its message logged once."""
+    """Points that the receiver took the request without are counted, and its message logged once, without secrets."""
+    for number in range(9):
+        registry.group("g").instrument(f"loss_{number}").record(0.5)
     answer = ExportMetricsServiceResponse()
     answer.partial_success.rejected_data_points = 7
-    answer.partial_success.error_message = "too old"
+    answer.partial_success.error_message = f"too old, {SECRET}"
     with receiving((200, {}, answer.SerializeToString())) as server:
-        assert send(over_http(server.url), registry)
+        assert send(over_http(server.url, headers=(("x-key", SECRET),)), registry)
     assert dropped(registry) == {"rejected": 7}
     assert "too old" in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(("said", "counted"), [(2**62, {"rejected": 1}), (-5, {}), (0, {})])
+def test_no_more_is_lost_than_was_sent(registry: Registry, said: int, counted: dict[str, float]) -> None:
+    """A receiver that says it rejected more points than there were, or fewer than none, does not spoil the count."""
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points = said
+    with receiving((200, {}, answer.SerializeToString())) as server:
+        assert send(over_http(server.url), registry)
+    assert dropped(registry) == counted
 
 
 def test_an_answer_that_is_no_protobuf_is_a_success_all_the_same(registry: Registry) -> None:

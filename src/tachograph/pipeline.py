@@ -390,8 +390,8 @@ class Pipeline:
         self._ticker.stop()
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
-        taken = self._routes.delivered
-        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.delivered > taken:
+        taken = self._routes.delivered()
+        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.goes_on(taken):
             self.hand_on(_left(last_moment))  # it takes by now
         self._closed = True
         self._events.halt()

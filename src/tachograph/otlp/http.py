@@ -102,8 +102,7 @@ class HttpSender:
                 reason = Status.FromString(answer).message
             except DecodeError:
                 reason = ""
-        for _, secret in self._settings.headers:
-            reason = reason.replace(secret, "…") if secret else reason
+        reason = self._settings.without_secrets(reason)
         return f"{self._host} answered {response.status_code} {response.reason}: {reason[:_LONGEST_REASON].strip()}"
 
 
