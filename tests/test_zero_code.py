@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -491,3 +492,26 @@ def test_other_instrumentors_load_only_where_asked_for(tmp_path: Path) -> None:
             done = run_program(tmp_path, "print('job')", options=options, PYTHONPATH=str(package))
             printed[choice] = done.stdout
     assert printed == {"own": "job\n", "all": "instrumented\njob\n"}
+
+
+@pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), 15)"])
+def test_all_that_start_adds_shares_the_end(tmp_path: Path, ending: str) -> None:
+    """Several destinations that take what comes, but slowly, add ten seconds to the end together, not each."""
+    program = f"""
+        import os, sys, time, tachograph
+        for url in sys.argv[1:]:
+            tachograph.start(metrics="otlp", traces="none", logs="none", endpoint=url, interval=600)
+        for series in range(1900):
+            for name in range(20):
+                tachograph.put_metric(f"loss.{{name}}", 0.5, attributes={{"series": series}})
+        print(os.times().elapsed, flush=True)
+        {ending}
+    """
+    with receiving() as receiver, receiving() as one, receiving() as two, receiving() as three:
+        for slow in (one, two, three):
+            slow.delay = 0.4
+        urls = [base(slow) for slow in (one, two, three)]
+        done = run_program(tmp_path, program, *urls, options=to(receiver))
+        took = os.times().elapsed - float(done.stdout)
+        assert all(slow.requests for slow in (one, two, three))
+    assert took < 22  # ten, and what a busy machine needs; three times ten before

@@ -26,6 +26,7 @@ from tachograph.identity.start_marks import mark_start
 from tachograph.otlp.settings import SIGNALS
 from tachograph.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.registry import Registry
+from tachograph.routes import LONGEST_EXIT
 from tachograph.settings import Settings
 
 if TYPE_CHECKING:
@@ -171,8 +172,11 @@ class Ambient(Pipeline):
 
     def _last_words(self, dying: bool) -> None:
         self._dying = dying  # before the guests' end: it is theirs, too
+        if dying:
+            self.last_moment = time.monotonic() + LONGEST_EXIT
         for guest in self.guests:
             if dying:
+                guest.last_moment = self.last_moment
                 guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
             else:
                 guest.flush(EXIT_TIMEOUT / 2)

@@ -58,6 +58,8 @@ class Pipeline:
     Attributes:
         metrics_url: where Prometheus finds the metrics; None where no page is served.
         settings: what it runs with.
+        last_moment: when its end is to be over at the latest, on the monotonic clock, however much is still taken; None
+            as long as that is not near. At the end of the process all of its pipelines share one.
 
     Args:
         settings: what it runs with.
@@ -107,7 +109,7 @@ class Pipeline:
         self._hardware: Closer | None = None
         self._collecting = threading.Lock()
         self._ending = threading.Lock()
-        self._last_moment: float | None = None  # of the end, once that is near
+        self.last_moment: float | None = None
         self._users = threading.Lock()
         self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed = idle
@@ -321,9 +323,9 @@ class Pipeline:
         """
         if self._closed or os.getpid() != self._pid:
             return EXIT_TIMEOUT
-        if self._last_moment is None:
-            self._last_moment = time.monotonic() + LONGEST_EXIT
-        longest = min(longest, _left(self._last_moment))
+        if self.last_moment is None:
+            self.last_moment = time.monotonic() + LONGEST_EXIT
+        longest = min(longest, _left(self.last_moment))
         wanted = [metrics]  # once: what is collected again would only be more to deliver
         arrived = self._routes.hand_on(
             lambda seconds: self._export(metrics=bool(wanted and wanted.pop()), wait=seconds), longest

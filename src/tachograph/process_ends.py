@@ -15,7 +15,7 @@ from tachograph import journal, registry
 from tachograph.identity.resource import is_helper
 from tachograph.own_process import process
 from tachograph.pipeline import EXIT_TIMEOUT
-from tachograph.routes import CLOSING
+from tachograph.routes import CLOSING, LONGEST_EXIT
 from tachograph.unheard import Unheard
 
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
@@ -68,8 +68,10 @@ def at_last() -> None:
     pipeline, deadline = process.pipeline, time.monotonic() + _Exit.timeout
     running = pipeline is not None and pipeline.running
     takes_events = journal.default.kept
+    last_moment = (pipeline.last_moment if pipeline is not None else None) or time.monotonic() + LONGEST_EXIT
     for guest in process.guests():
         with _said("what start() has added"):
+            guest.last_moment = last_moment
             guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
     if pipeline is not None:
         with _said("the rest"):
