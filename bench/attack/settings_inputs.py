@@ -115,12 +115,12 @@ def _judge_settings(given: Sequence[Settings]) -> str:
 
 
 def _names(message: str, asked: Settings) -> str:
-    """Return what a message lacks: the name of a setting that was given, and no end."""
+    """Return what a message lacks: the name of a setting, and an end."""
     if len(message) > 5000:
         return f"a message of {len(message)} characters: {message:.300}"
-    if any(name in message for name in (*asked.environ, *asked.keywords)):
+    if any(name in message for name in (*_VARIABLES, *asked.environ, *asked.keywords)):
         return ""
-    return f"a message that names nothing that was given: {message:.300}"
+    return f"a message that names no setting: {message:.300}"
 
 
 def _started(random: Random) -> Settings:
