@@ -7,14 +7,11 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +22,13 @@ import servers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+from health import Sample, watch
 from honest import RUN
 from page_judge import FORMATS, complaints, installed
-from wire import Answer, Wire, request
+from wire import Wire, request
 
 PATIENCE = 60.0  # seconds for an answer
 MEMORY = 1536 * 2**20  # bytes that a hub may take
-_LOOK = 0.02
 _HERE = Path(__file__).parent
 _SCRAPE = 5
 _OPEN = "honest_success_total"
@@ -47,8 +44,7 @@ class AttackedHub:
 
     Attributes:
         address: host and port.
-        waits: seconds that each ``/healthz`` took.
-        late: seconds by which the watcher itself was woken up late, each time: what the machine adds.
+        health: what came of each ``/healthz``.
         memory: the most bytes that the hub's process had.
         largest: bytes of the largest page.
     """
@@ -58,8 +54,7 @@ class AttackedHub:
         self._given = url
         self._scrapes = prometheus
         self._prometheus: dict[int, str] = {}
-        self.waits: list[float] = []
-        self.late: list[float] = []
+        self.health: list[Sample] = []
         self.memory = self.largest = 0
 
     def __enter__(self) -> Self:
@@ -92,9 +87,10 @@ class AttackedHub:
         stack.callback(self._honest.kill)
         context = multiprocessing.get_context("spawn")
         self._said, told = context.Pipe()
-        self._watcher = context.Process(target=_watch, args=(self.address, told), daemon=True)
-        self._watcher.start()
-        stack.callback(self._watcher.kill)
+        watched = (self.address, self._hub.process.pid, told)
+        watcher = context.Process(target=watch, args=watched, daemon=True)
+        watcher.start()
+        stack.callback(watcher.kill)
         if not self._scrapes:
             return
         config = self._folder / "prometheus.yml"
@@ -144,7 +140,7 @@ class AttackedHub:
         said: dict[str, Any] = json.loads(recorded) if self._honest.returncode == 0 else {}
         wrong = [] if said else [f"the honest program ended with {self._honest.returncode}"]
         self._said.send(None)
-        self.waits, self.late = self._said.recv() if self._said.poll(PATIENCE) else ([], [])
+        self.health = self._said.recv() if self._said.poll(PATIENCE) else []
         wrong += self._totals(said) if said else []
         self._stack.close()
         wrong += self._hub.wrong()
@@ -275,21 +271,3 @@ def _integrity(store: Path) -> list[str]:
                 if said != "ok":
                     wrong.append(f"{path.name}: integrity_check says {said}")
     return wrong
-
-
-def _watch(address: tuple[str, int], told: Connection) -> None:
-    """Ask for ``/healthz`` again and again until something is said; then say how long each time took."""
-    waits: list[float] = []
-    late: list[float] = []
-    wire = Wire(address, PATIENCE)
-    sent = request("GET", "/healthz", {})
-    while not told.poll():
-        began = time.perf_counter()
-        answer = Answer(0, "", b"")
-        with contextlib.suppress(OSError, socket.timeout):
-            answer = wire.ask(sent)
-        waits.append(time.perf_counter() - began if answer.status == 200 else PATIENCE)
-        began = time.perf_counter()
-        time.sleep(_LOOK)
-        late.append(time.perf_counter() - began - _LOOK)
-    told.send((waits, late))

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))  # real s
 
 from attacked_hub import MEMORY, PATIENCE, AttackedHub
 from command_lines import COMMAND_KINDS
+from health import Sample, outcome
 from hub_inputs import HUB_KINDS, HubKind, judge
 from in_process import ProcessKind, described, judged
 from page_judge import promtools
@@ -130,8 +131,7 @@ class Fuzz:
         self.left = options.inputs if options.seconds is None else sys.maxsize
         self.began = time.monotonic()
         self.answers: dict[str, Counter[int]] = {}
-        self.waits: list[float] = []
-        self.late: list[float] = []
+        self.health: list[Sample] = []
         self.memory = self.largest = self.pages = self.hubs = 0
         self.kept = Path(tempfile.mkdtemp(prefix="tachograph-fuzz-"))
         os.environ["TMPDIR"] = str(self.kept)  # what processes of the attack leave behind is there
@@ -148,8 +148,7 @@ class Fuzz:
                 whole = not self.options.url and bool(HUB_KINDS.keys() & self.kinds)
                 with AttackedHub(folder, self.options.url or (None if whole else "http://127.0.0.1:0")) as hub:
                     failed = self._attack(hub, pool)
-                    self.waits += hub.waits
-                    self.late += hub.late
+                    self.health += hub.health
                     self.memory, self.largest = max(self.memory, hub.memory), max(self.largest, hub.largest)
                 if not failed:
                     shutil.rmtree(folder)
@@ -243,24 +242,16 @@ class Fuzz:
         row.outcome += f"; pages of {self.largest / 2**20:.1f} MiB at most"
         if self.memory:
             row.outcome += f"; {self.memory >> 20} MiB at most (allowed: {MEMORY >> 20})"
-        if self.waits:
+        if self.health:
             self._health()
 
     def _health(self) -> None:
-        """Hold the answers' 99.9th percentile against the limit, to which is added by how much the machine is late."""
+        """Hold the 99.9th percentile against the limit, without what the machine has added to it."""
         row, allowed = self.results.row(HEALTH), self.options.healthz
-        row.tried = len(self.waits)
-        slow, late = percentile(self.waits, 0.999), percentile(self.late, 0.999)
-        half, most = percentile(self.waits, 0.5) * 1e3, max(self.waits) * 1e3
-        row.outcome = f"median {half:.1f} ms, 99.9th percentile {slow * 1e3:.0f} ms, at most {most:.0f} ms"
-        row.outcome += f"; the watcher itself woke up {late * 1e3:.0f} ms late"
-        if len(self.waits) >= _ENOUGH and slow > allowed + late:
+        row.tried = len(self.health)
+        row.outcome, own, late = outcome(self.health)
+        if len(self.health) >= _ENOUGH and own > allowed + late:
             self.results.failure(HEALTH, f"{row.outcome}; allowed are {allowed * 1e3:.0f}", self._command())
-
-
-def percentile(samples: Sequence[float], share: float) -> float:
-    """Return the sample below which that share of them lies."""
-    return sorted(samples)[min(len(samples) - 1, int(len(samples) * share))]
 
 
 def main() -> int:
