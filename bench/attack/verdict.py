@@ -19,6 +19,7 @@ _WINDOW = 0.25  # seconds, of the Stats
 
 _METRICS = frozenset(("put", "gauge", "wait", "bound", "prof", "stat"))
 _SAID = re.compile(r"^journal: (\d+) events? (?:was|were) lost", re.MULTILINE)
+_SAID_MANY = re.compile(r"took no |not everything could be delivered|could not be delivered|data was lost")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line', re.MULTILINE)
 _CHAINED = re.compile(r"^(During handling of the above|The above exception was the direct)", re.MULTILINE)
 _OWN = ("/ledger.py", "/program.py")
@@ -67,7 +68,9 @@ def judge(program: Program, observed: Observed, arrived: Arrived, folder: Path) 
     dropped = arrived.dropped()
     said = sum(map(int, _SAID.findall(observed.stderr)))
     verdict.missing = sum(missing.values())
-    if verdict.missing > sum(dropped.values()) + said:
+    # A process that is out of memory to its end says that something is lost; how much it can tell nobody any more.
+    told = program.ends.startswith("MemoryError") and _SAID_MANY.search(observed.stderr) is not None
+    if verdict.missing > sum(dropped.values()) + said and not told:
         worst = ", ".join(f"{count} of {what}" for what, count in list(missing.items())[:8])
         verdict.wrong.append(f"missing: {worst}; counted as dropped: {dropped or 'nothing'}, said: {said}")
     return verdict

@@ -63,7 +63,12 @@ class OtlpExporter:
         preference: Temporality = settings["metrics"].temporality if "metrics" in settings else "cumulative"
         self.temporality = _sdk_temporality(preference)
         self._encoder = MetricsEncoder(
-            NAME, registry, windows="metrics" in settings, temporality=preference, pace=self._pace
+            NAME,
+            registry,
+            windows="metrics" in settings,
+            temporality=preference,
+            receiver=settings["metrics"].endpoint if "metrics" in settings else "",
+            pace=self._pace,
         )
         # One queue a receiver, so that a dead one holds up no other.
         self._outboxes = {where: Outbox(NAME, registry) for where in dict.fromkeys(map(_receiver, settings.values()))}
