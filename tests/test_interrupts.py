@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
+from programs import run
 from tachograph.elastic.stream import guarded
 from tachograph.event import Event
 from tachograph.event_log import EventLog
@@ -140,3 +142,42 @@ def test_any_other_exception_stays_with_the_guard() -> None:
     thread.start()
     thread.join()
     assert found == ["ZeroDivisionError", "ExpiredError"]
+
+
+def test_each_point_leaves_once_whatever_interrupts_its_recording(tmp_path: Path) -> None:
+    """Time-outs in the middle of folds: no point is logged twice, and none that was recorded is missing."""
+    done = run(
+        tmp_path,
+        """
+        import signal, time
+        from tachograph import Metric
+        from tachograph.execution import Execution
+        from tachograph.journal import Journal
+        from tachograph.registry import Registry
+
+        class Expired(Exception):
+            pass
+
+        def expire(*_):
+            raise Expired
+
+        signal.signal(signal.SIGALRM, expire)
+        registry = Registry()
+        journal = Journal(registry, limit=10_000_000)
+        record = Metric("loss", throttle=None, execution=Execution(journal=journal, registry=registry)).record
+        step, recorded = 0, []
+        for _ in range(1500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                for _ in range(100_000):
+                    step += 1
+                    record(0.5, at=step)
+                    recorded.append(step)
+            except Expired:
+                pass
+        record(0.5, at=step + 1)
+        found = [event.attributes["x"] for event in journal.drain() if event.name == "tachograph.metric"]
+        print(len(found) - len(set(found)), len(set(recorded) - set(found)))
+        """,
+    )
+    assert (done.stdout, done.stderr) == ("0 0\n", "")

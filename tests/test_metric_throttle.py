@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curves import Bench
+from tachograph.journal import Raw
 from tachograph.metric import Metric
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
@@ -242,16 +243,16 @@ def test_recording_within_a_fold_of_the_own_thread_waits_for_nothing() -> None:
     """A signal handler that records in the middle of a fold neither hangs nor loses: the fold takes it along."""
     bench = Bench()
     metric = Metric("m", throttle=None, execution=bench)
-    append, done = bench.journal.append, []
+    take_over, done = bench.journal.take_over, []
     metric.record(0)
 
-    def interrupting(*event: Any, **more: Any) -> None:
+    def interrupting(waiting: list[Raw]) -> None:
         if not done:
             done.append(True)
             metric.record(2)  # while the fold below holds the lock
-        append(*event, **more)
+        take_over(waiting)
 
-    bench.journal.append = interrupting  # type: ignore[method-assign]
+    bench.journal.take_over = interrupting  # type: ignore[method-assign]
     metric.record(1)
     assert [value for _, value in bench.pairs()] == [0, 1, 2]
 

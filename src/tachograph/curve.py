@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from tachograph import throttle
 from tachograph.arriving import Arrived, arrived, plain
-from tachograph.journal import Journal
+from tachograph.journal import Journal, Raw
 from tachograph.last_value import LastValue
 from tachograph.own_metrics import Reason
 from tachograph.points import AttributeValue
@@ -70,6 +70,7 @@ class Curve:
         "_interval",
         "_journal",
         "_lock",
+        "_outgoing",
         "_registry",
         "_run_start",
         "_state",
@@ -116,6 +117,7 @@ class Curve:
         self._clock, self.start, self._run_start = clock, start, run_start
         self._lock = threading.Lock()
         self._state = throttle.begin(branch)
+        self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self.last = self.shown = self.moment = 0.0
         self.low_x: Number = 0
         self.high_x: Number = 0
@@ -178,7 +180,7 @@ class Curve:
         """
         if self._lock.locked():
             return False
-        if not self.buffer and not self.count and not self._state.held:
+        if not (self.buffer or self.count or self._state.held or self._state.ready or self._outgoing):
             return True
         with self._lock:
             arrived = self._fold()
@@ -208,8 +210,9 @@ class Curve:
     def give_up(self, reason: Reason) -> None:
         """Count what has not arrived from a device, or could not leave: the process ends."""
         held = self._state.held
-        lost = len(self.buffer) // STRIDE + self.count + sum(point.values for point in held)
+        lost = len(self.buffer) // STRIDE + self.count + sum(point.values for point in held) + len(self._outgoing)
         if lost:
+            self._outgoing.clear()
             self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
             self.buffer.clear()
             if held:
@@ -261,19 +264,28 @@ class Curve:
 
     def _send(self, now: float) -> None:
         """Log the points that are ready."""
-        state = self._state
+        state, losses, outgoing = self._state, self.gauge.losses, self._outgoing
         if self._interval:
             self.due = state.due
-        if state.nonfinite:
-            self.gauge.losses.nonfinite += state.nonfinite
-        if state.ready:
-            wall, append = time.time_ns(), self._journal.append
-            for point in state.ready:
-                at = wall if point.moment == now else wall - int((now - point.moment) * _NANO)
-                append(POINT, at, (_attributes, self.labels, point, at - self._run_start))
-        self._state = throttle.taken(state)
+        logged, rest = self._logged(state.ready, now), throttle.taken(state)
+        # One step (see ATOMIC), so that an interrupt leaves no point in both places, and none in neither.
+        self._state = rest
+        losses.nonfinite += state.nonfinite
+        outgoing += logged
+        if outgoing:
+            self._journal.take_over(outgoing)
         if ATOMIC and not self.buffer:
             self.x, self.until = state.x, self.due
+
+    def _logged(self, points: Sequence[Point], now: float) -> list[Raw]:
+        if not points:
+            return []
+        wall, labels, run_start = time.time_ns(), self.labels, self._run_start
+        times = [wall if point.moment == now else wall - int((now - point.moment) * _NANO) for point in points]
+        return [
+            (POINT, at, wall, (_attributes, labels, point, at - run_start), 0, 0, 0)
+            for at, point in zip(times, points, strict=True)
+        ]
 
 
 def _place(x: Number) -> float:

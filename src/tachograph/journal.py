@@ -27,8 +27,9 @@ SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]
 # As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
-_Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
+Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
 _STREAM_BYTES = 16
+_AT_ONCE = 1024
 
 _log = logging.getLogger("tachograph")
 
@@ -137,6 +138,19 @@ class Journal:
         next(self._numbers)
         self._count(1)
 
+    def take_over(self, waiting: list[Raw]) -> None:
+        """Log events that wait in a list, and take them out of it: each once, whatever interrupts this thread."""
+        events, limit = self._events, self._limit
+        if self.append is _nothing or not switch.on:
+            waiting.clear()
+        while waiting:
+            some = waiting[:_AT_ONCE]
+            while events and len(events) + len(some) > limit:
+                self._drop_oldest()
+            # No call in between, so that they are in one place or the other: see tachograph.curve.ATOMIC.
+            del waiting[:_AT_ONCE]
+            events.extend(some)
+
     def keep(self, wanted: bool) -> None:
         """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
         self._wanted = wanted
@@ -208,7 +222,7 @@ class Journal:
 
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
-        self._events: deque[_Raw] = deque()
+        self._events: deque[Raw] = deque()
         self._numbers = itertools.count(1)
         self.stream = os.urandom(_STREAM_BYTES).hex()
         self._open()
