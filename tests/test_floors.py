@@ -213,6 +213,7 @@ FLOORS = {
     "hub.processes": 5,
     "hub.overlapping": 5,
     "hub.page": 5,
+    "hub.pieces": 5,
     "hub.numbers": 5,
     "hub.open_stores": 5,
     "hub.recent": 5,

@@ -64,4 +64,4 @@ def test_many_small_parts_hold_up_nobody(tmp_path: Path) -> None:
     with serving(tmp_path) as hub:
         taken, answer = slowest(hub.url, lambda: ask(hub.url, "/v1/metrics", body, timeout=150, content_type=PROTOBUF))
         assert answer.status == 200
-        assert taken < 1
+        assert taken < 3  # it was as long as the body took, 8 s and more; other work on the machine takes one

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from tachograph.standard_streams import never_fail
 
 DEFAULT_RUN = "default"
 _LAST_PORT = 65535
+_TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -34,6 +36,7 @@ def command(arguments: Sequence[str]) -> int:
         Announcement(None, quiet=True).failed(f"--announce {options.announce}: {error.strerror}")
         return WRONG_USAGE
     raise_limit()
+    sys.setswitchinterval(_TURN)
     try:
         asyncio.run(_serve(options, announcement))
     except ModuleNotFoundError as error:

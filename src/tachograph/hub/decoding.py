@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 from google.protobuf.json_format import MessageToJson, ParseDict
 from google.protobuf.json_format import ParseError as WrongShape
 from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tachograph.environment import clean
 from tachograph.hub.body import Refusal
+from tachograph.hub.pieces import PIECE, pieces
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
@@ -78,7 +80,7 @@ def decode(body: bytes, media_type: str, kind: type[Request]) -> Request:
         ValueError: it is none; the message says why in one line.
     """
     try:
-        return kind.FromString(body) if media_type == PROTOBUF else _from_json(body, kind)
+        return _from_protobuf(body, kind) if media_type == PROTOBUF else _from_json(body, kind)
     except DecodeError:
         raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in protobuf") from None
     except RecursionError:
@@ -92,6 +94,16 @@ def decode(body: bytes, media_type: str, kind: type[Request]) -> Request:
 def encode(message: Message, media_type: str) -> bytes:
     """Return a message in the form in which the client spoke."""
     return message.SerializeToString() if media_type == PROTOBUF else MessageToJson(message, indent=None).encode()
+
+
+def _from_protobuf(body: bytes, kind: type[Request]) -> Request:
+    """Return a request; other threads run between the pieces of a large one."""
+    if len(body) <= PIECE:
+        return kind.FromString(body)
+    request = kind()
+    for piece in pieces(body, metrics=kind is ExportMetricsServiceRequest):
+        request.MergeFromString(piece)
+    return request
 
 
 def _from_json(body: bytes, kind: type[Request]) -> Request:
