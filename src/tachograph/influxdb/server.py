@@ -28,7 +28,7 @@ from tachograph.proxies import proxy_of
 
 TIMEOUT = 10.0
 _WORTH_COMPRESSING = 1024
-_LOADING = 2.0  # seconds that a fork waits at most
+_LOADING = 10.0  # seconds that a fork waits at most, for what takes half a second on a machine that is not busy
 _LONGEST_REASON = 300
 _V1, _V2 = "/write", "/api/v2/write"
 _PARTLY = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}  # where it says how many lines it did not take
@@ -118,14 +118,21 @@ class _Carrier:
 
 
 class _Loading:
-    """Lets a fork wait until the client is loaded: a child can never load what its parent had begun to."""
+    """Lets a fork wait until the client is loaded: a child can never load what its parent had begun to.
+
+    Attributes:
+        lock: held by whoever loads it.
+        patience: seconds that a fork waits at most.
+        broken: this process is such a child: its import would wait for a lock that nobody holds any more.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._held = False
+        self.patience = _LOADING
+        self.broken = self._held = False
 
     def before_fork(self) -> None:
-        self._held = self.lock.acquire(timeout=_LOADING)
+        self._held = self.lock.acquire(timeout=self.patience)
 
     def after_fork(self) -> None:
         if self._held:
@@ -133,6 +140,7 @@ class _Loading:
 
     def after_in_child(self) -> None:
         self.after_fork()
+        self.broken = self.broken or not self._held
         self.lock = threading.Lock()
 
 
@@ -170,6 +178,10 @@ class Server:
         with self._lock:
             if self._client is not None:
                 return
+            if _loading.broken:
+                raise NoClient(
+                    None, f"{self._where}: forked while its parent loaded the client, so this process cannot"
+                )
             try:
                 with _loading.lock:  # making a client imports, too
                     self._load()
