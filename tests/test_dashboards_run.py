@@ -140,6 +140,17 @@ def test_a_group_named_as_the_scope_of_those_without_one(tmp_path: Path) -> None
     assert list(panels(tmp_path)) == ["tachograph.metric"]
 
 
+def test_a_bound_that_is_no_number_is_none(tmp_path: Path) -> None:
+    """What another program says of an axis may be anything; the dashboard is made without it."""
+    about = {"metric": "m", "group": "g", "x_lower": "a", "x_upper": float("nan"), "lower": [1], "upper": True}
+    hub = Hub(tmp_path)
+    hub.receive_logs(logs(rank(0), ("tachograph.definition", about)))
+    hub.close()
+    assert main(["dashboards", "--out", str(tmp_path), "--run", "run", "--store", str(tmp_path)]) == 0
+    (look,) = looks(panels(tmp_path)["g"]).values()
+    assert look.keys().isdisjoint({"min", "max"})
+
+
 def test_lines_without_ranks_are_named_by_the_metric(tmp_path: Path) -> None:
     """In a run of one process without a rank there is nothing else to tell lines apart by."""
     hub = Hub(tmp_path, run="one", clock=lambda: START)

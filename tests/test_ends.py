@@ -336,6 +336,33 @@ if __name__ == "__main__":
         assert number(exported(tmp_path / f"{method}.jsonl")["torchelastic", "x.success"]) == 2
 
 
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError"])
+def test_helpers_that_multiprocessing_forks_deliver_at_their_end(tmp_path: Path, end: str) -> None:
+    """With ``TACHOGRAPH_HELPERS=1`` the last values of such a child arrive, though it calls no exit handlers."""
+    done = run(
+        tmp_path,
+        f"""
+import multiprocessing, sys
+import tachograph
+def worker():
+    tachograph.put_metric("x.success", 5)
+    {end}
+tachograph.start(metrics="jsonl", store="store")
+tachograph.put_metric("x.success", 1)
+process = multiprocessing.get_context("fork").Process(target=worker)
+process.start(); process.join()
+print(process.exitcode)
+""",
+        TACHOGRAPH_HELPERS="1",
+    )
+    assert done.stdout == {"": "0\n", "sys.exit(3)": "3\n", "raise ValueError": "1\n"}[end]
+    values = [
+        number(exported(path)["torchelastic", "x.success"])
+        for path in (tmp_path / "store" / "exports").rglob("*.jsonl")
+    ]
+    assert sorted(values) == [1, 5]
+
+
 @pytest.fixture
 def silent_server() -> Iterator[int]:
     """Return the port of a server that accepts and never answers."""
@@ -483,6 +510,33 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
     said = re.search(r"which has waited (\d+\.\d) s for it", done.stderr)
     assert said is not None, done.stderr
     assert abs(float(said[1]) - took) < 0.5
+
+
+@pytest.mark.parametrize("end", ["", "tachograph.shutdown()"])
+@pytest.mark.parametrize("beside", ["jsonl", "otlp"])
+def test_what_takes_everything_beside_a_dead_collector_prolongs_no_end(tmp_path: Path, beside: str, end: str) -> None:
+    """A file, or a second collector, that takes each further collection does not make the end wait for a dead one."""
+    program = f"""
+    import atexit, sys, time
+    began = []
+    atexit.register(lambda: print(time.monotonic() - began[0]))
+    import tachograph
+    tachograph.start(metrics={beside!r}, logs="otlp", interval=0.1)
+    metric = tachograph.Metric("loss", throttle=None)
+    for step in range(100):
+        metric.record(0.5, at=step)
+        time.sleep(0.005)
+    began.append(time.monotonic())
+    {end}
+    """
+    with socket.socket() as refusing, receiving() as server:
+        refusing.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{refusing.getsockname()[1]}/v1/logs"
+        variables = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": dead, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": server.url}
+        done = run(tmp_path, program, **variables)
+    assert done.returncode == 0, done.stderr
+    assert "lost (shutdown" in done.stderr
+    assert float(done.stdout) < 2.5  # 10 s, where the end waits as long as anything is taken
 
 
 @pytest.mark.parametrize("where", ["jsonl", "otlp"])

@@ -13,6 +13,7 @@ FLOORS = {
     # 0: numbers and names
     "accumulators": 0,
     "closed_windows": 0,
+    "interrupts": 0,
     "last_value": 0,
     "log_lines": 0,
     "losses": 0,

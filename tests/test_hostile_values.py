@@ -6,12 +6,14 @@ import math
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
 
 import tachograph
+from programs import run
 from tachograph import Metric
 from tachograph.elastic import put_metric
 from tachograph.event import Event
@@ -148,3 +150,31 @@ def test_a_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
     put_metric("loss\nCRITICAL root: forged\x1b[2J\u2028", object(), "hostile log")
     [line] = [line for line in caplog.messages if "forged" in line]
     assert r"loss\nCRITICAL root: forged\x1b[2J\u2028: a value was not recorded" in line
+
+
+def test_an_exception_of_a_signal_handler_reaches_the_program(tmp_path: Path) -> None:
+    """A time-out by SIGALRM in the middle of a value ends the program's loop each time, and costs no attribute."""
+    done = run(
+        tmp_path,
+        """
+        import signal, time
+        import tachograph
+        class Expired(Exception):
+            pass
+        def expire(*_):
+            raise Expired
+        signal.signal(signal.SIGALRM, expire)
+        swallowed = 0
+        for _ in range(200):
+            end = time.monotonic() + 0.2
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.004)
+                while time.monotonic() < end:
+                    tachograph.put_metric("loss", 0.5, attributes={"phase": "warmup"})
+                swallowed += 1
+            except Expired:
+                pass
+        print(swallowed)
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

@@ -59,6 +59,32 @@ def test_a_refused_name_is_counted_and_said_and_the_others_are_kept(tmp_path: Pa
     assert b"\0" not in page
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [histogram("tachograph.dropped", [1, 2, 3], total=1.5, unit="{item}")],
+        [number("tachograph.dropped", float("nan"), unit="{item}")],
+        [number("tachograph.dropped", float("inf"))],
+        [number("tachograph.dropped", 1.7e308, kind="counter", start=start, time=start + 1) for start in (1, 5)],
+    ],
+    ids=["histogram", "NaN", "infinity", "overflow"],
+)
+def test_our_own_names_may_be_anything_of_others(tmp_path: Path, sent: list[Any]) -> None:
+    """What a program sends under the name of our count of losses ends neither the hub nor the one that comes next."""
+    ours = number("tachograph.dropped", 7, kind="counter", unit="{item}", attributes={"reason": "queue_full"})
+    with serving(tmp_path) as hub:
+        for each in ([*sent, ours], [ours]):
+            body = metrics(rank(0), *each, scope="tachograph").SerializeToString()
+            assert ask(hub.url, "/v1/metrics", body, content_type=PROTOBUF).status == 200
+        health = ask(hub.url, "/healthz")
+        assert health.status == 200
+        assert json.loads(health.body)["dropped"] == 7
+        assert ask(hub.url, "/sd").status == 200
+    with serving(tmp_path) as again:
+        assert ask(again.url, "/healthz").status == 200
+        assert ask(again.url, "/metrics").status == 200
+
+
 def test_a_name_that_cannot_be_read_costs_its_request_only(tmp_path: Path) -> None:
     """UTF-8 that is none, in protobuf or as a lone surrogate in JSON, is no OTLP: 400, and the page stays as it was."""
     good, bad = metrics(rank(0), number("good", 1.0)), metrics(rank(0), number("bad?", 1.0))

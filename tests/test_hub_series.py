@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
@@ -95,6 +95,26 @@ def test_other_buckets_after_a_restart() -> None:
     assert series.shown() == Buckets(9, 12.5, (5, 1, 3), (2.0, 4.0))
     series.cumulative(9, 10, Buckets(1, 1.0, (), ()))
     assert series.shown() == Buckets(10, 13.5, (), ())
+
+
+def state(*counts: int) -> Buckets:
+    """Return what a histogram of three buckets says of itself."""
+    return Buckets(sum(counts), float(sum(counts)), counts, (1.0, 2.0))
+
+
+STATES = st.tuples(*[st.integers(0, 3)] * 3).map(lambda counts: state(*counts))
+
+
+@example(sent=[(1, state(0, 2, 0)), (5, state(1, 0, 0)), (1, state(3, 0, 0))])
+@given(sent=st.lists(st.tuples(st.sampled_from([1, 5]), STATES), min_size=1, max_size=8))
+def test_the_buckets_are_the_count(sent: list[tuple[int, Buckets]]) -> None:
+    """Whatever a sender says, and however late: no bucket has less than nothing, and all have the count together."""
+    series = Series(Instrument("s", "n", "", "histogram", ""), "histogram", ())
+    for time, (start, state) in enumerate(sent, 1):
+        series.cumulative(start, time, state)
+        shown = series.shown()
+        assert min(shown.counts) >= 0
+        assert sum(shown.counts) == shown.count
 
 
 def test_many_restarts_are_bounded() -> None:

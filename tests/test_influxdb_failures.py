@@ -6,7 +6,9 @@ import errno
 import fcntl
 import gzip
 import json
+import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -266,6 +268,32 @@ def _ranks(there: Receiver) -> set[int]:
         assert int(tags.rpartition("=")[2]) == int(fields.rpartition("=")[2].rstrip("i")), line
         found.add(int(tags.rpartition("=")[2]))
     return found
+
+
+def test_what_is_refused_as_the_end_comes_is_counted(tmp_path: Path) -> None:
+    """Points that a server refuses are counted in the moment in which they leave memory, not after the log has it."""
+
+    class Slow(logging.Handler):
+        said, goes_on = threading.Event(), threading.Event()
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if "data was lost" in record.getMessage():
+                self.said.set()
+                self.goes_on.wait(10)
+
+    registry, handler = Registry(), Slow()
+    logging.getLogger("tachograph").addHandler(handler)
+    try:
+        with receiving(*[(413, {}, b"")] * 200) as there:
+            out = exporter(base(there), tmp_path, registry)
+            feed(out, events(0, 40))
+            assert handler.said.wait(10)
+            out.close(0.1)
+            assert sum(dropped(registry).values()) + len(waits(tmp_path)) == 40
+            handler.goes_on.set()
+    finally:
+        handler.goes_on.set()
+        logging.getLogger("tachograph").removeHandler(handler)
 
 
 @pytest.mark.parametrize("size", [1, 3, 40])

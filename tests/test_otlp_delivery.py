@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from opentelemetry import context
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
-from receivers import SECRET, batch, dropped, over_http, receiving, recorded, silent
+from receivers import SECRET, Receiver, batch, dropped, over_http, receiving, recorded, silent
 from servers import free_port
 from tachograph.otlp.exporter import OtlpExporter
 from tachograph.otlp.settings import OtlpSettings
@@ -101,3 +102,28 @@ def test_the_temporality_preference_reaches_sdk_instruments(temporality: Any, ki
     exporter = OtlpExporter({"metrics": over_http("http://127.0.0.1:1", temporality=temporality)}, Registry())
     assert {kind.__name__ for kind in exporter.temporality or {}} == kinds
     exporter.close(0)
+
+
+def test_a_later_exporter_for_the_same_receiver_repeats_no_differences() -> None:
+    """After a shutdown() and a start(), differences go on where they were; another receiver is told everything."""
+    registry = Registry()
+    record = registry.group("g").instrument("step.success").record
+    with receiving() as server, receiving() as other:
+        for number, receiver in enumerate((server, server, other, server), 1):
+            exporter = OtlpExporter({"metrics": over_http(receiver.url, temporality="delta")}, registry)
+            record(number)
+            exporter(batch(registry))
+            exporter.close(5)
+        assert [steps(server), steps(other)] == [[1, 2, 3 + 4], [1 + 2 + 3]]
+
+
+def steps(receiver: Receiver) -> list[int]:
+    """Return the values of a counter, request by request."""
+    return [
+        point.as_int
+        for _, _, body in receiver.requests
+        for scope in ExportMetricsServiceRequest.FromString(body).resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+        if metric.name == "step.success"
+        for point in metric.sum.data_points
+    ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import socket
 import ssl
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,8 @@ from google.rpc.status_pb2 import Status
 from opentelemetry.exporter.otlp.proto.http.version import __version__ as exporter_version
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from receivers import SECRET, dropped, over_http, receiving, recorded, self_signed, send, values
+from receivers import SECRET, batch, dropped, over_http, receiving, recorded, self_signed, send, values
+from tachograph.otlp.exporter import OtlpExporter
 from tachograph.registry import Registry
 from tachograph.version import __version__
 
@@ -111,14 +115,27 @@ def test_http_netrc_does_not_replace_the_users_authorization(
 
 
 def test_a_partial_success_is_counted(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
-    """Points that the receiver took the request without are counted, and its message logged once."""
+    """Points that the receiver took the request without are counted, and its message logged once, without secrets."""
+    for number in range(9):
+        registry.group("g").instrument(f"loss_{number}").record(0.5)
     answer = ExportMetricsServiceResponse()
     answer.partial_success.rejected_data_points = 7
-    answer.partial_success.error_message = "too old"
+    answer.partial_success.error_message = f"too old, {SECRET}"
     with receiving((200, {}, answer.SerializeToString())) as server:
-        assert send(over_http(server.url), registry)
+        assert send(over_http(server.url, headers=(("x-key", SECRET),)), registry)
     assert dropped(registry) == {"rejected": 7}
     assert "too old" in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(("said", "counted"), [(2**62, {"rejected": 1}), (-5, {}), (0, {})])
+def test_no_more_is_lost_than_was_sent(registry: Registry, said: int, counted: dict[str, float]) -> None:
+    """A receiver that says it rejected more points than there were, or fewer than none, does not spoil the count."""
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points = said
+    with receiving((200, {}, answer.SerializeToString())) as server:
+        assert send(over_http(server.url), registry)
+    assert dropped(registry) == counted
 
 
 def test_an_answer_that_is_no_protobuf_is_a_success_all_the_same(registry: Registry) -> None:
@@ -137,6 +154,36 @@ def test_a_body_that_cannot_be_read_changes_nothing(
     with receiving((status, headers, answer)) as server:
         assert send(over_http(server.url), registry)
     assert len(server.requests) == (1 if status == 200 else 2)
+    assert dropped(registry) == {}
+
+
+def test_an_answer_without_end_holds_up_nothing(registry: Registry) -> None:
+    """A receiver that takes a request, and whose answer goes on byte by byte for ever, has the time of one request."""
+    stopped = threading.Event()
+
+    def answer(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(2**16)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n")
+                    while not stopped.wait(0.05):
+                        connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,), daemon=True)
+        thread.start()
+        exporter = OtlpExporter(
+            {"metrics": over_http(f"http://127.0.0.1:{server.getsockname()[1]}/v1/metrics", timeout=0.5)}, registry
+        )
+        for _ in range(3):
+            exporter(batch(registry))
+        assert exporter.flush(10)
+        exporter.close(1)
+        stopped.set()
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
     assert dropped(registry) == {}
 
 

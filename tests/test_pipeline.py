@@ -388,3 +388,34 @@ assert random.getstate() == before
 """,
     )
     assert count(exported(file)["torchelastic", "function.duration"]) == 200
+
+
+def test_a_destination_that_fails_costs_neither_the_others_nor_the_program(tmp_path: Path, file: Path) -> None:
+    """Out of memory while one is handed a batch: that is counted and said, and the program's own exception goes on."""
+    printed = succeed(
+        tmp_path,
+        file,
+        """
+from tachograph import registry
+
+class Failing:
+    delivered = 0
+    flush = close = reset_in_child = lambda self, *_: True
+    def __call__(self, batch):
+        raise MemoryError
+
+try:
+    with start() as pipeline:
+        (route,) = pipeline._routes
+        pipeline._routes.own = [route._replace(destination=Failing()), route]
+        tachograph.put_metric("loss", 0.25)
+        assert pipeline.flush()
+        raise LookupError("the program's own")
+except LookupError as error:
+    print(error)
+lost = registry.default.group("tachograph").instruments["tachograph.dropped"].all_series()
+print(sum(series.value() or 0 for attributes, series in lost if not series.fold() or True) >= 1)
+""",
+    )
+    assert printed == "the program's own\nTrue\n"
+    assert number(exported(file)["torchelastic", "loss"]) == 0.25

@@ -274,3 +274,37 @@ def test_any_value_is_taken_or_named(variable: str, value: str) -> None:
         assert variable in str(error)  # noqa: PT017 - either outcome is right
     else:
         assert 0 < settings.interval < math.inf
+
+
+class Unspeakable:
+    """An object whose ``repr()`` raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+WRONG = [10**5000, -(10**5000), Unspeakable(), b"\xff", {1: 2}, "a" * 10_000]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=["long", "negative", "unspeakable", "bytes", "mapping", "text"])
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        *("metrics", "traces", "logs", "endpoint", "protocol", "headers", "timeout", "compression", "interval"),
+        *("resource", "prometheus_port", "prometheus_registry", "join"),
+    ],
+)
+def test_a_wrong_argument_is_named_whatever_it_is(keyword: str, value: Any) -> None:
+    """A number of 5,000 digits, an object that cannot be shown, a text without end: the error names the argument."""
+    with pytest.raises((TypeError, ValueError)) as raised:
+        read_settings(ENDPOINT, **{keyword: value})
+    assert keyword in str(raised.value)
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("resource", [True, "a=b", [("a", 1)], {"": 1}, {1: "a"}, {"a": None}, {"a" * 10_000: None}])
+def test_a_wrong_resource_is_named(resource: Any) -> None:
+    """What is wrong with a resource attribute is said of the argument that it was given in."""
+    with pytest.raises((TypeError, ValueError), match=r"^resource=") as raised:
+        read_settings({}, resource=resource)
+    assert len(str(raised.value)) < 1000

@@ -139,6 +139,29 @@ def test_a_rank_that_learns_who_it_is_later_carries_it(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_without_a_rank_deliver_where_they_are_asked_to(tmp_path: Path, method: str) -> None:
+    """With ``TACHOGRAPH_HELPERS=1`` what a child of multiprocessing records arrives, whether there are ranks or not."""
+    program = f"""
+        import multiprocessing
+        import tachograph
+
+        def work():
+            tachograph.put_metric("step.success", 5, attributes={{"who": "child"}})
+
+        if __name__ == "__main__":
+            tachograph.put_metric("step.success", 1, attributes={{"who": "parent"}})
+            child = multiprocessing.get_context({method!r}).Process(target=work)
+            child.start()
+            child.join()
+    """
+    with receiving() as receiver:
+        done = run_program(tmp_path, program, options=to(receiver), TACHOGRAPH_HELPERS="1")
+        found = {(point.attributes["who"], point.value) for point in metrics(receiver) if point.name == "step.success"}
+    assert (done.returncode, done.stderr) == (0, "")
+    assert found == {("parent", 1), ("child", 5)}
+
+
 OWN_PROVIDER = """
     import time, tachograph
     from opentelemetry import metrics

@@ -5,10 +5,13 @@ Source: OpenTelemetry specification, "Metrics Data Model", "Temporality".
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from tachograph.naming import Kind
 from tachograph.points import HistogramPoint, MetricPoints, NumberPoint, identity
+from tachograph.registry import Registry
 from tachograph.spread import Spread, Total
 from tachograph.values import Number
 
@@ -52,6 +55,23 @@ class Deltas:
     def forget(self) -> None:
         """Forget what was seen, as a forked child does."""
         self._seen = {}
+
+    def leave(self, registry: Registry, receiver: str) -> None:
+        """Leave what was seen to the next reader for the same receiver: this one has ended, and the process goes on."""
+        _left.setdefault(registry, {})[receiver] = self
+
+
+_left: WeakKeyDictionary[Registry, dict[str, Deltas]] = WeakKeyDictionary()
+
+
+def resumed(registry: Registry, receiver: str, kinds: frozenset[Kind]) -> Deltas:
+    """Return what the last reader for this receiver has seen: a ``shutdown()`` and a ``start()`` send nothing twice."""
+    found = _left.get(registry, {}).pop(receiver, None)
+    return found if found is not None and found.kinds == kinds else Deltas(kinds)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_left.clear)
 
 
 def _difference(point: NumberPoint | HistogramPoint, before: _Seen) -> NumberPoint | HistogramPoint | None:

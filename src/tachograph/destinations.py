@@ -32,18 +32,22 @@ Temporality = Mapping[type, Any]
 _log = logging.getLogger("tachograph")
 
 
-class Destination(Protocol):
-    """Where batches go: an exporter behind its queue."""
+class Queue(Protocol):
+    """What waits for one receiver."""
 
     @property
     def delivered(self) -> int:
-        """How much has arrived so far; it grows while the destination takes anything."""
-
-    def __call__(self, batch: Batch) -> None:
-        """Take a batch; never waits."""
+        """How much has arrived so far; it grows while the receiver takes anything."""
 
     def flush(self, timeout: float) -> bool:
         """Deliver what was taken so far, within ``timeout`` seconds."""
+
+
+class Destination(Queue, Protocol):
+    """Where batches go: an exporter behind its queue, or behind one for each of its receivers."""
+
+    def __call__(self, batch: Batch) -> None:
+        """Take a batch; never waits."""
 
     def close(self, timeout: float) -> None:
         """Deliver and end, within ``timeout`` seconds."""
@@ -60,6 +64,7 @@ class Route(NamedTuple):
         retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
             many seconds: the end is near.
         is_loading: tells whether it still loads what it needs to deliver anything.
+        queues: those of its receivers, where it may have several.
     """
 
     destination: Destination
@@ -70,6 +75,7 @@ class Route(NamedTuple):
     reader: ReaderFeed | None = None
     retry_now: Callable[[float], None] = lambda _longest: None
     is_loading: Callable[[], bool] = lambda: False
+    queues: Sequence[Queue] = ()
 
 
 class Queued:
@@ -271,7 +277,13 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
         signal: found for signal in signals if (found := settings.otlp_for(signal)) is not None
     }
     exporter = OtlpExporter(by_signal, registry, pace=Pace())
-    return Route(exporter, temporality=exporter.temporality, retry_now=exporter.retry_now, **_takes(signals))
+    return Route(
+        exporter,
+        temporality=exporter.temporality,
+        retry_now=exporter.retry_now,
+        queues=exporter.queues,
+        **_takes(signals),
+    )
 
 
 def given(

@@ -15,9 +15,12 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 from urllib.parse import unquote
 
+from tachograph.values import shown
+
 Word = TypeVar("Word", bound=str)
 
 _LAST_PORT = 65535
+_MOST_SHOWN = 200  # characters of a value
 
 _log = logging.getLogger("tachograph")
 
@@ -88,11 +91,12 @@ class Setting(NamedTuple):
 
     def wrong(self, allowed: str) -> ValueError:
         """Return the error to raise for this value."""
-        return ValueError(f"{self.source} is {self.value!r:.200}: {allowed}")
+        return ValueError(f"{self.source} is {shown(self.value, _MOST_SHOWN)}: {allowed}")
 
     def wrong_type(self, wanted: str) -> TypeError:
         """Return the error to raise for a value of this type."""
-        return TypeError(f"{self.source} must be {wanted}, not {type(self.value).__name__}: {self.value!r:.200}")
+        given = shown(self.value, _MOST_SHOWN)
+        return TypeError(f"{self.source} must be {wanted}, not {type(self.value).__name__}: {given}")
 
     def string(self) -> str:
         """Return a string that is not empty."""
@@ -128,7 +132,8 @@ class Setting(NamedTuple):
         elif isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise self.wrong_type("a number of seconds")
         else:
-            number = float(self.value)
+            with contextlib.suppress(OverflowError):
+                number = float(self.value)
         if not 0 < number < math.inf:
             raise self.wrong(f"a number of {unit} above 0 is allowed")
         return number * factor

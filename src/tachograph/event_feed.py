@@ -133,8 +133,8 @@ class EventFeed:
         name = type(route.destination).__name__
         try:
             route.destination(batch)
-        except Exception:  # noqa: BLE001 - one destination that fails shall cost the others nothing
+        except Exception as error:  # noqa: BLE001 - one destination that fails shall cost the others nothing
             self._registry.count_dropped("encoding", name, len(batch.events))
             if name not in self._failed:
                 self._failed.add(name)
-                _log.exception("%s took no events (further losses are counted)", name)
+                _log.error("%s took no events (further losses are counted): %r", name, error)

@@ -18,6 +18,7 @@ from datetime import datetime
 from tachograph import journal as journals
 from tachograph import registry as registries
 from tachograph.event import Event, data_value_t, made, unix_nano
+from tachograph.interrupts import pass_on
 from tachograph.journal import Journal, Later
 from tachograph.registry import Registry
 from tachograph.trace_context import TRACE, current_span
@@ -285,6 +286,7 @@ class EventLog:
                     handle.callback(event)
             except Exception as error:  # noqa: BLE001 - the border to user code: it must not break training
                 taken = handle.owner == thread
+                pass_on(error)
                 if taken:
                     self._refused(handle, error)
             finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from tachograph.interrupts import pass_on
 from tachograph.log_lines import OneLine
 from tachograph.values import Number, Pending, read
 
@@ -40,6 +41,7 @@ class Losses:
         try:
             return read(value)
         except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+            pass_on(error)
             self._count_unread(error)
             return None
 

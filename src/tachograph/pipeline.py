@@ -22,6 +22,7 @@ from tachograph.hardware import Closer, observe
 from tachograph.identity.announced import announced
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import resource_attributes, series_labels
+from tachograph.interrupts import pass_on
 from tachograph.joined import Joined, foreign_provider
 from tachograph.log_emitter import foreign_logger_provider, into_provider
 from tachograph.otlp.settings import Signal
@@ -104,6 +105,7 @@ class Pipeline:
         self._joined: Joined | None = None
         self._joins_logs = settings.join and self._leads and "logs" not in asked
         self._looking = threading.Lock()
+        self._failed: set[str] = set()
         self._forking = self._said_waiting = self._dying = self._handed_over = False
         self._sigterm: SigtermFlush | None = None
         self._hardware: Closer | None = None
@@ -259,10 +261,22 @@ class Pipeline:
                 found = points if route.metrics else []
                 if found or wanted:
                     sdk = read(route.temporality) if found else None
-                    route.destination(Batch(found, sdk, wanted, self._resource, now))
+                    self._hand_over(route, Batch(found, sdk, wanted, self._resource, now))
             return self._events.deliver(list(self._routes), self._resource, deadline)
         finally:
             self._collecting.release()
+
+    def _hand_over(self, route: Route, batch: Batch) -> None:
+        try:
+            route.destination(batch)
+        except Exception as error:  # noqa: BLE001 - one that fails shall cost neither the others nor the program's end
+            pass_on(error)
+            name = type(route.destination).__name__
+            lost = len(batch.spans) + sum(len(metric.points) for metric in batch.metrics)
+            self._registry.count_dropped("encoding", name, lost)
+            if name not in self._failed:
+                self._failed.add(name)
+                _log.error("%s took no metrics or spans (further losses are counted): %r", name, error)
 
     def _say_waiting(self) -> None:
         """Say once that other libraries measure, and nobody has set a provider that would hear them."""
@@ -377,6 +391,10 @@ class Pipeline:
         try:
             if not self._closed:
                 self._end(deadline, exiting=exiting)
+        except Exception as error:  # noqa: BLE001 - out of memory, say: the program's own error matters more
+            pass_on(error)
+            self._registry.count_error("end")
+            _log.error("not everything could be delivered at the end: %r", error)
         finally:
             self._ending.release()
         if self._on_ended is not None and not exiting:
@@ -392,8 +410,8 @@ class Pipeline:
         self._ticker.stop()
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
-        taken = self._routes.delivered
-        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.delivered > taken:
+        taken = self._routes.delivered()
+        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.goes_on(taken):
             self.hand_on(_left(last_moment))  # it takes by now
         self._closed = True
         self._events.halt()

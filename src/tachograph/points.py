@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tachograph.accumulators import Distribution
 from tachograph.closed_windows import Windowed
+from tachograph.interrupts import pass_on
 from tachograph.naming import Kind
 from tachograph.spread import Exemplar, Spread
 from tachograph.values import Number, fits_int64, shown, unwrapped
@@ -80,11 +81,15 @@ def attributes_key(
         name = str.__str__(key)  # a subclass may have a hash of its own
         if not name:
             raise ValueError("an attribute's key must not be empty")
+        if value.__class__ in _PLAIN:  # no code of an attribute's own: what is raised here, a signal handler raises
+            found.append((encodable(name), _attribute_value(name, value)))
+            continue
         try:
             found.append((encodable(name), _attribute_value(name, value)))
         except TypeError:
             raise
         except Exception as error:
+            pass_on(error)
             if leave_out is None:
                 raise
             leave_out(name, error)
@@ -92,6 +97,7 @@ def attributes_key(
 
 
 _by_key = itemgetter(0)
+_PLAIN = frozenset((str, bool, int, float))
 
 
 def _attribute_value(key: str, value: object) -> AttributeValue:
@@ -109,7 +115,7 @@ def _attribute_value(key: str, value: object) -> AttributeValue:
     if isinstance(value, list | tuple) and all(isinstance(part, str | bool | int | float) for part in value):
         return tuple(_attribute_value(key, part) for part in value)  # type: ignore[return-value]
     raise TypeError(
-        f"attribute {key!r} must be a string, bool, int, float or a sequence of them, "
+        f"attribute {key!r:.100} must be a string, bool, int, float or a sequence of them, "
         f"not {type(value).__name__}: {shown(value)}"
     )
 

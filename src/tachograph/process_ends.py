@@ -135,6 +135,10 @@ def _after_fork_in_child() -> None:
         _begin_in_child()
     elif process.again is not None and os.environ.get("TACHOGRAPH_HELPERS") == "1":
         process.again()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and process.pipeline is not None:
+        # Where multiprocessing has forked, it forgets now what shall be called at the end of its child: see _bootstrap.
+        util.register_after_fork(process, lambda _: end_with_the_process())
 
 
 def _begin_in_child() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tachograph.destinations import Route
+from tachograph.destinations import Queue, Route
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -68,18 +68,30 @@ class Routes:
         for route in self:
             route.retry_now(longest)
         while time.monotonic() < end:
-            before, deadline = self.delivered, min(time.monotonic() + PATIENCE, end)
+            before, deadline = self.delivered(), min(time.monotonic() + PATIENCE, end)
             handed_over = export(PATIENCE)
             if self.flush(deadline) and handed_over:
                 return True
-            if self.delivered == before and not any(route.is_loading() for route in self):
+            # Where there is more to hand over, all of them may still get it.
+            goes_on = self.goes_on(before) if handed_over else self.delivered() != before
+            if not goes_on and not any(route.is_loading() for route in self):
                 break
         return False
 
-    @property
-    def delivered(self) -> int:
-        """How much has arrived so far."""
-        return sum(route.destination.delivered for route in self)
+    def delivered(self) -> dict[int, int]:
+        """Return how much has arrived so far, by the id of the queue that it waited in."""
+        return {id(queue): queue.delivered for queue in self._queues()}
+
+    def goes_on(self, before: Mapping[int, int]) -> bool:
+        """Tell whether a receiver that has not got everything has taken some of it since :meth:`delivered`.
+
+        One that has got everything says nothing of the others: it takes each further collection at once.
+        """
+        return any(queue.delivered > before.get(id(queue), 0) and not queue.flush(0) for queue in self._queues())
+
+    def _queues(self) -> Iterator[Queue]:
+        for route in self:
+            yield from route.queues or (route.destination,)
 
     def close(self, deadline: float, *, exiting: bool) -> None:
         """End the pipeline's own before ``deadline``; at the process's end all."""

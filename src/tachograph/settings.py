@@ -193,6 +193,7 @@ def read_settings(
     host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
+    further = _attributes(resource)
     attributes = who.resource_attributes(
         environ,
         service_name=string("service_name", service_name),
@@ -208,7 +209,7 @@ def read_settings(
         interval=every.seconds() if every else INTERVAL,
         service_name=str(attributes["service.name"]),
         run_id=str(attributes["dl.run.id"]),
-        resource=attributes_key(resource or {}),
+        resource=further,
         resource_labels=who.SERIES_KEYS if resource_labels is None else who.series_keys(resource_labels),
         prometheus_host=host.string() if host else PROMETHEUS_HOST,
         prometheus_port=port.port() if port else _default_port(attributes),
@@ -296,10 +297,19 @@ def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter
         return name
     if name in theirs:
         return EntryPointExporter(signal, name)
-    others = sorted(theirs - ours - set(_BUILT_IN[signal]))
-    raise given.wrong(
-        f"{name!r} is no exporter of {signal}; allowed are {', '.join((*_BUILT_IN[signal], *sorted(ours), *others))}"
-    )
+    allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(theirs - ours - set(_BUILT_IN[signal])))
+    raise given.wrong(f"{name!r:.100} is no exporter of {signal}; allowed are {', '.join(allowed)}")
+
+
+def _attributes(resource: Mapping[str, AttributeValue] | None) -> Attributes:
+    if resource is not None and not isinstance(resource, Mapping):
+        raise Setting("resource=", resource).wrong_type("a mapping of attributes")
+    try:
+        return attributes_key(resource or {})
+    except TypeError as error:
+        raise TypeError(f"resource=: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"resource=: {error}") from None
 
 
 def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from tachograph import windows as all_windows
 from tachograph.aggregation import Aggregation
+from tachograph.interrupts import pass_on
 from tachograph.losses import Losses
 from tachograph.naming import check_name
 from tachograph.stat_window import UNLIMITED, StatWindow
@@ -52,7 +53,8 @@ class _Life:
             return read(value)
         except TypeError as error:
             raise TypeError(f"Stat {self._losses.name!r}: {error}") from None
-        except Exception:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+        except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+            pass_on(error)
             return self._losses.read(value)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tachograph import registry
 from tachograph.accumulators import Distribution
+from tachograph.interrupts import pass_on
 from tachograph.scope import scope_origin
 from tachograph.spread import Exemplar
 
@@ -95,7 +96,8 @@ def _new_tracer(trace: Any, provider: Any, scope: str) -> Any:
         elif type(getattr(tracer, "id_generator", None)).__name__ == "RandomIdGenerator":
             tracer = copy.copy(tracer)  # the provider hands its own to whoever asks for the same scope
             tracer.id_generator = _Ids(tracer.id_generator)
-    except Exception:  # noqa: BLE001 - the border to the program's tracing
+    except Exception as failure:  # noqa: BLE001 - the border to the program's tracing
+        pass_on(failure)
         registry.default.count_error("tracing")
     tracers[scope] = tracer
     return tracer
@@ -116,7 +118,8 @@ class Span:
         try:
             self._span = tracer.start_span(name, attributes=attributes)
             self._context = self._trace.set_span_in_context(self._span)
-        except Exception:  # noqa: BLE001 - a sampler or span processor of the program
+        except Exception as failure:  # noqa: BLE001 - a sampler or span processor of the program
+            pass_on(failure)
             registry.default.count_error("tracing")
             self._span = None
 
@@ -145,7 +148,8 @@ class Span:
             if context.trace_flags.sampled:
                 into.note(Exemplar(seconds, time.time_ns(), context.trace_id, context.span_id))
             span.end()
-        except Exception:  # noqa: BLE001 - a span processor of the program, or an exception that cannot be shown
+        except Exception as failure:  # noqa: BLE001 - a span processor, or an exception that cannot be shown
+            pass_on(failure)
             registry.default.count_error("tracing")
             if span.is_recording():
                 span.end()

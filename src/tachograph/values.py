@@ -79,10 +79,10 @@ def unwrapped(value: Any) -> object:
     return plain(found)  # np.longdouble and np.clongdouble return themselves
 
 
-def shown(value: object) -> str:
-    """Return up to 100 characters of an object's ``repr()`` for a message, or its type where that raises."""
+def shown(value: object, most: int = 100) -> str:
+    """Return up to ``most`` characters of an object's ``repr()`` for a message, or its type where that raises."""
     try:
-        return f"{value!r:.100}"
+        return repr(value)[:most]
     except Exception:  # noqa: BLE001 - the border to user code, in the middle of an error message
         return f"<{type(value).__name__}>"
 

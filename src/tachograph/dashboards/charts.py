@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tachograph.chart import unit_of
+from tachograph.chart import finite, unit_of
 from tachograph.execution import SCOPE
 from tachograph.naming import prometheus_name
 from tachograph.registry import Registry
@@ -90,16 +90,24 @@ def _time(about: Mapping[str, Any]) -> int:
 
 def _x(group: str, newest: Mapping[tuple[str, str], Mapping[str, Any]]) -> Axis:
     axes = [
-        Axis("", str(about.get("x_units", "")), about.get("x_lower"), about.get("x_upper"))
+        Axis("", str(about.get("x_units", "")), _bound(about, "x_lower"), _bound(about, "x_upper"))
         for (other, _), about in newest.items()
         if group and other == group
     ]
     return next((axis for axis in reversed(axes) if axis != Axis()), Axis())
 
 
+def _bound(about: Mapping[str, Any], key: str) -> float | None:
+    """Return a bound, where it is a finite number: any program may send a definition."""
+    try:
+        return finite(about[key], key)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def _charted(run: Run, registry: Registry, group: str, about: Mapping[str, Any]) -> Charted:
     name, units = str(about["metric"]), str(about.get("units", ""))
-    scale = Axis(str(about.get("scale", "")), units, about.get("lower"), about.get("upper"))
+    scale = Axis(str(about.get("scale", "")), units, _bound(about, "lower"), _bound(about, "upper"))
     scope = group or SCOPE
     try:
         gauge = registry.group(scope).declare(

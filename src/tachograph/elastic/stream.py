@@ -10,6 +10,7 @@ from typing import Any
 from tachograph import registry
 from tachograph.elastic.handlers import Emits, MetricData, NullMetricHandler, forgets
 from tachograph.instrument import Record, nothing
+from tachograph.interrupts import pass_on
 from tachograph.naming import check_name
 
 _log = logging.getLogger("tachograph")
@@ -51,6 +52,7 @@ def guarded(call: Callable[..., object], *arguments: object) -> None:
     try:
         call(*arguments)
     except Exception as error:  # noqa: BLE001 - the border to user code: a handler must not break training
+        pass_on(error)
         registry.default.count_error("handler")
         where = getattr(call, "__qualname__", repr(call))
         if where not in _said:

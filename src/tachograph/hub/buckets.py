@@ -31,10 +31,13 @@ class Buckets:
         return Buckets(self.count + later.count, self.total + later.total, counts, later.bounds)
 
     def __sub__(self, earlier: Buckets) -> Buckets:
-        """Return what came after an earlier state."""
+        """Return what came after an earlier state; no bucket has less than nothing, nor all of them too much."""
         theirs = earlier if earlier.bounds == self.bounds else earlier.rebucketed(self.bounds)
-        counts = tuple(max(0, mine - before) for mine, before in zip(self.counts, theirs.counts, strict=True))
-        return Buckets(self.count - earlier.count, self.total - earlier.total, counts, self.bounds)
+        counts, left = [], self.count - earlier.count
+        for mine, before in zip(self.counts, theirs.counts, strict=True):
+            counts.append(min(left, max(0, mine - before)))
+            left -= counts[-1]
+        return Buckets(self.count - earlier.count, self.total - earlier.total, tuple(counts), self.bounds)
 
     def __lt__(self, other: Buckets) -> bool:
         """Tell whether fewer values were counted."""

@@ -6,6 +6,7 @@ import errno
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
@@ -299,7 +300,7 @@ class Census:
         for series in gone:
             of = series.instrument
             if (of.scope, of.name) == _DROPPED:
-                self._dropped_before += int(series.shown() or 0)
+                self._dropped_before += _counted(series)
             del self.series[series], of.series[series]
             self._room.remove(series.text(), series.bounds)
             if series.row:
@@ -338,13 +339,19 @@ class Census:
         found = self._dropped_before
         for (scope, name, _, _), of in self.instruments.items():
             if (scope, name) == _DROPPED:
-                found += sum(int(series.shown() or 0) for series in of.series)
+                found += sum(map(_counted, of.series))
         return found
 
     def close(self) -> None:
         """Close every run's file."""
         for run in self._runs.values():
             run.close()
+
+
+def _counted(series: Series) -> int:
+    """Return what a counter shows; 0 for all else that may have its name, and beyond the range of floats."""
+    shown = series.shown() if series.shape == "counter" else None
+    return 0 if shown is None or not isfinite(shown) else int(shown)
 
 
 def _is_legal(name: str) -> bool:

@@ -16,6 +16,7 @@ from google.protobuf.json_format import MessageToJson, ParseDict
 from google.protobuf.json_format import ParseError as WrongShape
 from google.protobuf.message import DecodeError, Message
 
+from tachograph.environment import clean
 from tachograph.hub.body import Refusal
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -82,8 +83,10 @@ def decode(body: bytes, media_type: str, kind: type[Request]) -> Request:
         raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in protobuf") from None
     except RecursionError:
         raise ValueError("the body is nested too deep") from None
-    except (WrongShape, ValueError, TypeError, AttributeError, KeyError) as error:  # json_format lets all of these pass
-        raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in JSON: {str(error).strip():.200}") from None
+    # json_format lets all of these pass; the last one is upb's for a name that is no UTF-8.
+    except (WrongShape, ValueError, TypeError, AttributeError, KeyError, SystemError) as error:
+        why = clean(str(error).strip())
+        raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in JSON: {why:.200}") from None
 
 
 def encode(message: Message, media_type: str) -> bytes:

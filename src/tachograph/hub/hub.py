@@ -140,11 +140,13 @@ class Hub:
                 if not incarnation.noted:
                     self._heard(incarnation)
                 for name, metric, data in _metrics(resource):
-                    lane = process.lanes.get((name, metric.name, metric.unit, shape_of(metric, data)))
+                    of_data = getattr(metric, data)
+                    shape = shape_of(of_data, data)
+                    lane = process.lanes.get((name, metric.name, metric.unit, shape))
                     if lane is None:
-                        lane = self._census.lane(process, name, metric, shape_of(metric, data))
-                    points += len(getattr(metric, data).data_points)
-                    refused = lane.take(metric, data, incarnation.key, now)
+                        lane = self._census.lane(process, name, metric, shape)
+                    points += len(of_data.data_points)
+                    refused = lane.take(of_data, data, incarnation.key, now)
                     ahead, lane.ahead = ahead + lane.ahead, 0
                     if refused:
                         rejected.update(refused)
@@ -370,10 +372,11 @@ class Hub:
 def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
     """Yield the scope's name, the metric, and which of its data fields is set, of those where one is."""
     for scope in resource.scope_metrics:
+        name = scope.scope.name
         for metric in scope.metrics:
             data = metric.WhichOneof("data")
             if data is not None:
-                yield scope.scope.name, metric, data
+                yield name, metric, data
 
 
 def _described(lost: Lost) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     DataPointFlags,
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
-    Metric,
     NumberDataPoint,
     SummaryDataPoint,
 )
@@ -36,12 +35,12 @@ _EXEMPLARS = 64  # of one point that are kept, the last ones
 MakeSeries = Callable[[Attributes], "Series | Reason"]
 
 
-def shape_of(metric: Metric, data: str) -> Shape:
-    """Return how the points of a metric add up; ``data`` is which of its fields is set."""
+def shape_of(of_data: Any, data: str) -> Shape:
+    """Return how the points of a metric's data add up; ``data`` is which of its fields they are."""
     if data == "gauge":
         return "gauge"
     if data == "sum":
-        return "counter" if metric.sum.is_monotonic else "sum"
+        return "counter" if of_data.is_monotonic else "sum"
     return "histogram"
 
 
@@ -67,19 +66,18 @@ class Lane:
         self._by_bytes: dict[tuple[bytes, ...], Series] = {}
         self.by_attributes: dict[str, Series] = {}
 
-    def take(self, metric: Metric, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
+    def take(self, of_data: Any, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take the points of a metric, and return how many were rejected by reason.
 
         What is more than a minute ahead of the hub's clock takes the hub's time, so that the points after it still
         count once the sender's clock is set right.
 
         Args:
-            metric: the message.
-            data: which of its data fields is set.
+            of_data: the metric's data.
+            data: which of a metric's fields they are.
             writer: the process, a restarted one being another.
             now: the hub's clock in nanoseconds.
         """
-        of_data = getattr(metric, data)
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
         read, by_bytes = _READ[data], self._by_bytes
         cumulative = self.shape in ("counter", "histogram")
@@ -87,7 +85,7 @@ class Lane:
         rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
             attributes = point.attributes
-            key = tuple([each.SerializeToString() for each in attributes]) if attributes else ()
+            key = tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
             series = by_bytes.get(key)
             if series is None:
                 found = self._series(key, attributes)
@@ -104,16 +102,16 @@ class Lane:
                     rejected[reason] = rejected.get(reason, 0) + 1
                 continue
             series.seen = now
-            time = point.time_unix_nano or now
-            is_ahead = time > latest
-            if is_ahead:
+            time, ahead = point.time_unix_nano or now, None
+            if time > latest:
                 self.ahead += 1
+                ahead = now
             if delta:
-                series.delta(writer, point.start_time_unix_nano, time, value, now if is_ahead else None)
+                series.delta(writer, point.start_time_unix_nano, time, value, ahead)
             elif cumulative:
-                series.cumulative(point.start_time_unix_nano, now if is_ahead else time, value)
+                series.cumulative(point.start_time_unix_nano, ahead or time, value)
             else:
-                series.latest(now if is_ahead else time, value, now)
+                series.latest(ahead or time, value, now)
         return rejected
 
     def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | Reason:
@@ -200,14 +198,15 @@ def _histogram(point: HistogramDataPoint, series: Series) -> Any:
     total = point.sum
     if total - total:
         return "nonfinite"
-    if len(point.explicit_bounds) > MOST_BOUNDS or len(point.bucket_counts) > MOST_BOUNDS + 1:
+    of_counts, of_bounds = point.bucket_counts, point.explicit_bounds  # each is made anew when it is asked for
+    if len(of_bounds) > MOST_BOUNDS or len(of_counts) > MOST_BOUNDS + 1:
         return "too_large"
-    counts = tuple(point.bucket_counts)
-    if point.exemplars:
-        series.exemplars = tuple(map(_exemplar, point.exemplars[-_EXEMPLARS:]))
-    if len(counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
-        return Buckets(point.count, total, (), ()) if not point.explicit_bounds else "malformed"
-    bounds = tuple(point.explicit_bounds)
+    exemplars = point.exemplars
+    if exemplars:
+        series.exemplars = tuple(map(_exemplar, exemplars[-_EXEMPLARS:]))
+    if len(of_counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
+        return Buckets(point.count, total, (), ()) if not of_bounds else "malformed"
+    counts, bounds = tuple(of_counts[:]), tuple(of_bounds[:])  # a slice is a list: quicker than to go over them
     known = series.value if series.value is not None else series.before
     is_known = known is not None and known.bounds == bounds
     if len(counts) != len(bounds) + 1 or not (is_known or _ascending(bounds)):

@@ -80,14 +80,14 @@ class NodePage:
         """Return the series and their values in the place of points; the lock is held for slices."""
         with self._lock:
             of_all = [(of, list(of.series)) for of in instruments]
-        values: dict[Series, Any] = {}
         left = (series for _, listed in of_all for series in listed)
+        pairs: list[tuple[Series, Any]] = []
         while some := list(islice(left, _READ)):
             with self._lock:
-                values.update([(series, series.shown()) for series in some])
-        found = []
+                pairs += [(series, series.shown()) for series in some]
+        found, read = [], iter(pairs)
         for of, listed in of_all:
-            points: list[Any] = [(series, values[series]) for series in listed if values[series] is not None]
+            points: list[Any] = [pair for pair in islice(read, len(listed)) if pair[1] is not None]
             found.append(MetricPoints(of.scope, of.name, of.unit, of.kind, of.description, points))
         return found
 
@@ -133,14 +133,13 @@ class _Rendering(Sheet):
         seen: set[str] = set()
         is_histogram = family.kind == "histogram"
         for metric in family.metrics:
-            self.breathe()
             points: Sequence[Any] = metric.points
             for index, (series, value) in enumerate(points):
-                if index % _LOOK == _LOOK - 1:
+                if not index % _LOOK:
                     self.breathe()
-                if self.is_full:
-                    self.omitted += len(points) - index
-                    break
+                    if self.is_full:
+                        self.omitted += len(points) - index
+                        break
                 found = series.rows.get(self._key)
                 if found is None:
                     found = row(family.name, metric.scope, series.labels, self.form, is_histogram=is_histogram)

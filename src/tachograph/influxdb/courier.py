@@ -249,10 +249,10 @@ class Courier:
             if number not in self._under_way:  # it is on the disk by now
                 return
             self._backlog.put_back(after(*self._under_way.pop(number)))
-            if failed is None:
-                self._heard(delivery)
-            else:
-                self._fail(failed)
+        if failed is None:
+            self._heard(delivery)
+        else:
+            self._fail(failed)
 
     def _send_kept(self, disk: Disk) -> None:
         """Send what is on the disk."""
@@ -262,6 +262,7 @@ class Courier:
             own = kept.settle(outcome)
             if own is not None:
                 self._count(outcome, own)
+                self._say_lost(outcome)
 
         delivery = Delivery(self._write, self._allowance, settle)
         try:
@@ -289,16 +290,21 @@ class Courier:
                 return
             parcels, settled = self._under_way[number]
             self._under_way[number] = parcels, settled + outcome.items
-        self._count(outcome, outcome.points)
+            self._count(outcome, outcome.points)  # with it, or the end in between finds neither points nor their count
+        self._say_lost(outcome)
 
     def _count(self, outcome: Outcome, own: int) -> None:
-        for count, reason, why in outcome.lost:
-            self._losses.count(count, reason, why)
         with self._changed:
+            for lost in outcome.lost:
+                self._losses.add(lost.points, lost.reason)
             self._settled += own
             self._written += outcome.written
             self._lost += outcome.loses_points
             self._changed.notify_all()
+
+    def _say_lost(self, outcome: Outcome) -> None:
+        for lost in outcome.lost:
+            self._losses.say_lost(lost.reason, lost.why)
 
     def _heard(self, delivery: Delivery) -> None:
         with self._changed:

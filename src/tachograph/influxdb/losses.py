@@ -25,8 +25,16 @@ class Losses:
         self._said: set[str] = set()
 
     def count(self, count: int, reason: Reason, why: str) -> None:
-        """Count points, or fields, that are lost."""
+        """Count points, or fields, that are lost, and say it."""
+        self.add(count, reason)
+        self.say_lost(reason, why)
+
+    def add(self, count: int, reason: Reason) -> None:
+        """Count points, or fields, that are lost; the program's log handlers, which may take their time, wait."""
         self._registry.count_dropped(reason, NAME, count)
+
+    def say_lost(self, reason: Reason, why: str) -> None:
+        """Say that something is lost, once a reason."""
         self.say(reason, f"data was lost ({reason}; further losses are counted): {why}")
 
     def say(self, what: str, message: str) -> None:

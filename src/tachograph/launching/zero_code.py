@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 from tachograph.environment import setting, text
 from tachograph.identity.program import command_name
-from tachograph.identity.rank import is_helper
+from tachograph.identity.rank import HELPERS, is_helper
 from tachograph.identity.start_marks import unmark_start
 from tachograph.otlp.settings import ENDPOINT
 from tachograph.settings import Settings, read_settings
@@ -49,7 +49,8 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
 
     Args:
         directly: whether ``tachograph run`` itself started this process; see :class:`tachograph.ambient.Ambient`.
-        forked: whether it is the forked child of a process that has begun: delivered is once it is a rank.
+        forked: whether it is the forked child of a process that has begun: delivered is once it is a rank, or at once
+            with ``TACHOGRAPH_HELPERS=1``.
     """
     if _Begun.pid == os.getpid():
         return
@@ -65,7 +66,8 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
     if settings.disabled:
         unmark_start(os.environ)
         return
-    waits = not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
+    asked = text(os.environ, HELPERS) == "1"
+    waits = not asked and not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
     begin_pipeline(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
     if loads_instrumentors(os.environ):
         _instrument(os.environ)

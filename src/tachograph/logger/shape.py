@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from tachograph.instrument import Record, nothing
+from tachograph.interrupts import pass_on
 from tachograph.logger.fields import Arriving, Field, Plain, Statistics, field
 from tachograph.own_metrics import Reason
 from tachograph.point import FIELDS, MEASUREMENT, TAGS, Point
@@ -102,6 +103,7 @@ class Origin:
                 value = value.item()
             return str.__str__(str(value))
         except Exception as error:  # noqa: BLE001 - the border to user code: whatever an object raises that is read
+            pass_on(error)
             self.registry.count_error("logger")
             self.say("a tag or a name was left out (further ones are counted): %r", error)
             return None
@@ -197,6 +199,7 @@ class Shape:
         try:
             found = field(value)
         except Exception as error:  # noqa: BLE001 - the border to user code: whatever an object raises that is read
+            pass_on(error)
             self.origin.lose("no_number", "field %r was left out (further ones are counted): %s", name, error)
             return None
         if isinstance(found, Statistics):

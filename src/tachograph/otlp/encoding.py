@@ -14,7 +14,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
 from tachograph.batch import Batch
 from tachograph.closed_window_reader import ClosedWindowReader
-from tachograph.deltas import Deltas
+from tachograph.deltas import Deltas, resumed
+from tachograph.naming import Kind
 from tachograph.otlp.points import BYTES_PER_REQUEST, metric_message
 from tachograph.otlp.sdk import encoded_sdk_metrics
 from tachograph.otlp.settings import Temporality
@@ -25,6 +26,7 @@ from tachograph.registry import Registry
 
 POINTS_PER_REQUEST = 1000
 _SLICE = 16
+_AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
 
 _log = logging.getLogger("tachograph")
 
@@ -39,6 +41,7 @@ class MetricsEncoder:
         temporality: what the registry's sums and histograms are sent as, ``lowmemory`` as deltas, all of them being
             synchronous. What SDK instruments hold leaves as it was collected.
         points_per_request: at which a request is complete.
+        receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
         pace: called between slices of points; by default a :class:`tachograph.pace.Pace`.
     """
 
@@ -50,30 +53,30 @@ class MetricsEncoder:
         windows: bool = False,
         temporality: Temporality = "cumulative",
         points_per_request: int = POINTS_PER_REQUEST,
+        receiver: str = "",
         pace: Callable[[], None] | None = None,
     ) -> None:
         self._destination = destination
         self._registry = registry
-        self._temporality = temporality
         self._limit = points_per_request
         self._pace = pace or Pace()
         self._lost_some = False
         self._windows = ClosedWindowReader(registry, destination) if windows else None
-        self._deltas = self._no_deltas()
+        self._receiver = receiver
+        self._deltas = None if temporality == "cumulative" else resumed(registry, receiver, _AS_DELTAS)
 
     def forget(self) -> None:
         """Start deltas and windows anew, as a forked child does, whose registry is empty."""
-        self._deltas = self._no_deltas()
+        self._deltas = None if self._deltas is None else Deltas(_AS_DELTAS)
         if self._windows is not None:
             self._windows.forget()
 
-    def _no_deltas(self) -> Deltas | None:
-        return None if self._temporality == "cumulative" else Deltas(frozenset({"counter", "histogram"}))
-
     def close(self) -> None:
-        """Ask for no more windows."""
+        """Ask for no more windows, and leave to the next one what has been sent."""
         if self._windows is not None:
             self._windows.close()
+        if self._deltas is not None and self._receiver:
+            self._deltas.leave(self._registry, self._receiver)
 
     def requests(self, batch: Batch) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
         """Yield the requests that carry a batch's metrics, each with its number of points."""

@@ -63,7 +63,12 @@ class OtlpExporter:
         preference: Temporality = settings["metrics"].temporality if "metrics" in settings else "cumulative"
         self.temporality = _sdk_temporality(preference)
         self._encoder = MetricsEncoder(
-            NAME, registry, windows="metrics" in settings, temporality=preference, pace=self._pace
+            NAME,
+            registry,
+            windows="metrics" in settings,
+            temporality=preference,
+            receiver=settings["metrics"].endpoint if "metrics" in settings else "",
+            pace=self._pace,
         )
         # One queue a receiver, so that a dead one holds up no other.
         self._outboxes = {where: Outbox(NAME, registry) for where in dict.fromkeys(map(_receiver, settings.values()))}
@@ -100,6 +105,11 @@ class OtlpExporter:
         """How much has arrived so far; it grows while the destination takes anything."""
         return sum(outbox.delivered for outbox in self._outboxes.values())
 
+    @property
+    def queues(self) -> tuple[Outbox, ...]:
+        """What waits for each receiver: signals may have several, of which one is dead."""
+        return tuple(self._outboxes.values())
+
     def close(self, timeout: float) -> None:
         """Send what is queued, and end, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
@@ -129,12 +139,12 @@ class OtlpExporter:
                 answer = self._senders[signal](body, timeout)
             finally:
                 context.detach(token)
-            self._read(signal, answer)
+            self._read(signal, answer, items)
 
         self._outboxes[_receiver(self._settings[signal])].put(send, len(body), items=items)
 
-    def _read(self, signal: Signal, answer: bytes) -> None:
-        """Count what the receiver took the request without (OTLP specification, "Partial Success")."""
+    def _read(self, signal: Signal, answer: bytes, items: int) -> None:
+        """Count what the receiver took a request without, all of it at most (OTLP specification, "Partial Success")."""
         try:
             if signal == "metrics":
                 metrics = ExportMetricsServiceResponse.FromString(answer).partial_success
@@ -148,7 +158,8 @@ class OtlpExporter:
         except DecodeError:  # a server that answers 200 with something of its own
             return
         if rejected > 0:
-            self._registry.count_dropped("rejected", NAME, rejected)
+            self._registry.count_dropped("rejected", NAME, min(rejected, items))
+            why = self._settings[signal].without_secrets(why)
             self._say_once("partial", f"the receiver rejected a part (further ones are counted): {why:.300}")
 
     def _lose(self, items: int, why: str) -> None:

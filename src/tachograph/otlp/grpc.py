@@ -99,9 +99,7 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _reason(error: grpc.RpcError, settings: OtlpSettings) -> Exception:
-    said = f"{error.code().name}: {error.details() or ''}"
-    for _, secret in settings.headers:
-        said = said.replace(secret, "…") if secret else said
+    said = settings.without_secrets(f"{error.code().name}: {error.details() or ''}")
     after = _retry_delay(error)
     exhausted = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
     return Retry(after, said) if exhausted or error.code() in _RETRYABLE else Refused(said)

@@ -70,6 +70,7 @@ class HttpSender:
         if settings.compression == "gzip":
             body = _gzip(body)
         certificate = settings.client_certificate
+        until = time.monotonic() + seconds
         try:
             with self._session.post(
                 settings.endpoint,
@@ -82,7 +83,7 @@ class HttpSender:
                 allow_redirects=False,  # a redirect would carry the headers to another host
                 stream=True,
             ) as response:
-                answer = _body(response)
+                answer = _body(response, until)
         except (requests.ConnectionError, requests.Timeout, OSError) as error:
             raise Retry(None, f"{self._host}: {_root(error)}") from None
         if response.status_code in _RETRYABLE:
@@ -102,17 +103,26 @@ class HttpSender:
                 reason = Status.FromString(answer).message
             except DecodeError:
                 reason = ""
-        for _, secret in self._settings.headers:
-            reason = reason.replace(secret, "…") if secret else reason
+        reason = self._settings.without_secrets(reason)
         return f"{self._host} answered {response.status_code} {response.reason}: {reason[:_LONGEST_REASON].strip()}"
 
 
-def _body(response: requests.Response) -> bytes:
-    """Return what a receiver answers, nothing where it cannot be read: whether it took the request, its status says."""
+def _body(response: requests.Response, until: float) -> bytes:
+    """Return what a receiver answers, as far as it can be read until then, nothing where it cannot be read.
+
+    Whether it took the request, its status says. A time-out is one between two bytes: an answer that goes on for ever
+    would hold up every further request.
+    """
+    found = b""
+    read = getattr(response.raw, "read1", response.raw.read)  # urllib3 has it since 2.0
     try:
-        return bytes(response.raw.read(_LONGEST_ANSWER, decode_content=True))
+        while len(found) < _LONGEST_ANSWER and (part := read(_LONGEST_ANSWER, decode_content=True)):
+            found += part
+            if time.monotonic() > until:
+                break
     except (urllib3.exceptions.HTTPError, OSError):
         return b""
+    return bytes(found)
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -60,6 +60,12 @@ class OtlpSettings:
     insecure: bool = False
     temporality: Temporality = "cumulative"
 
+    def without_secrets(self, said: str) -> str:
+        """Return what a receiver says, for the log: it may repeat the headers that it was sent."""
+        for _, secret in self.headers:
+            said = said.replace(secret, "…") if secret else said
+        return said
+
 
 def endpoint_variables(signal: Signal) -> tuple[str, str]:
     """Return the variables that say where a signal goes: its own, which wins, and the general one."""

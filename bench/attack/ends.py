@@ -1,0 +1,187 @@
+"""Random programs that end in every way, held against a receiver that counts.
+
+``python bench/attack/ends.py --programs 1000 --seed N --workers 2``; ``--only NUMBER`` repeats one. Each program
+records by every door, in threads, forks, spawned processes, DataLoaders and asyncio, and notes durably beside it what
+it has recorded, and when. Then it ends. Held is:
+
+- Everything that is missing is counted (``tachograph.dropped`` as received, or the line that says how much the end has
+  cost), or was recorded less than an export interval of a second, and one second for a slow machine, before SIGKILL,
+  ``os._exit`` or another end at which no code can run. Those programs log up to ten thousand events a second: beyond
+  it, on a busy machine, what waits to be encoded grows, and a second is not enough.
+- Nothing arrives twice, nothing arrives that never was, no counter goes back; a process that is to record nothing
+  (a helper) delivers nothing.
+- The exit status is the one without Tachograph; no traceback of ours is on stderr; the end takes fifteen seconds at
+  most; an exception of the program's own reaches it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from counting_receiver import receiving
+from random_programs import Program, write
+from results import Results, arguments
+from verdict import LONGEST_END, Observed, Verdict, judge
+
+HERE = Path(__file__).resolve().parent
+LIMIT = 90.0  # seconds for a program with all its processes
+_PLAIN = ("OTEL_", "TACHOGRAPH_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "INFLUXDB_")
+
+
+class Outcome(NamedTuple):
+    """What came of one program, and where it is kept where that is wrong."""
+
+    program: Program
+    verdict: Verdict
+    kept: Path
+
+
+def attack(seed: int, number: int, *, keep: Path | None, discards: str = "") -> Outcome:
+    """Run one program and judge it; its source, output and notes stay in ``keep`` where something is wrong."""
+    program = write(seed, number)
+    folder = Path(tempfile.mkdtemp(prefix=f"ends-{seed}-{number}-", dir=keep))
+    (folder / "program.py").write_text(program.source)
+    with receiving(refusals=program.refusals, discards=discards) as receiver:
+        observed = run(program, folder, receiver.url)
+        arrived = receiver.arrived()
+    verdict = judge(program, observed, arrived, folder)
+    if verdict.wrong:
+        (folder / "verdict.txt").write_text("\n".join([program.title, repr(program.processes), *verdict.wrong]) + "\n")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Outcome(program, verdict, folder)
+
+
+def run(program: Program, folder: Path, url: str) -> Observed:
+    """Run a program to the end of its last process."""
+    command = [sys.executable, str(folder / "program.py")]
+    if program.zero_code:
+        command = [sys.executable, "-m", "tachograph", "run", "--quiet", "--", *command]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_PLAIN)}
+    environment = {
+        **kept,
+        "LEDGER": str(folder),
+        "PYTHONPATH": str(HERE),
+        "PYTHONUNBUFFERED": "1",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "TACHOGRAPH_STORE": str(folder / "store"),
+        "TACHOGRAPH_SYSTEM_METRICS": "false",
+        **program.environment,
+    }
+    deadline = time.monotonic() + LIMIT
+    signalled = None
+    with (folder / "stdout.txt").open("wb") as stdout, (folder / "stderr.txt").open("wb") as stderr:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            start_new_session=True,
+        )  # fmt: skip
+        with _ended_after(process):
+            if program.outside is not None:
+                signalled = _signal(program, process, folder, deadline)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0))
+            ended = time.time()
+            while _others(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            status = None if _others(process.pid) else process.poll()
+    return Observed(status, (folder / "stderr.txt").read_text(errors="replace"), signalled, ended)
+
+
+@contextmanager
+def _ended_after(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(program: Program, process: subprocess.Popen[bytes], folder: Path, deadline: float) -> float | None:
+    """Send the program its signal from outside; return when, and None where it has ended before."""
+    plan, note = program.outside, folder / "main.begun"
+    if plan is None:
+        return None
+    while not (note.exists() and note.read_text().endswith("\n")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
+    time.sleep(plan.after)
+    moment, pid = time.time(), int(note.read_text().split()[0])
+    for number in range(plan.times):
+        if number:
+            time.sleep(plan.after / 10)
+        with suppress(ProcessLookupError):
+            os.kill(pid, plan.signal)
+    return moment
+
+
+def _others(group: int) -> list[int]:
+    """Return the processes of a group that run (proc_pid_stat(5)): a zombie has ended, whoever is to reap it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its = path.read_text().rpartition(")")[2].split()[:3]
+            if int(its) == group and state not in "ZX":
+                found.append(int(path.parent.name))
+    return found
+
+
+def main() -> int:
+    """Attack with as many programs as asked for; return the exit status."""
+    parser = arguments("ends")
+    parser.add_argument("--programs", type=int, default=100, help="how many; 100")
+    parser.add_argument("--only", type=int, help="run this one alone")
+    parser.add_argument("--workers", type=int, default=2, help="programs at a time; 2")
+    parser.add_argument("--keep", type=Path, help="a folder for what has failed; the system's temporary one")
+    parser.add_argument("--discards", default="", help="metrics or logs: the receiver loses a request, which is found")
+    options = parser.parse_args()
+    results, began = Results("ends", options.seed), time.monotonic()
+    numbers = range(options.programs) if options.only is None else [options.only]
+    lost: dict[str, float] = {}
+    values, ended = 0, 0.0
+    with ThreadPoolExecutor(options.workers) as pool:
+        tasks = [
+            pool.submit(attack, options.seed, number, keep=options.keep, discards=options.discards)
+            for number in numbers
+        ]
+        for task in as_completed(tasks):
+            program, verdict, folder = task.result()
+            row = results.row(f"ends by {program.ends}")
+            row.tried += 1
+            values += verdict.values
+            ended = max(ended, verdict.end_seconds)
+            lost[row.attack] = max(lost.get(row.attack, 0.0), verdict.lost_seconds)
+            if verdict.wrong:
+                again = f"python bench/attack/ends.py --seed {options.seed} --only {program.number}"
+                why = "\n  ".join([f"program {program.number} ({program.title})", *verdict.wrong, f"kept in {folder}"])
+                results.failure(
+                    row.attack, why, again + (f" --discards {options.discards}" if options.discards else "")
+                )
+    for row in results.rows:
+        cut = lost[row.attack]
+        row.outcome = "wrong" if row.failed else f"the last {cut:.1f} s are missing, at most" if cut else "nothing lost"
+    results.rows.sort(key=lambda row: row.attack)
+    minutes = (time.monotonic() - began) / 60
+    print(
+        f"{len(numbers)} programs, {values:,} values, {len(numbers) / minutes:.0f} programs a minute; "
+        f"the longest end took {ended:.1f} of {LONGEST_END:g} s; seed {options.seed}"
+    )
+    return results.end(options.out)
+
+
+if __name__ == "__main__":
+    threading.stack_size(2**20)
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Inputs that are given to the library in this process: how they are judged, and where they leave what they write."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ProcessKind(NamedTuple):
+    """One kind of input to a process.
+
+    Attributes:
+        attack: what the table of results calls it.
+        share: how many of a thousand inputs are of this kind.
+        make: returns the input.
+        judge: returns what is wrong with what came of inputs, empty where nothing is.
+        together: how many inputs are judged together; where something is wrong, each is again, alone.
+    """
+
+    attack: str
+    share: int
+    make: Callable[[Random], Any]
+    judge: Callable[[Sequence[Any]], str]
+    together: int = 1
+
+
+def judged(kind: ProcessKind, given: Sequence[Any]) -> str:
+    """Return what is wrong with what came of inputs, a traceback on stderr included; empty where nothing is."""
+    with Captured() as captured:
+        why = kind.judge(given)
+    return why or ("a traceback: " + captured.said[-1500:] if "Traceback" in captured.said else "")
+
+
+def described(given: Any) -> str:
+    """Return the text of an input, however long its numbers are."""
+    most = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        return repr(given)
+    finally:
+        sys.set_int_max_str_digits(most)
+
+
+class Captured:
+    """The standard streams of a process, for a while: what is written is in ``said``, and nothing can be read."""
+
+    def __enter__(self) -> Self:
+        folder()
+        self._before = sys.stdin, sys.stdout, sys.stderr
+        sys.stdin, self._out, self._err = io.StringIO(), io.BytesIO(), io.BytesIO()
+        sys.stdout = io.TextIOWrapper(self._out, "utf-8", write_through=True)
+        sys.stderr = io.TextIOWrapper(self._err, "utf-8", "backslashreplace", write_through=True)
+        self._streams = sys.stdout, sys.stderr
+        self.said = ""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdin, sys.stdout, sys.stderr = self._before
+        self.said = self._err.getvalue().decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables of this process's environment for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@cache
+def folder() -> Path:
+    """Return a folder of this process, in which it is from then on; whatever is written goes there."""
+    inner = Path(tempfile.mkdtemp(prefix="process-"), "in", "here")  # in the attack's folder, which goes at the end
+    inner.mkdir(parents=True)
+    os.chdir(inner)
+    return inner

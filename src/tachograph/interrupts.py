@@ -1,0 +1,32 @@
+"""Exceptions that a signal handler of the program raises in the middle of our code: they are the program's.
+
+A time-out by SIGALRM, or PyTorch's SIGCHLD handler where a data-loader worker has died, raises wherever the main thread
+is. A guard around the program's objects that took it for an error of theirs would leave the program waiting.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import CodeType, TracebackType
+
+
+def pass_on(error: Exception) -> None:
+    """Raise ``error`` again where a signal handler has raised it; call it first in a guard of the calling thread."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    reached: TracebackType | None = error.__traceback__
+    while reached is not None and handlers:
+        if reached.tb_frame.f_code in handlers:
+            raise error
+        reached = reached.tb_next
+
+
+def _code(handler: object) -> CodeType | None:
+    """Return the code of a handler in Python: of a function, a method, a partial, or an object that can be called."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    called = handler if hasattr(handler, "__code__") else getattr(handler, "__call__", None)  # noqa: B004 - its code
+    code = getattr(getattr(called, "__func__", called), "__code__", None)
+    return code if isinstance(code, CodeType) else None
