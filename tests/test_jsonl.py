@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -298,3 +299,34 @@ def test_a_pipe_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(BrokenPipeError):
         file.append(b"y\n")
     file.close()
+
+
+def test_a_file_that_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes after the file, or its folder, was deleted is in a new one, and that is said once."""
+    path = tmp_path / "out" / "c.jsonl"
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(path, registry)
+    for _ in range(3):
+        destination(batch(registry))
+        assert destination.flush(5)
+        assert len(lines(path)) == 1
+        shutil.rmtree(path.parent)
+    destination.close(1)
+    assert caplog.text.count("was deleted while it was written") == 1
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_file_that_is_cut(tmp_path: Path, size: int) -> None:
+    """What comes after the file was cut in the middle of a line is no part of that line."""
+    path = tmp_path / "c.jsonl"
+    registry = Registry()
+    registry.group("g").instrument("loss").record(1)
+    destination = JsonLines(path, registry)
+    for _ in range(2):
+        destination(batch(registry))
+        assert destination.flush(5)
+        os.truncate(path, size)
+    destination(batch(registry))
+    destination.close(5)
+    assert "resourceMetrics" in json.loads(path.read_text().splitlines()[-1])

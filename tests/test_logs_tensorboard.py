@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,34 @@ def test_nothing_is_made_without_an_event(tmp_path: Path) -> None:
     """A program that logs no scalar leaves no folder behind."""
     write(tmp_path / "run", Journal(Registry(enabled=True)))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("fate", ["deleted", "cut", "overwritten"])
+def test_a_file_that_others_change(tmp_path: Path, fate: str) -> None:
+    """What comes after the file was deleted or changed is in a new one: TensorBoard reads no farther in the old one."""
+    journal = Journal(Registry(enabled=True))
+    destination = TensorBoard(tmp_path, Registry(), pace=lambda: None)
+
+    def write_point(x: int) -> None:
+        journal.append("tachograph.metric", 1, {"metric": "loss", "value": float(x), "x": x})
+        destination(Batch([], None, [], {}, 0, journal.drain()))
+        assert destination.flush(10)
+
+    write_point(1)
+    write_point(2)
+    (path,) = tmp_path.iterdir()
+    time.sleep(0.05)  # the file system's time has gone on
+    if fate == "deleted":
+        path.unlink()
+    elif fate == "cut":
+        os.truncate(path, path.stat().st_size - 5)
+    else:
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size - 5)
+            file.write(b"\xff")
+    write_point(3)
+    write_point(4)
+    destination.close(1)
+    new = [each for each in tmp_path.iterdir() if each != path]
+    assert len(new) == 1
+    assert [step for _, step, _ in scalars(new[0])["loss"]] == [3, 4]
