@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,3 +198,36 @@ def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert taken(spool) == [b"first\n"]
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_file_that_is_cut(tmp_path: Path, size: int) -> None:
+    """What a cut has taken is counted to the last record, what comes then is in a file of its own, and all is read."""
+    spool, lost = opened(tmp_path)
+    leave(spool, events(0, 3))
+    leave(spool, events(3, 5))
+    (path,) = tmp_path.glob("*.jsonl")
+    os.truncate(path, size)
+    leave(spool, events(5, 6))
+    torn = taken(spool)
+    spool.accept()
+    assert sum(map(records, torn)) + sum(count for count, *_ in lost) == 5
+    assert {reason for _, reason, _ in lost} == {"damaged"}
+    assert [each.seq for line in taken(spool) for part in spooled(line) for each in part.events] == [5]
+    spool.accept()
+    assert spool.empty
+
+
+def test_files_that_are_deleted(tmp_path: Path) -> None:
+    """What was deleted can still be sent; at the end what could not is counted, and the rest waits on the disk."""
+    spool, lost = opened(tmp_path / "spool")
+    leave(spool, events(0, 3))
+    shutil.rmtree(tmp_path / "spool")
+    leave(spool, events(3, 5))
+    assert len(taken(spool)) == 1
+    spool.give_back()
+    spool.lose_what_is_gone()
+    spool.close()
+    assert lost == [(3, "damaged", True)]
+    ((_, found, _),) = [part for path in (tmp_path / "spool").iterdir() for part in spooled(path.read_bytes())]
+    assert [each.seq for each in found] == [3, 4]

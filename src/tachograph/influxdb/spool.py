@@ -36,6 +36,8 @@ class _Segment:
         self.taken = 0  # bytes that were read
         self.done = 0  # bytes whose lines were accepted
         self.buffer = b""
+        self.is_torn = False  # its last line, which could not be taken back
+        self.ours = self.ours_taken = 0  # records that we appended and that are not accepted; of those, which were read
 
     def append(self, line: bytes) -> None:
         """Write a line at the end, whole or not at all."""
@@ -44,9 +46,17 @@ class _Segment:
             while written < len(line):
                 written += os.write(self.file, line[written:])
         except OSError:
+            self.is_torn = True
             os.ftruncate(self.file, self.size)
+            self.is_torn = False
             raise
         self.size += len(line)
+        self.ours += records(line)
+
+    def is_as_left(self) -> bool:
+        """Tell whether it is in its folder, and as long as what was appended."""
+        found = os.fstat(self.file)
+        return bool(found.st_nlink) and found.st_size == self.size and not self.is_torn
 
     def line(self) -> bytes:
         """Return the next line, with its end: without one where it is torn, and nothing at the end of the file."""
@@ -64,11 +74,19 @@ class _Segment:
                 break
         line = b"".join(parts)
         self.taken += len(line)
+        self.ours_taken += records(line)
         return line
+
+    def accept(self) -> bool:
+        """Forget what was read, which has arrived; tell whether that was all of it."""
+        self.done = self.taken
+        self.ours -= self.ours_taken
+        self.ours_taken = 0
+        return self.done >= os.fstat(self.file).st_size
 
     def again(self) -> None:
         """Read again what was not accepted."""
-        self.taken, self.buffer = self.done, b""
+        self.taken, self.buffer, self.ours_taken = self.done, b"", 0
 
     def left(self, pace: Callable[[], None]) -> int:
         """Return how many records are not accepted, as far as the file can be read."""
@@ -130,7 +148,8 @@ class Spool:
         Raises:
             OSError: it does not fit on the disk.
         """
-        if self._open is None or self._open.size + len(line) > min(_SEGMENT, max(self.limit // 4, 1)):
+        most = min(_SEGMENT, max(self.limit // 4, 1))
+        if self._open is None or self._open.size + len(line) > most or not self._open.is_as_left():
             self._open = self._begin()
             self._segments.append(self._open)
         self._open.append(line)
@@ -209,16 +228,24 @@ class Spool:
     def accept(self) -> None:
         """Forget what was taken: it has arrived. A file that is done is deleted."""
         segment, self._reading = self._reading, None
-        if segment is not None:
-            segment.done = segment.taken
-            if segment.done >= segment.size:
-                self._forget(segment)
+        if segment is not None and segment.accept():
+            if segment.ours > 0:  # they are gone with a part of the file
+                self._lose(segment.ours, "damaged", True)
+            self._forget(segment)
 
     def give_back(self) -> None:
         """Take again, the next time, what was taken."""
         segment, self._reading = self._reading, None
         if segment is not None:
             segment.again()
+
+    def lose_what_is_gone(self) -> None:
+        """Count, at the end, what was ours in files that were deleted or cut: no other process will find it."""
+        for segment in self._segments:
+            if not segment.is_as_left():
+                gone = segment.ours - (segment.left(self._pace) if os.fstat(segment.file).st_nlink else 0)
+                if gone > 0:
+                    self._lose(gone, "damaged", True)
 
     def close(self) -> None:
         """Leave the files to the next process."""
