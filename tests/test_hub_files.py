@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 import signal
+import socket
 import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from hub_requests import logs, metrics, number, rank, shown
 from hubs import PROTOBUF, Command, ask, command
@@ -25,6 +30,11 @@ def post(hub: Command, first: int, count: int = 1) -> None:
         assert ask(hub.url, path, request.SerializeToString(), content_type=PROTOBUF).status == 200
 
 
+def more(number: int) -> bytes:
+    """Return a request with one event."""
+    return logs(rank(0, run="job"), ("e", {}), first=number).SerializeToString()
+
+
 def renewed(hub: Command, why: str) -> float:
     """Return how many files a hub says that it made anew."""
     return sum(shown(ask(hub.url, "/metrics").body, "tachograph_hub_files_renewed_total", why=why).values())
@@ -37,6 +47,12 @@ def ended(hub: Command) -> tuple[dict[str, Any], str]:
     _, stderr = hub.process.communicate(timeout=30)
     assert hub.process.returncode == 0
     return said, stderr
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the numbers of the events in a file."""
+    with closing(sqlite3.connect(path)) as file:
+        return [number for (number,) in file.execute("SELECT seq FROM event ORDER BY seq")]
 
 
 def eventually(condition: Callable[[], object]) -> bool:
@@ -103,3 +119,103 @@ def test_what_others_may_do_harms_nothing(tmp_path: Path) -> None:
         assert not renewed(hub, "deleted")
         said, _ = ended(hub)
     assert said["renewed"] == []
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_log_that_others_write_into(tmp_path: Path, cut: bool) -> None:
+    """Where SQLite's log is cut or overwritten nothing more is acknowledged into it: what follows is in a new file."""
+    with command(tmp_path) as hub:
+        path = Path(hub.first["store"]).parent / "job.db"
+        log = path.with_name("job.db-wal")
+        post(hub, 1, 100)
+        post(hub, 101, 800)
+        time.sleep(0.05)  # the file system's time has gone on
+        middle = log.stat().st_size // 2
+        if cut:
+            os.truncate(log, middle)
+        else:
+            with log.open("r+b") as file:
+                file.seek(middle)
+                file.write(b"\xff" * 20_000)
+        refused = ask(hub.url, "/v1/logs", more(901), content_type=PROTOBUF)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+        assert eventually(lambda: renewed(hub, "damaged"))
+        post(hub, 901)
+        said, stderr = ended(hub)
+    assert numbers(path) == [901]
+    (aside,) = path.parent.glob("job.db.damaged-*[0-9]")
+    assert numbers(aside)[:100] == list(range(1, 101))
+    assert [each["why"] for each in said["renewed"]] == ["damaged"]
+    assert "Traceback" not in stderr
+
+
+def test_a_log_that_is_deleted(tmp_path: Path) -> None:
+    """Where SQLite's log alone is deleted nothing is lost, not even where the hub is killed then."""
+    with command(tmp_path) as hub:
+        path = Path(hub.first["store"]).parent / "job.db"
+        post(hub, 1)
+        path.with_name("job.db-wal").unlink()
+        post(hub, 2)
+        hub.process.kill()
+        hub.process.wait(30)
+    assert numbers(path) == [1, 2]
+
+
+def test_others_that_commit_are_no_damage(tmp_path: Path) -> None:
+    """Another program's own transactions, and its emptying of the log, hold up nothing."""
+    with command(tmp_path) as hub:
+        path = Path(hub.first["store"]).parent / "job.db"
+        with closing(sqlite3.connect(path, timeout=20, isolation_level=None)) as other:
+            for number in range(1, 21):
+                post(hub, number)
+                other.execute("CREATE TABLE IF NOT EXISTS theirs (a)")
+                other.execute("INSERT INTO theirs VALUES (1)")
+                if number % 5 == 0:
+                    other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                    assert eventually(lambda: ask(hub.url, "/v1/logs", more(1), content_type=PROTOBUF).status == 200)
+        said, _ = ended(hub)
+    assert said["renewed"] == []
+    assert numbers(path) == list(range(1, 21))
+
+
+def test_a_run_whose_file_could_not_be_opened(tmp_path: Path) -> None:
+    """A run that is new while the disk takes nothing has its file once that is over; nothing is acknowledged before."""
+    with command(tmp_path) as hub:
+        path = Path(hub.first["store"]).parent / "job.db"
+        path.mkdir()  # no file can be there
+        refused = ask(hub.url, "/v1/logs", more(1), content_type=PROTOBUF)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+        path.rmdir()
+        assert eventually(lambda: ask(hub.url, "/v1/logs", more(1), content_type=PROTOBUF).status == 200)
+        _, stderr = ended(hub)
+    assert numbers(path) == [1]
+    assert "the run job is kept in its file from now on" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_no_descriptor_for_a_connection(tmp_path: Path) -> None:
+    """Where no descriptor is left connections wait; that is said in a line, and over once there are some."""
+    with command(tmp_path) as hub:
+        post(hub, 1)
+        before = resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE)
+        held = max(int(each.name) for each in Path(f"/proc/{hub.process.pid}/fd").iterdir())
+        resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (held + 1, before[1]))
+        host, _, port = hub.url.partition("://")[2].partition(":")
+        with socket.create_connection((host, int(port)), 10), socket.create_connection((host, int(port)), 10):
+            time.sleep(1.5)
+            resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, before)
+            post(hub, 2)
+        _, stderr = ended(hub)
+    assert "the hub takes no more connections for now" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_why_there_is_no_file_is_said(tmp_path: Path) -> None:
+    """A hub that cannot begin its file says why in a line, and not that nothing could be rolled back."""
+    limited = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh"]  # blocks of 512 bytes
+    with command(tmp_path, wrapper=limited) as hub:
+        assert hub.end() == 2
+        _, stderr = hub.process.communicate(timeout=30)
+    assert len(stderr.splitlines()) == 1
+    assert "disk" in stderr
+    assert "rollback" not in stderr
