@@ -128,6 +128,32 @@ forked(child)
     assert "partially initialized" not in done.stderr
 
 
+def test_a_child_that_cannot_load_the_client_leaves_its_points(tmp_path: Path) -> None:
+    """Where loading it takes longer than a fork waits, the child says so, and leaves its points to the next process."""
+    (tmp_path / "influxdb_client.py").write_text("import time\ntime.sleep(5.0)\n")
+    program = f"""{_MADE}
+from tachograph.influxdb import server
+server._loading.patience = 0.1
+time.sleep(0.3)
+
+def child():
+    emit("child")
+    exporter.force_flush(500)
+    exporter.shutdown()
+
+began = time.monotonic()
+forked(child)
+assert time.monotonic() - began < 4.0
+os._exit(0)
+"""
+    url = f"http://127.0.0.1:{free_port()}"
+    done = programs.run(tmp_path, program, url, PYTHONPATH=str(tmp_path), **_UNMEASURED)
+    assert done.returncode == 0, done.stderr
+    assert "forked while its parent loaded the client" in done.stderr
+    (file,) = spool_files(tmp_path / "store")
+    assert file.read_text().count('"child"') == 1
+
+
 def test_a_logger_that_outlives_its_pipeline_lets_children_go(tmp_path: Path) -> None:
     """After shutdown() a child inherits no file of the spool of a logger, either."""
     program = """

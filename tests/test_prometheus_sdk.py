@@ -184,3 +184,29 @@ def test_an_attribute_that_utf8_cannot_carry_costs_no_page(form: Format) -> None
     found = rendered(collected(provider, reader), Registry(), form)
     assert {name: value for (name, _), value in found.items()} == {"odd_total": 1, "good_total": 2}
     assert any("a=?" in labels for _, labels in found)
+
+
+@pytest.mark.parametrize("form", [CLASSIC, OPENMETRICS])
+def test_an_attribute_named_as_the_label_of_buckets(form: Format) -> None:
+    """A histogram's own attribute ``le`` is ``exported_le``, as on ours: all buckets, sums and counts are there."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    made = provider.get_meter("library").create_histogram("theirs", explicit_bucket_boundaries_advisory=[1.0])
+    for value, attributes in (
+        (0.5, {"le": "x"}),
+        (1.5, {"le": "y"}),
+        (2.5, {"le": "y", "exported_le": "z"}),
+        (4.0, {}),
+    ):
+        made.record(value, attributes)
+    registry = Registry()
+    found = rendered(collected(provider, reader), registry, form)
+    scope = "dl_rank=0"
+    more = {",exported_le=x": 0.5, ",exported_le=y": 1.5, ",exported_exported_le=y,exported_le=z": 2.5, "": 4.0}
+    for labels, value in more.items():
+        own = f"{scope}{labels},otel_scope_name=library"
+        assert found["theirs_sum", own] == value
+        assert found["theirs_count", own] == 1
+        infinite = f"{scope}{labels},le=+Inf,otel_scope_name=library"
+        assert found["theirs_bucket", infinite] == 1
+    assert dropped(registry) == {}

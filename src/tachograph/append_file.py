@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from pathlib import Path
+from typing import Literal
 
 from tachograph.outbox import Retry
 
@@ -20,6 +22,35 @@ class AppendFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
+        self._left: tuple[int, int] | None = None  # its size and time; None where a piece may be torn
+
+    def is_new(self) -> bool:
+        """Tell whether nothing is in it yet; it is opened where it was not.
+
+        Raises:
+            OSError, Retry: as :meth:`append`.
+        """
+        return os.fstat(self._opened()).st_size == 0
+
+    def fate(self) -> Literal["", "deleted", "changed"]:
+        """Return what others have done to it since the last piece, or that this one is torn: then it is changed."""
+        if self._file is None:
+            return ""
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        if not found.st_nlink:
+            return "deleted"
+        return "" if self._left == (found.st_size, found.st_mtime_ns) else "changed"
+
+    def ends_with(self, end: bytes) -> bool:
+        """Tell whether its last bytes are these, or there are none; True where it cannot be read."""
+        file = self._opened()
+        try:
+            size = os.fstat(file).st_size
+            return not size or os.pread(file, len(end), max(0, size - len(end))) == end
+        except OSError:
+            return True
 
     def append(self, piece: bytes) -> None:
         """Write a piece at the end.
@@ -28,17 +59,30 @@ class AppendFile:
             OSError: it does not fit, and no part of it is left.
             Retry: ``tachograph replay --delete`` is about to delete the file.
         """
-        if self._file is None:
-            self._file = _open(self.path)
-        before = os.fstat(self._file).st_size
+        file = self._opened()
+        before = os.fstat(file).st_size
         written = 0
         try:
             while written < len(piece):
-                written += os.write(self._file, piece[written:])
+                written += os.write(file, piece[written:])
         except OSError:
-            if written and os.fstat(self._file).st_size == before + written:
-                os.ftruncate(self._file, before)
+            if written:
+                self._left = None
+            if written and os.fstat(file).st_size == before + written:
+                os.ftruncate(file, before)
+                self._note(file)
             raise
+        self._note(file)
+
+    def _opened(self) -> int:
+        if self._file is None:
+            self._file = _open(self.path)
+            self._note(self._file)
+        return self._file
+
+    def _note(self, file: int) -> None:
+        found = os.fstat(file)
+        self._left = found.st_size, found.st_mtime_ns
 
     def close(self) -> None:
         """Close the file; a later piece opens it again.

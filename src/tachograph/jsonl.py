@@ -45,7 +45,7 @@ class JsonLines:
         self._registry = registry
         self._pace = pace or Pace()
         self._text = JsonText(self._pace)
-        self._lost_some = False
+        self._lost_some = self._was_deleted = False
         self._encoder = MetricsEncoder(
             NAME, registry, windows=metrics, points_per_request=_POINTS_PER_LINE, pace=self._pace
         )
@@ -85,7 +85,18 @@ class JsonLines:
 
     def _queue(self, request: Message, items: int) -> None:
         line = self._text.line(request)
-        self._outbox.put(lambda _timeout: self._file.append(line), len(line), items=items)
+        self._outbox.put(lambda _timeout: self._append(line), len(line), items=items)
+
+    def _append(self, line: bytes) -> None:
+        fate = self._file.fate()
+        if fate == "deleted":
+            self._file.close()
+            if not self._was_deleted:
+                self._was_deleted = True
+                _log.warning("%s: %s was deleted while it was written: it goes on in a new one", NAME, self.path)
+        # Where others have cut it in the middle of a line, this one must not be a part of that.
+        is_torn = fate == "changed" and not self._file.ends_with(b"\n")
+        self._file.append(b"\n" + line if is_torn else line)
 
     def _lose(self, items: int, why: str) -> None:
         self._registry.count_dropped("encoding", NAME, items)

@@ -105,7 +105,7 @@ REASONS: Mapping[Reason, str] = {
     "shutdown": "The process ended before it was delivered.",
     "feedback": "An event handler logs an event for each that it gets: it does not get the rest, exporters do.",
     "spool_full": "The disk's share for what waits for InfluxDB is used up; the oldest goes.",
-    "damaged": "A line of the spool cannot be read.",
+    "damaged": "A line of the spool cannot be read, or is gone.",
     "newer": "A later version of Tachograph has written it.",
     "replay_rate": "More values than can be handed on one by one to your own SDK; its histogram lacks them.",
     "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",

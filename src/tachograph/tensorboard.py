@@ -7,6 +7,7 @@ Sources: TensorFlow, ``core/lib/io/record_writer.cc`` (framing) and ``core/util/
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -30,6 +31,8 @@ _VERSION = b"\x1a\x0dbrain.Event:2"
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
 _REST_AFTER = 8  # events
 
+_log = logging.getLogger("tachograph")
+
 
 class TensorBoard:
     """Appends scalars to one event file a process: each aggregation of a Stat, each point of a Metric; no other event.
@@ -47,22 +50,32 @@ class TensorBoard:
         self._pace = pace or Pace()
         self._outbox = Outbox(NAME, registry)
         self._file: AppendFile | None = None
+        self._began_anew = False
 
     def __call__(self, batch: Batch) -> None:
         """Queue the scalars of one batch; never waits for the disk."""
-        if self._file is None and batch.events:
-            self._file = AppendFile(self._path(batch.resource.get("dl.role"), batch.resource.get("dl.rank")))
-            self._put(self._file, record(time.time(), _VERSION), 0)
+        role, rank = batch.resource.get("dl.role"), batch.resource.get("dl.rank")
         records: list[bytes] = []
         for number, event in enumerate(batch.events):
             if number % _REST_AFTER == 0:
                 self._pace()
             records += [record(event.time_unix_nano / 1e9, part) for part in _summaries(event)]
-        if self._file is not None and records:
-            self._put(self._file, b"".join(records), len(records))
+        if records:
+            piece = b"".join(records)
+            self._outbox.put(lambda _timeout: self._append(piece, role, rank), len(piece), items=len(records))
 
-    def _put(self, file: AppendFile, piece: bytes, items: int) -> None:
-        self._outbox.put(lambda _timeout: file.append(piece), len(piece), items=items)
+    def _append(self, piece: bytes, role: AttributeValue | None, rank: AttributeValue | None) -> None:
+        """Append to the file, or to a new one where it was deleted or changed: nobody reads on behind a torn record."""
+        file = self._file
+        if file is not None and (fate := file.fate()):
+            if not self._began_anew:
+                self._began_anew = True
+                _log.warning("%s: %s was %s while it was written: it goes on in a new one", NAME, file.path, fate)
+            file.close()
+            file = None
+        if file is None:
+            file = self._file = AppendFile(self._path(role, rank))
+        file.append(record(time.time(), _VERSION) + piece if file.is_new() else piece)
 
     def _path(self, role: AttributeValue | None, rank: AttributeValue | None) -> Path:
         folder = self._folder if rank is None else self._folder / f"rank{rank}"

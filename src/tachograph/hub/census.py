@@ -34,6 +34,7 @@ _MOST_LOST = 1000
 _MOST_NAMES = 1000
 _MOST_DESCRIPTION = 4096  # characters that are kept
 _SLICE = 500  # series that are looked at while the lock is held
+_TRIES = 8  # files at a time
 _ILLEGIBLE = (ValueError, TypeError, LookupError)
 
 _log = logging.getLogger("tachograph")
@@ -103,6 +104,28 @@ class Census:
             if len(self.names) < _MOST_NAMES:
                 self.names[name] = None
         return found
+
+    def open_missing(self, lock: threading.Lock) -> None:
+        """Try the files of runs that are kept in memory only again, a few: the disk was full, say, and is not now.
+
+        The lock is held for slices.
+        """
+        with lock:
+            missing = sorted((run for run in self._runs.values() if run.store is None), key=lambda run: run.tried)
+        for run in missing[:_TRIES]:
+            try:
+                store = Store(self._folder, run.name, self._open_stores)
+            except StoreError:
+                run.tried += 1
+                continue
+            with lock:
+                is_here = self._runs.get(run.name) is run
+                if is_here:
+                    run.keep_in(store)
+            if is_here:
+                _log.warning("the run %s is kept in its file from now on", run.name)
+            else:
+                store.close()
 
     def sender(self, resource: Resource, now: int) -> tuple[Process, Incarnation] | Reason:
         """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock.

@@ -273,6 +273,7 @@ class Hub:
             for what, path in self._archive.look():
                 self.count("tachograph.hub.files.renewed", 1, why=what)
                 self._renewed.append({"file": path, "why": what})
+            self._census.open_missing(self._lock)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
             if len(self._census.series) > self._known + _MANY:  # so that no scraper waits for their names and labels

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
 import threading
 import time
+from typing import Any
 
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
@@ -20,6 +22,7 @@ _PARENT_POLL = 0.5
 _TICK = 1.0
 _QUIET, _LONGEST_GRACE = 0.3, 2.0  # last exports: until none came for so long, at most for so long
 _LAST_FORWARDS = 3.0
+_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # for which asyncio waits with accept(2)
 
 _log = logging.getLogger("tachograph")
 
@@ -55,11 +58,12 @@ class Lifetime:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._closing = threading.Event()
-        self._failed = False
+        self._failed = self._full = False
 
     async def live(self, started: asyncio.Event) -> None:
         """Serve to the end; ``started`` is set when connections are taken."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._failed_in_loop)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._asked_to_end)
@@ -88,6 +92,17 @@ class Lifetime:
             self._node.close()
         if self._forwarding is not None:
             self._forwarding.close(_LAST_FORWARDS)
+
+    def _failed_in_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Say in a line that no connection can be taken, which asyncio tries again each second."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _NO_MORE:
+            self._hub.count("tachograph.hub.failed", 1, signal="connection")
+            if not self._full:
+                self._full = True
+                _log.warning("the hub takes no more connections for now (counted from now on): %s", error.strerror)
+        elif not self._closing.is_set():  # the next try may come after the end
+            loop.default_exception_handler(context)
 
     def _asked_to_end(self) -> None:
         if self._ending.is_set():

@@ -29,6 +29,7 @@ from tachograph.hub.body import LIMIT, Intake, Refusal
 from tachograph.hub.decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, decode, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.hub.hub import Hub, Rejected
+from tachograph.hub.store import StoreError
 from tachograph.otlp.settings import Signal
 
 MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be kept
@@ -151,7 +152,10 @@ class Receiver:
             self._hub.count("tachograph.hub.failed", 1, signal=kind.signal)
             if not self._failed:
                 self._failed = True
-                _log.warning("the hub could not keep a request (further failures are counted)", exc_info=True)
+                unexpected = not isinstance(error, StoreError)
+                _log.warning(
+                    "the hub could not keep a request (further failures are counted): %s", error, exc_info=unexpected
+                )
             why = f"it could not be kept: {type(error).__name__}"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, retry_after=_RETRY_AFTER) from error
 

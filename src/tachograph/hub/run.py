@@ -58,14 +58,22 @@ class Run:
 
     Attributes:
         processes: those that are on the page, by instance.
+        tried: how often its file was tried in vain since it is kept in memory only.
     """
 
     def __init__(self, name: str, store: Store | None) -> None:
         self.name = name
-        self.store = store
-        self.events = None if store is None else Events(store)
-        self.history = None if store is None else History(store)
+        self.store: Store | None = None
+        self.events: Events | None = None
+        self.history: History | None = None
         self.processes: dict[str, Process] = {}
+        self.tried = 0
+        if store is not None:
+            self.keep_in(store)
+
+    def keep_in(self, store: Store) -> None:
+        """Keep all of it in a file from now on."""
+        self.events, self.history, self.store = Events(store), History(store), store
 
     def add_events(self, sent: Sequence[Sent]) -> Stored:
         """Commit log records, and with them what they say of the life of their processes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 # One script a version, in order; PRAGMA user_version is how many of them a file has had. Never change one that was
@@ -139,7 +140,8 @@ def migrate(connection: sqlite3.Connection) -> int:
                 connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # SQLite has done it by itself where the disk failed
+                connection.execute("ROLLBACK")
             raise
 
 

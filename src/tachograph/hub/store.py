@@ -27,6 +27,7 @@ _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
 
+_NO_LOG = (0, 0, 0)
 _HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
 
 _log = logging.getLogger("tachograph")
@@ -62,7 +63,10 @@ class Store:
         self.renewed = 0
         self._known: tuple[int, int] | None = None  # which file it is
         self._written = 0  # when we wrote into it last, as far as its time tells
-        self._damaged = False
+        self._log_path = f"{self.path}-wal"
+        self._log: tuple[int, int, int] | None = None  # as we left it; None where that is not known
+        self._version = 0  # changes where others commit (SQLite, "PRAGMA data_version")
+        self._suspect = self._damaged = False
         self._open_stores = open_stores or OpenStores()
         self._lock = threading.Lock()
         self._taking_over = threading.Lock()
@@ -124,9 +128,10 @@ class Store:
             found = self._found()
             if found is None or found[0] != self._known:
                 return "deleted"
-            if not self._damaged and found[1] != self._written:
-                self._damaged = not _is_sound(self.path)
+            if not self._damaged and (self._suspect or found[1] != self._written):
+                self._damaged = not _is_sound(self.path, or_failing=self._suspect)
                 self._written = found[1]
+                self._suspect, self._log = False, None
             return "damaged" if self._damaged else ""
 
     def _found(self) -> tuple[tuple[int, int], int] | None:
@@ -147,7 +152,8 @@ class Store:
             StoreError: there can be no new file.
         """
         with self._taking_over, self._lock:
-            self._release()
+            with _log_is_left(self.path) if self._damaged else contextlib.nullcontext():
+                self._release()
             aside = None
             if self._damaged and self.path.exists():
                 aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
@@ -156,7 +162,8 @@ class Store:
                         self.path.with_name(self.path.name + suffix).replace(aside.with_name(aside.name + suffix))
             with contextlib.suppress(OSError):
                 self.path.with_name(self.path.name + "-shm").unlink()
-            self._damaged, self._known = False, None
+            self._suspect = self._damaged = False
+            self._known = None
             self.renewed += 1
             forget()
             self._wake()
@@ -206,7 +213,7 @@ class Store:
         Raises:
             StoreError: it could not be written.
         """
-        with self._lent() as connection:
+        with self._lent(to_write=True) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -215,14 +222,55 @@ class Store:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._log = self._found_log()
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[sqlite3.Connection]:
+    def _lent(self, *, to_write: bool = False) -> Iterator[sqlite3.Connection]:
         with self._lock:
             connection = self._wake()
             with self._named_errors():
-                yield connection
+                yield self._with_its_log(connection) if to_write else connection
         self._open_stores.use(self)
+
+    def _with_its_log(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Return a connection of which SQLite's log is as we left it, or as others did through SQLite.
+
+        Where it was deleted its content is still at hand, and goes into the file. Where it was written into, nothing
+        may follow until :meth:`trouble` has looked: what is committed behind a gap is lost.
+
+        Raises:
+            StoreError: it was written into.
+        """
+        left, found = self._log, self._found_log()
+        if left is None:
+            ((self._version,),) = connection.execute("PRAGMA data_version")
+        elif found == _NO_LOG:
+            if self._taking_over.acquire(blocking=False):
+                try:
+                    _take_over(connection)
+                    self._shut()
+                    return self._wake()
+                finally:
+                    self._taking_over.release()
+        elif found is not None and (found != left or self._suspect):
+            ((version,),) = connection.execute("PRAGMA data_version")
+            self._suspect = self._suspect or version == self._version
+            self._version = version
+            if self._suspect:
+                why = "the log of the file was written into, it is being checked"
+                raise StoreError(errno.EIO, why, str(self.path))
+        return connection
+
+    def _found_log(self) -> tuple[int, int, int] | None:
+        """Return which file SQLite's log is, its size and time; :data:`_NO_LOG`, or None where that cannot be told."""
+        try:
+            found = os.stat(self._log_path)  # noqa: PTH116 - twice in each transaction
+        except FileNotFoundError:
+            return _NO_LOG
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, in one transaction.
@@ -316,7 +364,7 @@ class Store:
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
                     connection.close()
-        self._connection = self._checkpoints = None
+        self._connection = self._checkpoints = self._log = None
         self._noted()
 
 
@@ -326,15 +374,34 @@ def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
     return int(pages), int(pages - taken)
 
 
-def _is_sound(path: Path) -> bool:
-    """Tell whether SQLite finds nothing wrong with a file, read anew."""
+def _is_sound(path: Path, *, or_failing: bool = False) -> bool:
+    """Tell whether SQLite finds nothing wrong with a file, read anew.
+
+    Args:
+        path: of the file.
+        or_failing: one that cannot be read is not sound: its log is too short, say.
+    """
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY)) as connection:
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
-    except sqlite3.OperationalError:  # it is locked: nothing is known
-        return True
+    except sqlite3.OperationalError as error:
+        return not or_failing or "locked" in str(error)  # then nothing is known
     except sqlite3.DatabaseError:
         return False
+
+
+@contextlib.contextmanager
+def _log_is_left(path: Path) -> Iterator[None]:
+    """Keep SQLite from taking the log over into a file while its last connections are closed in the block.
+
+    One that may only read does not, and those before it are not the last.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(sqlite3.Error):
+            reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            stack.callback(reader.close)
+            reader.execute("PRAGMA schema_version").fetchone()
+        yield
 
 
 def path_of(folder: Path, run: str) -> Path:

@@ -335,5 +335,7 @@ class Courier:
             self._changed.notify_all()
 
     def lose_kept(self, count: int, reason: Reason, own: bool) -> None:
-        """Count what the spool has given up."""
-        self._lose(count, reason, "the disk's share for what waits is full", own=own)
+        """Count what the spool has given up, or has lost."""
+        is_full = reason == "spool_full"
+        why = "the disk's share for what waits is full" if is_full else "files of the spool were deleted or changed"
+        self._lose(count, reason, why, own=own)

@@ -78,6 +78,7 @@ class Disk:
         except OSError as error:
             self._say(error, "what waits is lost")
         finally:
+            self.spool.lose_what_is_gone()
             remains, adoptable = not self.spool.empty, self.spool.adoptable
             self.spool.close()
             self.lock.release()

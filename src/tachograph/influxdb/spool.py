@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -40,10 +41,13 @@ class _Segment:
         said = position(os.pread(file, SIZE, 0), self.size)
         self.done = said or Position(0, 0)  # what was accepted
         self.says_how_far = said is not None
+        self.is_torn = False  # its last line, which could not be taken back
+        self._ours = 0  # records that we appended, in lines that are not accepted as a whole
         if own:
             self.done, self.says_how_far = Position(SIZE, 0), True
             self.append(first_line(self.done))
         self.taken = self.done.offset  # bytes that were read
+        self._read: deque[tuple[int, int]] = deque()  # bytes and records of each line that was read and is not accepted
         self.buffer = b""
 
     def append(self, line: bytes) -> None:
@@ -53,19 +57,38 @@ class _Segment:
             while written < len(line):
                 written += os.pwrite(self.file, line[written:], self.size + written)
         except OSError:
+            self.is_torn = True
             os.ftruncate(self.file, self.size)
+            self.is_torn = False
             raise
         self.size += len(line)
+        self._ours += records(line)
+
+    @property
+    def ours(self) -> int:
+        """How many records that we appended are not accepted."""
+        return self._ours - self.done.records
+
+    def is_as_left(self) -> bool:
+        """Tell whether it is in its folder, and as long as what was appended."""
+        found = os.fstat(self.file)
+        return bool(found.st_nlink) and found.st_size == self.size and not self.is_torn
 
     def accept(self, done: Position) -> None:
-        """Note, in the file as well, how far it has been delivered.
+        """Remember how far it has been delivered."""
+        end, self.done = self.done.offset, done
+        while end < done.offset and self._read:
+            size, found = self._read.popleft()
+            end, self._ours = end + size, self._ours - found
+
+    def note(self) -> None:
+        """Say in the file how far it has been delivered.
 
         Raises:
             OSError: the file does not take it; a process that takes the file over would send that again.
         """
-        self.done = done
         if self.says_how_far:
-            os.pwrite(self.file, first_line(done), 0)
+            os.pwrite(self.file, first_line(self.done), 0)
 
     def line(self) -> bytes:
         """Return the next line, with its end: without one where it is torn, and nothing at the end of the file."""
@@ -83,11 +106,14 @@ class _Segment:
                 break
         line = b"".join(parts)
         self.taken += len(line)
+        if line:
+            self._read.append((len(line), records(line)))
         return line
 
     def again(self) -> None:
         """Read again what was not accepted."""
         self.taken, self.buffer = self.done.offset, b""
+        self._read.clear()
 
     def left(self, pace: Callable[[], None]) -> int:
         """Return how many records are not accepted, as far as the file can be read."""
@@ -163,7 +189,8 @@ class Spool:
         Raises:
             OSError: it does not fit on the disk.
         """
-        if self._open is None or self._open.size + len(line) > min(_SEGMENT, max(self.limit // 4, 1)):
+        most = min(_SEGMENT, max(self.limit // 4, 1))
+        if self._open is None or self._open.size + len(line) > most or not self._open.is_as_left():
             self._open = self._begin()
             self._segments.append(self._open)
         self._open.append(line)
@@ -255,6 +282,7 @@ class Spool:
         if self._reading is None:
             return False
         self._reading.accept(Position(self._reading.done.offset + size, records))
+        self._reading.note()
         return True
 
     def accept(self) -> None:
@@ -262,16 +290,28 @@ class Spool:
         segment, self._reading = self._reading, None
         if segment is None:
             return
-        if segment.taken >= segment.size:
+        is_noted = segment.done == (segment.taken, 0)
+        segment.accept(Position(segment.taken, 0))
+        if segment.taken >= os.fstat(segment.file).st_size:
+            if segment.ours > 0:  # they are gone with a part of the file
+                self._lose(segment.ours, "damaged", True)
             self._forget(segment)
-        elif segment.done != (segment.taken, 0):
-            segment.accept(Position(segment.taken, 0))
+        elif not is_noted:
+            segment.note()
 
     def give_back(self) -> None:
         """Take again, the next time, what was taken."""
         segment, self._reading = self._reading, None
         if segment is not None:
             segment.again()
+
+    def lose_what_is_gone(self) -> None:
+        """Count, at the end, what was ours in files that were deleted or cut: no other process will find it."""
+        for segment in self._segments:
+            if not segment.is_as_left():
+                gone = segment.ours - (segment.left(self._pace) if os.fstat(segment.file).st_nlink else 0)
+                if gone > 0:
+                    self._lose(gone, "damaged", True)
 
     def close(self) -> None:
         """Leave the files to the next process."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tachograph.own_metrics import Reason
@@ -61,8 +62,28 @@ def _one_by_one(data: MetricsData) -> Iterator[tuple[Metric, MetricsData]]:
     for of_resource in data.resource_metrics:
         for of_scope in of_resource.scope_metrics:
             for metric in of_scope.metrics:
-                scope = ScopeMetrics(of_scope.scope, [metric], of_scope.schema_url)
+                scope = ScopeMetrics(of_scope.scope, [_without_le(metric)], of_scope.schema_url)
                 yield metric, MetricsData([ResourceMetrics(of_resource.resource, [scope], of_resource.schema_url)])
+
+
+def _without_le(metric: Metric) -> Metric:
+    """Return a histogram whose attribute ``le`` is ``exported_le``, as on ours: it would be taken for the buckets'."""
+    from opentelemetry.sdk.metrics.export import Histogram
+
+    if not isinstance(metric.data, Histogram) or not any(
+        "le" in (point.attributes or ()) for point in metric.data.data_points
+    ):
+        return metric
+    points = []
+    for point in metric.data.data_points:
+        attributes = dict(point.attributes or {})
+        name = "exported_le"
+        while name in attributes:
+            name = "exported_" + name
+        if "le" in attributes:
+            attributes[name] = attributes.pop("le")
+        points.append(replace(point, attributes=attributes))
+    return replace(metric, data=replace(metric.data, data_points=points))
 
 
 def _families(found: Iterable[Any], form: Format) -> Iterator[ExternalFamily]:
