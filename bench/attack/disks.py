@@ -98,7 +98,7 @@ def _told(target: str, seen: Counter[str]) -> str:
 def _each_call(target: str, nth_call: NthCall, options: argparse.Namespace, results: Results, *, torn: bool) -> None:
     attack = f"{target}: each call fails once{', a write half done' if torn else ''}"
     row = results.row(attack)
-    step = (25 if target == "hub" else 5) if options.quick else 1
+    step = (100 if target == "hub" else 5) if options.quick else 1
     first = options.first or (random.Random(options.seed).randint(1, step) if options.quick else 1)
     last = 0
     try:
