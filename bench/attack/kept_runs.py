@@ -1,0 +1,76 @@
+"""Runs as they are on the disk after an attack, read with SQLite alone: which numbers are there, and which total."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tachograph.hub.blocks import Block, unpack
+from tachograph.hub.store import path_of
+
+
+@dataclass
+class KeptRun:
+    """One run.
+
+    Attributes:
+        numbers: of events and points, in all of its files.
+        total: the counter's, in its own file; 0 where there is none.
+        twice: numbers that one file has twice.
+        damage: of its own file, as ``PRAGMA integrity_check`` says; empty for none.
+        aside: how many files of it were set aside.
+    """
+
+    numbers: set[int] = field(default_factory=set)
+    total: int = 0
+    twice: set[int] = field(default_factory=set)
+    damage: str = ""
+    aside: int = 0
+
+
+def kept(store: Path, run: str) -> KeptRun:
+    """Return a run."""
+    found = KeptRun()
+    own = path_of(store, run)
+    for path in sorted(own.parent.glob(f"{own.name}*")):
+        if path.name != own.name and not path.name.rpartition(".damaged-")[2].isdecimal():
+            continue
+        is_own = path.name == own.name
+        found.aside += not is_own
+        with contextlib.closing(sqlite3.connect(path)) as file:
+            for number in _numbers(file):
+                if is_own and number in found.numbers:
+                    found.twice.add(number)
+                found.numbers.add(number)
+            if is_own:
+                found.damage = _damage(file)
+                found.total = _total(file)
+    return found
+
+
+def _numbers(file: sqlite3.Connection) -> Iterator[int]:
+    with contextlib.suppress(sqlite3.DatabaseError):
+        yield from (seq for (seq,) in file.execute("SELECT seq FROM event"))
+    with contextlib.suppress(sqlite3.DatabaseError, ValueError):
+        for parts in file.execute("SELECT form, pairs, rest FROM block"):
+            yield from (sample.seq for sample in unpack(Block(*parts)))
+
+
+def _total(file: sqlite3.Connection) -> int:
+    with contextlib.suppress(sqlite3.DatabaseError):
+        for (data,) in file.execute("SELECT data FROM state JOIN series ON id = series WHERE name = 'steps'"):
+            _, _, value, before, *_ = json.loads(data)
+            return (value or 0) + (before or 0)
+    return 0
+
+
+def _damage(file: sqlite3.Connection) -> str:
+    try:
+        said = file.execute("PRAGMA integrity_check(3)").fetchall()
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if said == [("ok",)] else str(said)
