@@ -89,6 +89,23 @@ def test_a_backslash_at_the_end_escapes_nothing() -> None:
     assert made(event(1, {"n": 1}, {"path": "c:\\", "z": "1"})).startswith("train,path=c:\\\\ ,z=1 n=1i ")
 
 
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("a\\", r"a\\\ "),
+        ("a\\\\", r"a\\\ "),
+        ("a\\,b", r"a\\\,b"),
+        ("a\\ b", r"a\\\ b"),
+        ("a\\\\=b", r"a\\\=b"),
+        ("a\\b", r"a\b"),
+        ("\\\n", r"\\n"),
+    ],
+)
+def test_backslashes_of_a_fields_key_are_in_pairs(key: str, written: str) -> None:
+    """In a field's key servers read backslashes in pairs: one before a separator is two, and the line is taken."""
+    assert made(event(1, {key: 1}, {})) == f"train {written}=1i {START + 1}"
+
+
 def test_empty_tags_and_keys_are_left_out() -> None:
     """An empty tag or key, which line protocol has not, is left out."""
     assert made(event(1, {"n": 1, "": 2}, {"": "x", "y": ""})) == f"train n=1i {START + 1}"

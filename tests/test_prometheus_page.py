@@ -245,6 +245,17 @@ def test_conflicting_families(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("name", "kind", "unit"), [("_total", "counter", ""), ("_ratio", "gauge", "1")])
+def test_a_name_that_is_only_a_suffix(form: Format, name: str, kind: Kind, unit: str) -> None:
+    """A counter ``_total`` is ``total``: the parser would leave nothing of its name, and refuse the page."""
+    registry = Registry()
+    declare(registry, name, kind, unit=unit)
+    text = page(registry, form)
+    assert list(series(text, form).values()) == [1]
+    assert f"\n{name.removeprefix('_')}{{" in text
+
+
 def test_a_gauge_beside_a_counter() -> None:
     """A gauge x and a counter x_total are both shown, though OpenMetrics calls the families of both x."""
     registry = Registry()

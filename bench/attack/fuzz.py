@@ -177,6 +177,7 @@ class Fuzz:
         running: set[Future[Part]] = set()
         tried, looked = 0, 0
         looking: Future[list[str]] | None = None
+        pages = bool(HUB_KINDS.keys() & self.kinds)
         with ThreadPoolExecutor(1) as aside:
             while True:
                 while len(running) < self.options.workers + 1 and (part := next(parts, None)):
@@ -190,11 +191,11 @@ class Fuzz:
                 if looking is not None and looking.done():
                     self._judge(looking.result(), first)
                     looking = None
-                if tried - looked >= self.options.every and looking is None:
+                if pages and tried - looked >= self.options.every and looking is None:
                     looked, looking = tried, aside.submit(hub.judged, parsed=self.pages)
         if looking is not None:
             self._judge(looking.result(), first)
-        if HUB_KINDS.keys() & self.kinds:
+        if pages:
             self._judge(hub.judged(), first)
             self._judge(hub.end(), first)
         return sum(row.failed for row in self.results.rows) > before

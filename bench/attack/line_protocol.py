@@ -1,7 +1,8 @@
 r"""Line protocol, read strictly: what InfluxDB's own parser takes, and no more.
 
-Source: InfluxDB v2 documentation, "Line protocol". A backslash escapes a comma, a blank and (but not in a measurement)
-an equals sign, in a string field a quote and a backslash; before anything else it is a backslash.
+Source: InfluxDB v2 documentation, "Line protocol", and its models/points.go. A backslash escapes a comma, a blank and
+(but not in a measurement) an equals sign, in a string field a quote and a backslash; before anything else it is a
+backslash. In a field's key it belongs together with what follows, whatever that is.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def parse(line: str) -> Parsed:
     fields: dict[str, Any] = {}
     separator = ","
     while separator == ",":
-        key, at = _word(line, at + 1, "=", ",= ")
+        key, at = _word(line, at + 1, "=", ",= ", pairs=True)
         found, at = _field(line, at + 1)
         if not key or key in fields:
             raise ValueError(f"a field's key is empty, or there twice: {key!r}")
@@ -56,13 +57,17 @@ def parse(line: str) -> Parsed:
     return Parsed(measurement, tags, fields, int(time))
 
 
-def _word(line: str, at: int, ends: str, escaped: str) -> tuple[str, int]:
-    """Read up to one of ``ends``, and return the word and where that stands."""
+def _word(line: str, at: int, ends: str, escaped: str, *, pairs: bool = False) -> tuple[str, int]:
+    """Read up to one of ``ends``, and return the word and where that stands; ``pairs`` as in a field's key."""
     found = []
     while at < len(line):
         letter = line[at]
         if letter == "\\" and line[at + 1 : at + 2] and line[at + 1] in escaped:
             found.append(line[at + 1])
+            at += 2
+            continue
+        if letter == "\\" and pairs:
+            found.append(line[at : at + 2])
             at += 2
             continue
         if letter in ends:
@@ -97,12 +102,14 @@ def _field(line: str, at: int) -> tuple[Any, int]:
     raise ValueError(f"no field's value: {text!r:.60}")
 
 
-def as_written(text: str) -> str:
+def as_written(text: str, *, pairs: bool = False) -> str:
     r"""Return a name or a tag as it is there once it is read: ends of lines as ``\n``, nothing else changed.
 
-    Behind a backslash at the end there is a blank: nothing else keeps it from escaping what follows.
+    Behind a backslash at the end there is a blank: nothing else keeps it from escaping what follows. In a field's key
+    (``pairs``) backslashes before what is escaped are an even number.
     """
     for end, written in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         text = text.replace(end, written)
     text = text.encode("utf-8", "replace").decode()
-    return text + " " if text.endswith("\\") else text
+    text = text + " " if text.endswith("\\") else text
+    return re.sub(r"(\\+)(?=[,= ])", lambda run: run[1] + "\\" * (len(run[1]) % 2), text) if pairs else text

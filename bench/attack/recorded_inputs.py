@@ -122,7 +122,7 @@ def _judge_line(given: Sequence[LogEvent]) -> str:
     keys = set(read.fields)
     if event.name == EVENT_NAME:
         measurement = said[MEASUREMENT]
-        keys = {as_written(key) for key, value in said[FIELDS].items() if key and _is_written(value)}
+        keys = {as_written(key, pairs=True) for key, value in said[FIELDS].items() if key and _is_written(value)}
     else:
         measurement = f"{said['group']}/{said['metric']}" if said["group"] else said["metric"]
     wanted = as_written(measurement), keys, event.time_unix_nano

@@ -157,7 +157,7 @@ def prometheus_name(name: str, unit: str, kind: Kind, *, utf8: bool = False) -> 
     for word, wanted in (("total", kind == "counter"), ("ratio", kind == "gauge" and unit == "1")):
         if wanted:
             tokens = [token.removesuffix("_" + word) if utf8 else token for token in tokens if token != word]
-            tokens.append(word)
+            tokens = [*filter(None, tokens), word]
     full = "_".join(tokens)
     if utf8:
         return full

@@ -20,6 +20,7 @@ METRIC = "tachograph.metric"
 _WHO = ("dl.run.id", "dl.role", "dl.rank")
 
 _ENDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_LONE = re.compile(r"(?<!\\)(?:\\\\)*\\(?=[,= ])")  # an odd number of backslashes before what is escaped
 _SPECIAL = re.compile(r"[,= \n\r\t\\]")
 _MEASUREMENT = str.maketrans({",": "\\,", " ": "\\ ", **_ENDS})
 _KEY = str.maketrans({",": "\\,", " ": "\\ ", "=": "\\=", **_ENDS})
@@ -88,8 +89,19 @@ def _fields(fields: Mapping[str, Any]) -> tuple[list[str], int]:
         if not text:
             nonfinite += 1
         elif key:
-            parts.append(f"{_safe(key, _KEY)}={text}")
+            parts.append(f"{_safe(_paired(key), _KEY)}={text}")
     return parts, nonfinite
+
+
+def _paired(key: str) -> str:
+    r"""Return a field's key with two backslashes before a comma, a blank, an equals sign and the end, for each one.
+
+    There a server takes backslashes in pairs, and ``\\,`` for a comma that is not escaped, unlike in tags (InfluxDB's
+    models/points.go, scanFields).
+    """
+    if "\\" not in key:
+        return key
+    return _LONE.sub(r"\g<0>\\", f"{key} " if key.endswith("\\") else key)
 
 
 def _value(value: Any) -> str:
