@@ -14,6 +14,7 @@ from tachograph.registry import Registry
 
 _APART = 1_000_000  # ns; Prometheus refuses a whole request for a second value in the same millisecond
 _AHEAD = 1_000_000_000  # ns that points may be ahead of the clock before it counts as set back
+_RECENT = 1_000_000_000  # ns ago that the newest window may have ended which gives a collection its time
 _SLICE = 64
 
 
@@ -36,19 +37,29 @@ class ClosedWindowReader:
         self._cursor = Cursor(lost)
         self._attached = True
         self._times: dict[WindowHistory, int] = {}
-        self._newest = 0
+        self._newest = self._before = 0  # of all points: of the last collection, and of the one before
         self._closed.attach(self._cursor)
 
-    def time_of(self, now: int) -> int:
+    def time_of(self, metrics: Sequence[MetricPoints], now: int) -> int:
         """Return the time of a new collection: at least a millisecond after every point of the one before.
 
-        Prometheus gives ``target_info`` the newest time of a request. It refuses a whole request in which that is older
-        than in the one before, or in which a series has another value in the same millisecond.
+        It is the end of its newest window, where that is less than a second ago: windows that a busy machine closes
+        late still lie after it. Prometheus gives ``target_info`` the oldest and the newest time of a request. It takes
+        nothing of a request in which one of them is older than the newest one before, or in which a series has another
+        value in the same millisecond.
+
+        Args:
+            metrics: what the registry returned.
+            now: when it was collected, in nanoseconds since the epoch.
         """
-        if now < self._newest + _APART and self._newest < now + _AHEAD:
-            now = self._newest + _APART
-        self._newest = now
-        return now
+        if not metrics:  # a batch of spans or events
+            return now
+        self._before = self._newest if self._newest < now + _AHEAD else 0
+        end = max((found.windows.history.newest(found.windows.until) for found in metrics if found.windows), default=0)
+        if self._before < end <= now < end + _RECENT:
+            now = end
+        self._newest = max(now, self._before + _APART)
+        return self._newest
 
     def read(self, metrics: Sequence[MetricPoints], now: int, pace: Callable[[], None]) -> Iterator[MetricPoints]:
         """Yield the metrics of a collection, those of windows with all the points that are new.
@@ -87,7 +98,7 @@ class ClosedWindowReader:
         for number, closed in enumerate(self._closed.take(self._cursor, history, until)):
             if number % _SLICE == _SLICE - 1:
                 pace()
-            time = closed[END]
+            time = max(closed[END], self._before)
             if self._follows(history, time, now):
                 time = self._times[history] + _APART
             self._times[history] = time
@@ -102,7 +113,7 @@ class ClosedWindowReader:
 
     def forget(self) -> None:
         """Forget what was seen, as a forked child does; windows are kept again from the next collection on."""
-        self._times, self._newest = {}, 0
+        self._times, self._newest, self._before = {}, 0, 0
         self._attached = False
 
     def close(self) -> None:

@@ -62,6 +62,11 @@ class WindowHistory:
         """
         return self.first + len(self.records)
 
+    def newest(self, until: int) -> int:
+        """Return the end of the last window before the number ``until``; 0 where it is not kept any more."""
+        last = self.records[max(until - self.first - 1, 0) : max(until - self.first, 0)]
+        return last[0][END] if last else 0
+
 
 class Windowed(NamedTuple):
     """The windows behind a gauge that shows the last one.

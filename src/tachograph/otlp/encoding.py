@@ -99,7 +99,7 @@ class MetricsEncoder:
         metrics: Iterable[MetricPoints] = batch.metrics
         now = batch.time_unix_nano
         if self._windows is not None:
-            now = self._windows.time_of(now)
+            now = self._windows.time_of(batch.metrics, now)
             metrics = self._windows.read(batch.metrics, now, self._pace)
         for metric in metrics:
             if metric.scope != name:
