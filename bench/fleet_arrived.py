@@ -17,7 +17,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric
 
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.naming import prometheus_label, prometheus_name
+from tachograph.recording.naming import prometheus_label, prometheus_name
 
 RANGE = "2h"  # longer than any run of this program
 ALL_RANKS = ".all_ranks"  # what gateway-aggregate.yaml appends

@@ -12,16 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from tachograph.batch import Batch
-from tachograph.hardware import gpu, process, system
-from tachograph.hardware.row import Reading, metrics, tried
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.hardware import _gpu as gpu
+from tachograph.hardware import _process as process
+from tachograph.hardware import _system as system
+from tachograph.hardware._row import Reading, metrics, tried
 from tachograph.identity.resource import instance_id
-from tachograph.journal import Journal
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.otlp.logs import log_requests
-from tachograph.own_metrics import ASSIGN_DURATION, RENDEZVOUS_DURATION, RESTARTS, TORCHELASTIC, WORKER_STATUS, WORKERS
-from tachograph.points import AttributeValue, MetricPoints
-from tachograph.registry import Registry
+from tachograph.recording.journal import Journal
+from tachograph.recording.own_metrics import (
+    ASSIGN_DURATION,
+    RENDEZVOUS_DURATION,
+    RESTARTS,
+    TORCHELASTIC,
+    WORKER_STATUS,
+    WORKERS,
+)
+from tachograph.recording.points import AttributeValue, MetricPoints
+from tachograph.recording.registry import Registry
 
 RANKS = 8  # a node
 SERVICE = "fleet"

@@ -27,9 +27,9 @@ SOURCE = Path(__file__).resolve().parents[1] / "tests" / "fake_nvml.c"
 
 def measure() -> None:
     """Print, as JSON, what this process spends while it does nothing but observe its hardware."""
-    from tachograph.hardware.observation import Observation
-    from tachograph.pace import Pace
-    from tachograph.registry import Registry
+    from tachograph.hardware._observation import Observation
+    from tachograph.recording.pace import Pace
+    from tachograph.recording.registry import Registry
 
     def each_second() -> float:
         began, at = time.process_time(), time.monotonic()

@@ -22,9 +22,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from race import Goal, finish, report
 
 from tachograph import runs
+from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.hub import Hub
-from tachograph.journal import LogEvent
-from tachograph.otlp.logs import log_requests
+from tachograph.recording.journal import LogEvent
 
 RANKS, RATE = 8, 200
 MILLION, PAIRS = 1_000_000, 2000

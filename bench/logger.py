@@ -31,7 +31,7 @@ POINTS_AT_THE_END = 3
 
 ENDING = """
 import sys, time
-import tachograph.starting
+import tachograph.pipeline.starting
 from tachograph.logger import MetricsLogger
 logger = MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t", role="miner")
 for step in range(3):
@@ -74,8 +74,8 @@ def calls(port: int) -> list[Goal]:
     """Measure a call."""
     from influxdb_client import InfluxDBClient, Point, WriteOptions
 
-    from tachograph import journal
     from tachograph.logger import MetricsLogger
+    from tachograph.recording import journal
 
     # Its timer's thread keeps the process alive until the interval is over.
     client = InfluxDBClient(url=f"http://127.0.0.1:{port}", token="t", org="o")  # noqa: S106 - nobody's
@@ -125,8 +125,8 @@ def resident() -> float:
 
 def fill() -> None:
     """Print the megabytes that points take which wait."""
-    from tachograph import journal
     from tachograph.logger import MetricsLogger
+    from tachograph.recording import journal
 
     logger = MetricsLogger(prefix="miner", role="miner")
     before = resident()

@@ -46,7 +46,7 @@ def held_back() -> list[Goal]:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
     import tachograph
-    from tachograph import journal
+    from tachograph.recording import journal
 
     gauge = MeterProvider([InMemoryMetricReader()]).get_meter("bench").create_gauge("loss")
     metric = tachograph.Metric("bench.held")
@@ -88,7 +88,7 @@ def kept() -> list[Goal]:
         from torch.utils.tensorboard import SummaryWriter
 
     import tachograph
-    from tachograph import journal
+    from tachograph.recording import journal
 
     metric = tachograph.Metric("bench.kept", throttle=None)
     with tempfile.TemporaryDirectory() as folder, SummaryWriter(folder) as writer:
@@ -109,7 +109,9 @@ def items() -> list[Goal]:
     from tqdm import tqdm
 
     import tachograph
-    from tachograph import journal, loop, progress_bar
+    from tachograph.metric import _loop as loop
+    from tachograph.metric import _progress_bar as progress_bar
+    from tachograph.recording import journal
 
     with open(os.devnull, "w") as null:  # noqa: PTH123 - a device
         bars = progress_bar.TerminalBar

@@ -42,10 +42,10 @@ def stats() -> list[Goal]:
     import torch.monitor as theirs
 
     from tachograph import monitor as ours
-    from tachograph.event_log import EventLog
-    from tachograph.journal import Journal
-    from tachograph.registry import Registry
-    from tachograph.windows import Windows
+    from tachograph.monitor._event_log import EventLog
+    from tachograph.monitor._windows import Windows
+    from tachograph.recording.journal import Journal
+    from tachograph.recording.registry import Registry
 
     registry = Registry()
     now = [time.time_ns()]
@@ -92,7 +92,7 @@ def events() -> list[Goal]:
         return side
 
     # As a running pipeline does: nothing piles up.
-    from tachograph import journal
+    from tachograph.recording import journal
 
     handles = [module.register_event_handler(lambda _: None) for module in (theirs, ours)]
     sides = {"theirs": logging(theirs), "ours": logging(ours), "drained": journal.default.drain}
@@ -105,10 +105,10 @@ def events() -> list[Goal]:
 def closing() -> list[Goal]:
     """Measure what closing many windows at once costs, and how long it holds others up."""
     from tachograph import monitor as ours
-    from tachograph.event_log import EventLog
-    from tachograph.journal import Journal
-    from tachograph.registry import Registry
-    from tachograph.windows import Windows
+    from tachograph.monitor._event_log import EventLog
+    from tachograph.monitor._windows import Windows
+    from tachograph.recording.journal import Journal
+    from tachograph.recording.registry import Registry
 
     registry = Registry()
     journal = Journal(registry)

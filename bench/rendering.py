@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from tachograph.prometheus.format import Format
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.prometheus.format import Format
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.registry import Registry
 
 HISTOGRAMS, GAUGES, VALUES = 440, 1060, 5  # 440 histograms of 22 lines, and with their headers 11,000 lines or so
 LABELS = {"dl_rank": "0", "dl_role": "default", "dl_run_id": "bench"}

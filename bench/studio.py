@@ -25,9 +25,9 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from race import Goal, finish, report
 
+from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.hub import Hub
-from tachograph.journal import LogEvent
-from tachograph.otlp.logs import log_requests
+from tachograph.recording.journal import LogEvent
 
 MILLION = 1_000_000
 RANKS, CHARTS, SECONDS = 10, 100, 12

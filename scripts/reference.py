@@ -10,9 +10,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tachograph import own_metrics
-from tachograph.hardware import cuda_memory, filesystem, gpu, process, system
-from tachograph.naming import Kind, prometheus_name
+from tachograph.hardware import _cuda_memory as cuda_memory
+from tachograph.hardware import _filesystem as filesystem
+from tachograph.hardware import _gpu as gpu
+from tachograph.hardware import _process as process
+from tachograph.hardware import _system as system
+from tachograph.recording import own_metrics
+from tachograph.recording.naming import Kind, prometheus_name
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from programs import events, requests
 from servers import Server, free_port, otelcol
-from tachograph.otlp.settings import OtlpSettings, Protocol, Signal, Temporality
+from tachograph.exporters.otlp.settings import OtlpSettings, Protocol, Signal, Temporality
 
 CONFIGS = Path(__file__).resolve().parents[1] / "collector-config"
 CONFIG = CONFIGS / "local.yaml"

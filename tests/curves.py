@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tachograph.execution import Execution
-from tachograph.journal import Journal
-from tachograph.registry import Registry
+from tachograph.metric.execution import Execution
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 
 class Bench(Execution):
@@ -81,5 +81,5 @@ class Tensor:
 
 
 def copied(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Take the place of :func:`tachograph.values.leave_device`."""
+    """Take the place of :func:`tachograph.recording.values.leave_device`."""
     return tensor, tensor

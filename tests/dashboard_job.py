@@ -13,8 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import tachograph
-from tachograph import MetricGroup, MetricScale, hardware, registry
+from tachograph import MetricGroup, MetricScale, hardware
 from tachograph.monitor import Aggregation, Stat
+from tachograph.recording import registry
 
 STEPS = 100_000
 RANK = int(os.environ.get("RANK", "0"))

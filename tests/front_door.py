@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tachograph import elastic, registry
+from tachograph import elastic
 from tachograph.elastic import MetricData, MetricHandler
-from tachograph.points import HistogramPoint
+from tachograph.recording import registry
+from tachograph.recording.points import HistogramPoint
 
 
 class Kept(MetricHandler):

@@ -17,8 +17,8 @@ SOURCE = Path(__file__).with_name("fake_nvml.c")
 _PRELUDE = """
 import json, logging, sys, time
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
-from tachograph.hardware.observation import Observation
-from tachograph.registry import Registry
+from tachograph.hardware._observation import Observation
+from tachograph.recording.registry import Registry
 
 registry = Registry()
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.otlp.values import add_attributes
+from tachograph.exporters.otlp.values import add_attributes
 
 SECOND = 1_000_000_000
 START = 1_790_000_000 * SECOND

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tachograph.batch import Batch
-from tachograph.influx_target import InfluxTarget
-from tachograph.influxdb import InfluxDB
-from tachograph.influxdb.parcel import packed
-from tachograph.influxdb.spool import Spool
-from tachograph.influxdb.spooling import keep
-from tachograph.journal import LogEvent
-from tachograph.point import FIELDS, MEASUREMENT, TAGS, Point
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.influxdb import InfluxDB
+from tachograph.exporters.influxdb._parcel import packed
+from tachograph.exporters.influxdb._spool import Spool
+from tachograph.exporters.influxdb._spooling import keep
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, Point
+from tachograph.recording.journal import LogEvent
+from tachograph.recording.registry import Registry
 
 START = 1_700_000_000_000_000_000
 STREAM = "00112233445566778899aabbccddeeff"

@@ -13,8 +13,8 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from tachograph.joined import Joined
-from tachograph.registry import Registry
+from tachograph.exporters.joined import Joined
+from tachograph.recording.registry import Registry
 
 Series = dict[tuple[Any, ...], Any]
 

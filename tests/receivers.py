@@ -18,10 +18,10 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from tachograph.batch import Batch
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import OtlpSettings
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.recording.registry import Registry
 
 SECRET = "s3cr3t-t0k3n"  # noqa: S105 - it is what must not be found in the log
 

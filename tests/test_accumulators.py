@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.accumulators import LIMIT, Distribution, Sum
-from tachograph.last_value import LastValue
-from tachograph.losses import Losses
-from tachograph.naming import SECONDS_BOUNDARIES
-from tachograph.spread import Total
-from tachograph.switch import switch
+from tachograph.recording.accumulators import LIMIT, Distribution, Sum
+from tachograph.recording.last_value import LastValue
+from tachograph.recording.losses import Losses
+from tachograph.recording.naming import SECONDS_BOUNDARIES
+from tachograph.recording.spread import Total
+from tachograph.recording.switch import switch
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300)
 integers = st.integers(min_value=-(2**70), max_value=2**70)
@@ -77,9 +77,9 @@ def test_without_numpy_the_result_is_the_same() -> None:
     program = (
         "import random, sys\n"
         "if sys.argv[1] == 'numpy': import numpy\n"
-        "from tachograph.accumulators import Distribution\n"
-        "from tachograph.losses import Losses\n"
-        "from tachograph.naming import SECONDS_BOUNDARIES\n"
+        "from tachograph.recording.accumulators import Distribution\n"
+        "from tachograph.recording.losses import Losses\n"
+        "from tachograph.recording.naming import SECONDS_BOUNDARIES\n"
         "draw = random.Random(7)\n"
         "into = Distribution(Losses('x'), SECONDS_BOUNDARIES)\n"
         "for _ in range(5000): into.record(draw.lognormvariate(-3, 2))\n"
@@ -340,7 +340,7 @@ class _Host:
 
 def test_device_values_are_taken_when_they_have_arrived() -> None:
     """A value still on its way is neither waited for nor lost, and a later plain value of a gauge wins over it."""
-    from tachograph.values import Pending
+    from tachograph.recording.values import Pending
 
     event = _Event()
     into = distribution()
@@ -408,7 +408,7 @@ class _Broken:
 
 def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixture) -> None:
     """A value that never arrives is counted and said once; what others recorded is read as ever."""
-    from tachograph.values import Pending
+    from tachograph.recording.values import Pending
 
     broken = [Pending(_Host(0.5), _Broken()) for _ in range(3)]
     into, counter, gauge = distribution(), Sum(Losses("counter")), LastValue(Losses("gauge"))

@@ -20,7 +20,7 @@ import pytest
 
 from hubs import serving
 from servers import influxdb1
-from tachograph.influxdb.line import line
+from tachograph.exporters.influxdb._line import line
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench" / "attack"))
 

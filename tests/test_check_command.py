@@ -11,9 +11,9 @@ import pytest
 from receivers import SECRET, grpc_receiving, receiving, silent
 from servers import free_port, influxdb1, influxql, victoria_metrics
 from tachograph.cli import main
-from tachograph.prometheus.endpoint import Endpoint
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.prometheus.endpoint import Endpoint
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.registry import Registry
 
 
 @pytest.fixture(autouse=True)

@@ -20,23 +20,23 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from tachograph import registry as registries
-from tachograph.batch import Batch
-from tachograph.closed_window_reader import ClosedWindowReader
-from tachograph.closed_windows import ClosedWindows
-from tachograph.event_log import EventLog
-from tachograph.instrumentation.bridged_stats import BridgedStats
-from tachograph.joined import Joined
-from tachograph.journal import Journal
+from tachograph.exporters._closed_window_reader import ClosedWindowReader
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.joined import Joined
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.producer import SdkExporter
+from tachograph.exporters.prometheus.format import negotiate
+from tachograph.exporters.prometheus.page import Page
+from tachograph.instrumentation._bridged_stats import BridgedStats
 from tachograph.monitor import COUNT, MAX, MEAN, P99, SUM, Stat
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.own_metrics import DROPPED
-from tachograph.points import NumberPoint
-from tachograph.producer import SdkExporter
-from tachograph.prometheus.format import negotiate
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
-from tachograph.windows import Windows
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.recording import registry as registries
+from tachograph.recording.closed_windows import ClosedWindows
+from tachograph.recording.journal import Journal
+from tachograph.recording.own_metrics import DROPPED
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 SECOND, MILLISECOND = 1_000_000_000, 1_000_000
 START = 1_000_000 * SECOND

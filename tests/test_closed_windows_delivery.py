@@ -170,7 +170,7 @@ while time.monotonic() < end:
     tachograph.put_metric("beside", 1.0, "g")
     time.sleep(0.001)
 tachograph.shutdown()
-collected = tachograph.registry.default.collect()
+collected = tachograph.recording.registry.default.collect()
 print([point for metric in collected if metric.name == "tachograph.dropped" for point in metric.points])
 """
 

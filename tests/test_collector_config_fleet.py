@@ -10,11 +10,11 @@ import pytest
 from collectors import TOKEN, Collector, gateway
 from programs import run, spans
 from servers import wait_until
-from tachograph.batch import Batch
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import OtlpSettings
-from tachograph.points import AttributeValue
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.recording.points import AttributeValue
+from tachograph.recording.registry import Registry
 
 pytestmark = pytest.mark.otelcol
 

@@ -14,11 +14,11 @@ import pytest
 from collectors import PROMETHEUS, TOKEN, Ports, agent, gateway
 from programs import events
 from servers import api, find, free_port, wait_until
-from tachograph.batch import Batch
-from tachograph.journal import Journal
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import OtlpSettings, Signal
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import OtlpSettings, Signal
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 pytestmark = [pytest.mark.otelcol, pytest.mark.prometheus]
 

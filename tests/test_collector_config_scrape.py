@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectors import Collector, Ports, agent, gateway, running
 from programs import environment, write
 from servers import free_port, wait_until
-from tachograph.prometheus.format import TEXT
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.prometheus.format import TEXT
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.registry import Registry
 
 pytestmark = [pytest.mark.otelcol, pytest.mark.torch, pytest.mark.usefixtures("untraced")]
 pytest.importorskip("torch")

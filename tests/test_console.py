@@ -12,9 +12,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
-from tachograph.batch import Batch
-from tachograph.console import Console
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.console import Console
+from tachograph.recording.registry import Registry
 
 NOW = 1_800_000_000_123_000_000
 STAMP = "2027-01-15T08:00:00.123Z"
@@ -143,9 +143,9 @@ def test_a_closed_stream_is_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 _INTO_A_PIPE = """
 import sys, time
-from tachograph.batch import Batch
-from tachograph.console import Console
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.console import Console
+from tachograph.recording.registry import Registry
 registry = Registry(enabled=True)
 console = Console(registry)
 for value in range(2):

@@ -18,10 +18,10 @@ from charted_runs import builders, training
 from grafana import dashboards, metrics, queries, replaced, used, variables
 from recorded_runs import points, record, spoil
 from tachograph.cli import main
-from tachograph.dashboards.provisioning import datasources, provider
+from tachograph.cli.dashboards.provisioning import datasources, provider
 
 ROOT = Path(__file__).resolve().parents[1]
-FIXED = ROOT / "src" / "tachograph" / "dashboards" / "fixed"
+FIXED = ROOT / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
 SCRIPT = ROOT / "scripts" / "dashboards"
 # Files are provisioned in the classic model, which every Grafana reads; its builders' package prefers the newest.
 CLASSIC = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")

@@ -12,7 +12,7 @@ from grafana import dashboards, queries, replaced, variables
 from programs import run
 from servers import influxdb1, influxql
 
-DASHBOARDS = Path(__file__).resolve().parents[1] / "src" / "tachograph" / "dashboards" / "fixed"
+DASHBOARDS = Path(__file__).resolve().parents[1] / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
 NAME = "tachograph-points"
 # As Grafana gives them.
 GIVEN = {"timeFilter": "time > now() - 1h", "__interval": "10s", "role": ".*", "uid": ".*"}

@@ -24,9 +24,10 @@ from grafana import Asked, dashboards, metrics, queries, replaced, used, variabl
 from programs import environment
 from servers import api, free_port, instant, prometheus, wait_until
 from tachograph.cli import main
-from tachograph.dashboards.promql import regex
-from tachograph.hardware import cuda_memory, system
-from tachograph.naming import prometheus_name
+from tachograph.cli.dashboards.promql import regex
+from tachograph.hardware import _cuda_memory as cuda_memory
+from tachograph.hardware import _system as system
+from tachograph.recording.naming import prometheus_name
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.torch, pytest.mark.timeout(170)]
 

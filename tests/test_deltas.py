@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from tachograph.deltas import Deltas
-from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.spread import Exemplar, Spread, Total
+from tachograph.exporters._deltas import Deltas
+from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.spread import Exemplar, Spread, Total
 
 
 def metric(kind: str, *points: NumberPoint | HistogramPoint) -> MetricPoints:

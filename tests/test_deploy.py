@@ -17,14 +17,14 @@ import yaml
 
 from deployed import COLLECTOR, CONFIGS, DEPLOY, PLACES, ROOT, SECRET, compose, containers, default, read_by, written
 from servers import find
-from tachograph.dashboards.provisioning import datasources
-from tachograph.hub.command import _parser as hub_options
+from tachograph.cli.dashboards.provisioning import datasources
+from tachograph.cli.hub import _parser as hub_options
+from tachograph.cli.options import read_options
+from tachograph.exporters.otlp.settings import _DEFAULT_PORT as OTLP_PORTS
 from tachograph.hub.server import PORT
-from tachograph.influx_target import DATABASE
-from tachograph.influx_target import PORT as INFLUXDB_PORT
-from tachograph.launching.options import read_options
-from tachograph.otlp.settings import _DEFAULT_PORT as OTLP_PORTS
-from tachograph.settings import PROMETHEUS_PORT
+from tachograph.logger.influx_target import DATABASE
+from tachograph.logger.influx_target import PORT as INFLUXDB_PORT
+from tachograph.pipeline.settings import PROMETHEUS_PORT
 from tachograph.version import __version__
 
 COLLECTOR_VERSION = "0.158.0"  # the one in ../shared/bin, with which the collector files were tested

@@ -110,7 +110,8 @@ def test_switched_off_nothing_is_recorded_and_handlers_still_work() -> None:
     """With OTEL_SDK_DISABLED=true put_metric hands points to handlers and records nothing; @prof costs nothing."""
     program = """
 import tachograph
-from tachograph import elastic, registry
+from tachograph import elastic
+from tachograph.recording import registry
 tachograph.put_metric("loss", 1)
 elastic.configure(elastic.ConsoleMetricHandler(), "g")
 tachograph.put_metric("loss", 2, "g", attributes={"a": 1})

@@ -489,14 +489,14 @@ def test_a_dead_collector_holds_up_no_end_for_more_than_a_second(
     program = f"""
 import re, sys, time
 import tachograph
-from tachograph import registry
+from tachograph.recording import registry
 pipeline = tachograph.start(endpoint=sys.argv[1], metrics="otlp", traces="otlp", logs="otlp")
 for step in range(100):
     tachograph.put_metric(f"loss_{{step}}", 0.5)
 began = time.monotonic()
 {end}
 print(time.monotonic() - began)
-lost = registry.default.group("tachograph").own(tachograph.registry.DROPPED)
+lost = registry.default.group("tachograph").own(tachograph.recording.registry.DROPPED)
 print(sum(series.value() or 0 for attributes, series in lost.all_series() if not series.fold() or True))
 """
     with socket.socket() as refusing:

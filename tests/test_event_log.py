@@ -15,11 +15,11 @@ import pytest
 
 from programs import run
 from receivers import dropped
-from tachograph.event import unix_nano
-from tachograph.event_log import CHAIN, EventHandlerHandle, EventLog
-from tachograph.journal import Journal
 from tachograph.monitor import Event
-from tachograph.registry import Registry
+from tachograph.monitor._event_log import CHAIN, EventHandlerHandle, EventLog
+from tachograph.monitor.event import unix_nano
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
@@ -169,7 +169,7 @@ def test_the_current_span_is_attached() -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
         import tachograph.monitor as monitor
-        from tachograph import journal
+        from tachograph.recording import journal
         tracer = TracerProvider(shutdown_on_exit=False)
         trace.set_tracer_provider(tracer)
         event = monitor.Event("e", datetime.now(), {})

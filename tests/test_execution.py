@@ -14,8 +14,9 @@ import pytest
 import tachograph
 from front_door import calls, fresh_group
 from programs import run, spans
-from tachograph import executed, execution, journal
-from tachograph.metric import Metric, MetricGroup, task, workflow
+from tachograph.metric import Metric, MetricGroup, execution, task, workflow
+from tachograph.metric import _executed as executed
+from tachograph.recording import journal
 
 __all__ = ["fresh_group"]
 

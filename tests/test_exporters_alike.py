@@ -33,7 +33,7 @@ RECORDING = """
 import os, sys, time
 import tachograph
 from opentelemetry import metrics, trace
-from tachograph import journal
+from tachograph.recording import journal
 
 def record(rounds=1, after=lambda: None):
     load = tachograph.declare(

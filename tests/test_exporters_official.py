@@ -19,9 +19,9 @@ from collectors import running
 from programs import environment, run, write
 from receivers import dropped, receiving, recorded
 from servers import free_port, prometheus
-from tachograph.batch import Batch
-from tachograph.destinations import given
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.pipeline.destinations import given
+from tachograph.recording.registry import Registry
 from test_exporters_alike import NAMES, PAGE, PULLED, RECORDING, REQUESTS
 
 

@@ -44,17 +44,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from metric_programs import Collector, OtherReader, Program, dropped, series
 from programs import run
 from receivers import receiving
-from tachograph.accumulators import Distribution
-from tachograph.aggregation import Aggregation
-from tachograph.event_log import EventLog
-from tachograph.instrumentation.bridge import Bridge
-from tachograph.instrumentation.bridged_stats import BridgedStats
-from tachograph.joined import Joined
-from tachograph.journal import Journal
-from tachograph.registry import Registry
-from tachograph.spread import Exemplar
-from tachograph.stat import Stat
-from tachograph.windows import Windows
+from tachograph.exporters.joined import Joined
+from tachograph.instrumentation._bridge import Bridge
+from tachograph.instrumentation._bridged_stats import BridgedStats
+from tachograph.monitor._aggregation import Aggregation
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.monitor.stat import Stat
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar
 
 DELTA, CUMULATIVE = AggregationTemporality.DELTA, AggregationTemporality.CUMULATIVE
 EXACT = 1e-12
@@ -701,7 +701,7 @@ def test_a_forked_child_is_fed_nothing_of_its_parent(helpers: bool) -> None:
     if child == 0:
         joined.reset_in_child()
         program.registry.reset()
-        from tachograph.switch import switch
+        from tachograph.recording.switch import switch
 
         switch.on = helpers
         fetch.record(8)

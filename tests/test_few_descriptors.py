@@ -12,8 +12,9 @@ PROGRAM = """
 import os, resource, socket, sys
 import encodings.idna, http.server, selectors
 import tachograph
-from tachograph import registry, starting
-from tachograph.prometheus import endpoint
+from tachograph.recording import registry
+from tachograph.pipeline import starting
+from tachograph.exporters.prometheus import endpoint
 from opentelemetry.sdk.metrics import MeterProvider
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
@@ -29,7 +30,7 @@ running = tachograph.start(prometheus_port=0)
 tachograph.put_metric("step.success", 1)
 for file in files:
     os.close(file)
-errors = registry.default.group("tachograph").own(tachograph.registry.ERRORS)
+errors = registry.default.group("tachograph").own(tachograph.recording.registry.ERRORS)
 print(running.running, sum(series.value() or 0 for _, series in errors.all_series() if series.fold()))
 """
 

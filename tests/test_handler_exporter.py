@@ -25,7 +25,7 @@ from front_door import Kept
 from programs import run
 from receivers import dropped, grpc_receiving, receiving, silent
 from tachograph import HandlerExporter, MetricData
-from tachograph.registry import Registry
+from tachograph.recording.registry import Registry
 
 DELTA = AggregationTemporality.DELTA
 
@@ -246,7 +246,7 @@ def test_the_official_exporters_refusal_is_a_counted_loss() -> None:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
     from receivers import batch, recorded
-    from tachograph.producer import SdkExporter
+    from tachograph.exporters.producer import SdkExporter
 
     registry = recorded()
     with receiving((400, {}, b"")) as server:

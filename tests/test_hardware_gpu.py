@@ -8,7 +8,7 @@ import pytest
 
 import gpus
 from gpus import left_out, series, tells, values
-from tachograph.hardware.gpu import TABLE
+from tachograph.hardware._gpu import TABLE
 
 GIB = 1 << 30
 ONCE = """
@@ -214,8 +214,8 @@ for _ in range(3):
 def test_a_lost_card_is_asked_again_after_a_minute(tmp_path: Path, nvml: str) -> None:
     """As long it is not asked; where it answers then, after a reset, it is back."""
     program = """
-from tachograph.hardware.gpu import Gpu
-from tachograph.hardware.nvml import Nvml
+from tachograph.hardware._gpu import Gpu
+from tachograph.hardware._nvml import Nvml
 
 now = 1000.0
 nvml = Nvml()

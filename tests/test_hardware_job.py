@@ -13,7 +13,7 @@ from hubs import ask, command
 from launches import run_program
 from servers import wait_until
 from tachograph.identity.rank import speaks_for_node
-from tachograph.settings import read_settings
+from tachograph.pipeline.settings import read_settings
 
 PROGRAM = """
 import tachograph

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import gpus
 import programs
+from tachograph.hardware._visible import chosen
 from tachograph.hardware.snapshot import Snapshot, system_fields
-from tachograph.hardware.visible import chosen
 
 # torch's documented functions, on two devices of which the process uses the second one. There is no GPU here: this
 # stands for torch, and says nothing about torch's own behaviour.
@@ -172,7 +172,7 @@ def test_the_allocator_leaves_once_cuda_is_there(tmp_path: Path) -> None:
     """``torch.cuda.memory.*`` is there for the devices that this process uses, as soon as it has initialised CUDA."""
     program = """
 from tachograph.hardware import observe
-from tachograph.registry import Registry
+from tachograph.recording.registry import Registry
 registry = Registry()
 observe(registry, node=False, process=True)
 
@@ -201,7 +201,7 @@ def test_what_torch_refuses_is_left_out_and_counted(tmp_path: Path) -> None:
     program = """
 from tachograph.hardware import observe
 from tachograph.hardware.snapshot import gpu_fields
-from tachograph import registry
+from tachograph.recording import registry
 observe(registry.default, node=False, process=True)
 bring(initialised=True)
 cuda = sys.modules["torch"].cuda

@@ -16,11 +16,15 @@ import psutil
 import pytest
 
 import programs
-from tachograph.hardware import cuda_memory, filesystem, gpu, process, system
-from tachograph.hardware.observation import Observation
-from tachograph.hardware.system import Machine
-from tachograph.naming import prometheus_name
-from tachograph.registry import Registry
+from tachograph.hardware import _cuda_memory as cuda_memory
+from tachograph.hardware import _filesystem as filesystem
+from tachograph.hardware import _gpu as gpu
+from tachograph.hardware import _process as process
+from tachograph.hardware import _system as system
+from tachograph.hardware._observation import Observation
+from tachograph.hardware._system import Machine
+from tachograph.recording.naming import prometheus_name
+from tachograph.recording.registry import Registry
 
 TABLES: tuple[tuple[Any, ...], ...] = (system.TABLE, process.TABLE, filesystem.TABLE, gpu.TABLE)
 EXTENSIONS = {
@@ -199,7 +203,7 @@ def test_nothing_heavy_is_imported() -> None:
     """Importing the hardware's modules loads neither psutil, nor NVML, nor the SDK, NumPy or torch."""
     program = """
 import json, sys
-import tachograph.hardware.observation, tachograph.hardware.snapshot
+import tachograph.hardware._observation, tachograph.hardware.snapshot
 heavy = ("psutil", "pynvml", "numpy", "torch", "opentelemetry.sdk", "opentelemetry.trace")
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """
@@ -212,7 +216,7 @@ def test_all_of_it_is_exported(tmp_path: Path) -> None:
     program = """
 import time
 import tachograph
-from tachograph import registry
+from tachograph.recording import registry
 from tachograph.hardware import observe
 
 with tachograph.start(metrics="jsonl", logs="none", traces="none", jsonl="out.jsonl"):

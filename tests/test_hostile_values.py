@@ -16,12 +16,12 @@ import tachograph
 from programs import run
 from tachograph import Metric
 from tachograph.elastic import put_metric
-from tachograph.event import Event
-from tachograph.execution import Execution
-from tachograph.points import attributes_key
-from tachograph.registry import Registry
+from tachograph.metric.execution import Execution
+from tachograph.monitor.event import Event
+from tachograph.recording.points import attributes_key
+from tachograph.recording.registry import Registry
+from tachograph.recording.values import read
 from tachograph.testing import capture
-from tachograph.values import read
 
 
 class Unhashable(str):

@@ -15,7 +15,7 @@ import pytest
 
 from hub_requests import shown
 from hubs import PROTOBUF, Serving, ask, command, descriptors, request, serving
-from tachograph.hub.connections import Patience
+from tachograph.hub._connections import Patience
 
 HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-protobuf\r\n"
 

@@ -17,8 +17,8 @@ from conftest import LONG
 from hub_requests import RANK_0, START, Clock, logs, metrics, number, only, rank
 from hubs import PROTOBUF, Command, command, descriptors
 from tachograph.hub.hub import Hub
-from tachograph.hub.open_stores import OpenStores
-from tachograph.hub.store import Store, StoreError, path_of
+from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.store import Store, StoreError, path_of
 
 RUNS = 10_000 if os.environ.get(LONG) else 80
 

@@ -15,7 +15,7 @@ from hub_requests import shown
 from hubs import Command, ask, command
 from programs import environment, write
 from tachograph import runs
-from tachograph.launching.surroundings import surroundings
+from tachograph.instrumentation.surroundings import surroundings
 
 PROGRAM = """
     import sys, time

@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 import servers
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
-from tachograph.batch import Batch
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.prometheus.format import negotiate
+from tachograph.exporters.prometheus.page import Page
 from tachograph.hub.hub import Hub
 from tachograph.identity.resource import series_labels
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.prometheus.format import negotiate
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.recording.registry import Registry
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 UTF8 = OPENMETRICS + ";escaping=allow-utf-8"

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from hub_requests import START, Clock, logs, only, rank
 from tachograph import runs
-from tachograph.hub.arrived import Arrived, arrived
-from tachograph.hub.blocks import Block, Sample, pack, unpack
+from tachograph.hub._arrived import Arrived, arrived
 from tachograph.hub.hub import Hub
-from tachograph.hub.store import Store, path_of
+from tachograph.runs.blocks import Block, Sample, pack, unpack
+from tachograph.runs.store import Store, path_of
 
 POINT = "tachograph.metric"
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1))

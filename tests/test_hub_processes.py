@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hub_requests import START, Clock, histogram, logs, metrics, number, only, rank, shown
+from tachograph.hub._room import Limits
 from tachograph.hub.hub import Hub
-from tachograph.hub.room import Limits
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 

@@ -29,12 +29,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from receivers import batch, over_http, recorded
-from tachograph.hub.body import Intake
-from tachograph.hub.decoding import decode
+from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.hub._body import Intake
+from tachograph.hub._decoding import decode
+from tachograph.hub._room import Limits
 from tachograph.hub.hub import Hub
-from tachograph.hub.room import Limits
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.json import JsonText
 
 MIB = 2**20
 

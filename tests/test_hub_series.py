@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
-from tachograph.hub.buckets import Buckets
+from tachograph.hub._series import Instrument, Series, as_json
 from tachograph.hub.hub import Hub
-from tachograph.hub.series import Instrument, Series, as_json
+from tachograph.runs.buckets import Buckets
 
 
 def counter() -> Series:

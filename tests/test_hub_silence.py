@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
+from tachograph.hub._room import Limits
 from tachograph.hub.hub import Hub
-from tachograph.hub.room import Limits
-from tachograph.hub.store import path_of
+from tachograph.runs.store import path_of
 
 
 @pytest.fixture

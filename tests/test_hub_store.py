@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from hub_requests import SECOND, START, Clock, histogram, logs, metrics, number, only, rank, shown
-from tachograph.hub.history import History
+from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
-from tachograph.hub.schema import MIGRATIONS
-from tachograph.hub.store import Store, StoreError, file_system, path_of
+from tachograph.runs._schema import MIGRATIONS
+from tachograph.runs.store import Store, StoreError, file_system, path_of
 
 KILLED = """
 import itertools, os, sys

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank
+from tachograph.hub._samples import ROW, thin
 from tachograph.hub.hub import Hub
-from tachograph.hub.samples import ROW, thin
-from tachograph.hub.store import Store, path_of
+from tachograph.runs.store import Store, path_of
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def fill(store: Store, count: int) -> None:
 
 def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once it is long the log is begun anew, though somebody writes whenever it is taken over."""
-    monkeypatch.setattr("tachograph.hub.store._MANY", 1)
+    monkeypatch.setattr("tachograph.runs.store._MANY", 1)
     store = Store(tmp_path, "run")
     store._checkpoints = _Beside(store, store._checkpoints)  # type: ignore[assignment]
     sizes = []
@@ -67,7 +67,7 @@ def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path, monkeypatch: pyte
 
 def test_a_log_that_grew_beside_a_reader_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the log needed while somebody read for long it gives back once that is over."""
-    monkeypatch.setattr("tachograph.hub.store._LOG_BYTES", 100_000)
+    monkeypatch.setattr("tachograph.runs.store._LOG_BYTES", 100_000)
     store = Store(tmp_path, "run")
     log = path_of(tmp_path, "run").with_name("run.db-wal")
     reader = sqlite3.connect(store.path, isolation_level=None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.influx_target import InfluxTarget
+from tachograph.logger.influx_target import InfluxTarget
 
 TOKEN = "s3cr3t-t0k3n"  # noqa: S105 - it is what must not be found
 

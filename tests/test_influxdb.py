@@ -23,8 +23,8 @@ import programs
 from influx_points import START, dropped, event, events, exporter, feed, spool_files
 from receivers import receiving, silent
 from servers import exported_series, free_port, influxdb1, influxql, victoria_metrics, wait_until
-from tachograph.influx_target import InfluxTarget
-from tachograph.registry import Registry
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.recording.registry import Registry
 
 _NUMBERS = [0.0, -0.0, 0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -2.5e-7, 123456789.123456789, 1e16]
 
@@ -155,8 +155,8 @@ def test_a_bad_point_costs_only_itself(tmp_path: Path, caplog: pytest.LogCapture
 
 def test_lines_that_it_cannot_read_are_found() -> None:
     """A server that refuses a whole body because of one line gets the others without it."""
-    from tachograph.influxdb.delivery import Delivery, Outcome, prepared
-    from tachograph.influxdb.server import BadLines
+    from tachograph.exporters.influxdb._delivery import Delivery, Outcome, prepared
+    from tachograph.exporters.influxdb.server import BadLines
 
     written: list[bytes] = []
 
@@ -239,7 +239,7 @@ def test_what_the_client_sends(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 def test_without_a_token_nothing_is_said_about_who_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without a token there is no Authorization header, and one warning, be it for a logger or for start()."""
-    from tachograph.influxdb import InfluxDB
+    from tachograph.exporters.influxdb import InfluxDB
 
     with receiving() as server:
         base = server.url.removesuffix("/v1/metrics")
@@ -308,7 +308,7 @@ def test_what_a_killed_process_left_is_delivered(tmp_path: Path) -> None:
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from influx_points import events, exporter, feed, spool_files
-        from tachograph.registry import Registry
+        from tachograph.recording.registry import Registry
         out = exporter("http://127.0.0.1:{port}", Path("."), Registry())
         feed(out, events(0, 300))
         while sum(file.read_bytes().count(b'"eventName"') for file in spool_files(Path("."))) < 300:

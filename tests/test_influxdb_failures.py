@@ -20,14 +20,16 @@ import pytest
 from influx_points import STREAM, dropped, event, events, exporter, feed, spool_files
 from receivers import Receiver, receiving
 from servers import free_port, wait_until
-from tachograph.influxdb import InfluxDB, courier, server, spool
-from tachograph.influxdb.delivery import Delivery
-from tachograph.influxdb.disk import Disk
-from tachograph.influxdb.losses import Losses
-from tachograph.influxdb.parcel import packed
-from tachograph.influxdb.spooled import spooled
-from tachograph.journal import LogEvent
-from tachograph.registry import Registry
+from tachograph.exporters.influxdb import InfluxDB, server
+from tachograph.exporters.influxdb import _courier as courier
+from tachograph.exporters.influxdb import _spool as spool
+from tachograph.exporters.influxdb._delivery import Delivery
+from tachograph.exporters.influxdb._disk import Disk
+from tachograph.exporters.influxdb._losses import Losses
+from tachograph.exporters.influxdb._parcel import packed
+from tachograph.exporters.influxdb.spooled import spooled
+from tachograph.recording.journal import LogEvent
+from tachograph.recording.registry import Registry
 
 
 def base(server: Receiver) -> str:

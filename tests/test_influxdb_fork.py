@@ -15,8 +15,8 @@ import os, sys, threading, time
 from opentelemetry._logs import LogRecord
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
-from tachograph.influx_target import InfluxTarget
-from tachograph.influxdb import InfluxDBLogExporter
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.exporters.influxdb import InfluxDBLogExporter
 exporter = InfluxDBLogExporter(InfluxTarget(sys.argv[1], token="t0k3n"))
 provider = LoggerProvider()
 provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
@@ -132,7 +132,7 @@ def test_a_child_that_cannot_load_the_client_leaves_its_points(tmp_path: Path) -
     """Where loading it takes longer than a fork waits, the child says so, and leaves its points to the next process."""
     (tmp_path / "influxdb_client.py").write_text("import time\ntime.sleep(5.0)\n")
     program = f"""{_MADE}
-from tachograph.influxdb import server
+from tachograph.exporters.influxdb import server
 server._loading.patience = 0.1
 time.sleep(0.3)
 

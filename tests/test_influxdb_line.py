@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from influx_points import START, STREAM, event
-from tachograph.influxdb.line import line
-from tachograph.journal import LogEvent
+from tachograph.exporters.influxdb._line import line
+from tachograph.recording.journal import LogEvent
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\\"), min_size=1, max_size=12)
 _FIELD = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=12).map(str))

@@ -29,16 +29,16 @@ import programs
 from influx_points import dropped, event, events, exporter, feed, leave, spool_files
 from servers import exported_series, influxdb1, influxql, victoria_metrics, wait_until
 from tachograph.cli import main
-from tachograph.influx_target import InfluxTarget
-from tachograph.influxdb.delivery import Delivery, Outcome
-from tachograph.influxdb.disk import Disk
-from tachograph.influxdb.exporter import spool_folder
-from tachograph.influxdb.kept import Kept
-from tachograph.influxdb.losses import Losses
-from tachograph.influxdb.server import BadLines, Server
-from tachograph.influxdb.spool import Spool
-from tachograph.journal import LogEvent
-from tachograph.registry import Registry
+from tachograph.exporters.influxdb._delivery import Delivery, Outcome
+from tachograph.exporters.influxdb._disk import Disk
+from tachograph.exporters.influxdb._exporter import spool_folder
+from tachograph.exporters.influxdb._kept import Kept
+from tachograph.exporters.influxdb._losses import Losses
+from tachograph.exporters.influxdb._spool import Spool
+from tachograph.exporters.influxdb.server import BadLines, Server
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.recording.journal import LogEvent
+from tachograph.recording.registry import Registry
 
 Answer = Literal["204", "429", "503", "reset", "413", "partly", "killed", "silent", "busy"]
 
@@ -201,7 +201,7 @@ _KILLED = """
     sys.path.insert(0, {tests!r})
     from pathlib import Path
     from influx_points import exporter
-    from tachograph.registry import Registry
+    from tachograph.recording.registry import Registry
     out = exporter({url!r}, Path("."), Registry(), batch_size=256)
     time.sleep(60)
 """

@@ -13,12 +13,12 @@ import pytest
 from influx_points import events, exporter, feed
 from receivers import SECRET, receiving
 from servers import free_port, wait_until
-from tachograph.influx_target import InfluxTarget
-from tachograph.influxdb import server
-from tachograph.influxdb.secret import Secret
-from tachograph.influxdb.server import NoClient, Server
-from tachograph.outbox import Retry
-from tachograph.registry import Registry
+from tachograph.exporters.influxdb import server
+from tachograph.exporters.influxdb._secret import Secret
+from tachograph.exporters.influxdb.server import NoClient, Server
+from tachograph.exporters.outbox import Retry
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.recording.registry import Registry
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " ", "\t"])

@@ -20,11 +20,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 import programs
 from influx_points import event, events, leave
-from tachograph.influxdb.parcel import packed, unpacked
-from tachograph.influxdb.spool import Spool
-from tachograph.influxdb.spooled import records, spooled
-from tachograph.influxdb.spooling import request_line
-from tachograph.journal import LogEvent
+from tachograph.exporters.influxdb._parcel import packed, unpacked
+from tachograph.exporters.influxdb._spool import Spool
+from tachograph.exporters.influxdb._spooling import request_line
+from tachograph.exporters.influxdb.spooled import records, spooled
+from tachograph.recording.journal import LogEvent
 
 _WHO = {"dl.rank": 3, "host.name": "h", "ratio": 0.5, "on": True, "args": ["a", "b"]}
 
@@ -143,8 +143,8 @@ def test_a_torn_line_is_skipped_and_counted(tmp_path: Path) -> None:
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from influx_points import events, leave
-        from tachograph.influxdb.spool import Spool
-        from tachograph.influxdb.spooling import request_line
+        from tachograph.exporters.influxdb._spool import Spool
+        from tachograph.exporters.influxdb._spooling import request_line
         spool = Spool(Path("spool"), 2**20, print, lambda: None)
         leave(spool, events(0, 40))
         os.pwrite(spool._open.file, request_line(events(40, 43), {{}})[:-200], spool._open.size)

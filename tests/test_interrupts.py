@@ -15,16 +15,16 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
 from programs import run
-from tachograph.elastic.stream import guarded
-from tachograph.event import Event
-from tachograph.event_log import EventLog
-from tachograph.interrupts import pass_on
-from tachograph.journal import Journal
+from tachograph.elastic._stream import guarded
 from tachograph.logger import MetricsLogger
-from tachograph.registry import Registry
-from tachograph.stat import Stat
-from tachograph.tracing import Span
-from tachograph.windows import Windows
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.monitor.event import Event
+from tachograph.monitor.stat import Stat
+from tachograph.profiling.tracing import Span
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 
 class ExpiredError(Exception):
@@ -151,9 +151,9 @@ def test_each_point_leaves_once_whatever_interrupts_its_recording(tmp_path: Path
         """
         import signal, time
         from tachograph import Metric
-        from tachograph.execution import Execution
-        from tachograph.journal import Journal
-        from tachograph.registry import Registry
+        from tachograph.metric.execution import Execution
+        from tachograph.recording.journal import Journal
+        from tachograph.recording.registry import Registry
 
         class Expired(Exception):
             pass

@@ -24,8 +24,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
 from metric_programs import Collector, OtherReader, Program, dropped, series
-from tachograph.joined import Joined
-from tachograph.registry import Registry
+from tachograph.exporters.joined import Joined
+from tachograph.recording.registry import Registry
 
 
 @pytest.fixture(params=[InMemoryMetricReader, OtherReader])
@@ -460,7 +460,7 @@ def test_a_forked_child_publishes_nothing_of_its_parent(program: Program) -> Non
 
 
 _FOREIGN = """
-from tachograph.joined import foreign_provider
+from tachograph.exporters.joined import foreign_provider
 import sys
 assert foreign_provider() is None, "the proxy is nobody's provider"
 assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules), "the SDK was imported"
@@ -484,7 +484,7 @@ def test_only_a_provider_that_the_program_set_is_foreign(provider: str) -> None:
 
 def test_a_provider_named_by_the_environment_is_loaded() -> None:
     """``OTEL_PYTHON_METER_PROVIDER`` is honoured; one that cannot be loaded is a log line."""
-    program = "from tachograph.joined import foreign_provider as f; print(type(f()).__module__)"
+    program = "from tachograph.exporters.joined import foreign_provider as f; print(type(f()).__module__)"
     found = [
         subprocess.run(
             [sys.executable, "-c", program],

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from programs import events, run
-from tachograph.journal import Journal
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
-from tachograph.switch import switch
+from tachograph.recording.journal import Journal
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
 
 
 def dropped(registry: Registry, reason: str = "queue_full") -> float:
@@ -143,7 +143,7 @@ def test_a_forked_child_sends_its_own_events_only(tmp_path: Path) -> None:
         """
 import os, time
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 tachograph.start(metrics="none", logs="jsonl", store=".")
 log = lambda name: journal.default.append(name, time.time_ns(), {})
 log("parent")

@@ -21,14 +21,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from servers import wait_until
-from tachograph import append_file
-from tachograph.append_file import AppendFile
-from tachograph.batch import Batch
-from tachograph.jsonl import JsonLines
-from tachograph.otlp.json import JsonText
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
-from tachograph.spans import IdGenerator, SpanQueue
+from tachograph.exporters import _append_file as append_file
+from tachograph.exporters._append_file import AppendFile
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.jsonl import JsonLines
+from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 
 def lines(path: Path) -> list[Any]:
@@ -105,7 +105,7 @@ def test_spans_have_hexadecimal_identifiers(tmp_path: Path) -> None:
 )
 def test_a_line_holds_what_the_protobuf_message_holds(recorded: list[tuple[str, Any, dict[str, Any]]]) -> None:
     """Reading a line back with protobuf's own JSON parser gives the request that was written."""
-    from tachograph.otlp.encoding import MetricsEncoder
+    from tachograph.exporters.otlp.encoding import MetricsEncoder
 
     registry = Registry()
     for name, value, attributes in recorded:

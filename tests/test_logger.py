@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import tachograph
-from tachograph.journal import Journal
 from tachograph.logger import MertricsLoggerWriteOptions, MetricsLogger, MetricsLoggerWriteOptions
-from tachograph.registry import Registry
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 
 

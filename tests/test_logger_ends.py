@@ -372,12 +372,13 @@ def test_without_the_extra_nothing_piles_up(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.modules["influxdb_client"] = None
-from tachograph import journal, testing
+from tachograph.recording import journal
+from tachograph import testing
 {DEAD.replace("import influxdb_client", "")}
 for step in range(70_000):
     logger.log("train", {{"step": step}}, {{"loss": 0.5}})
 print(len(journal.default) <= journal.LIMIT, journal.default._pinned)
-from tachograph import registry
+from tachograph.recording import registry
 print(sum(p.value for m in registry.default.collect() if m.name == "tachograph.dropped"
           for p in m.points if dict(p.attributes)["reason"] == "not_installed"))
 """
@@ -418,7 +419,7 @@ def test_a_new_logger_of_a_database_keeps_the_way_of_one_that_closes(tmp_path: P
         program = f"""
 import sys, threading, time
 {THREE}
-from tachograph.own_process import process
+from tachograph.pipeline.own_process import process
 with process.pipeline._collecting:
     closing = threading.Thread(target=logger.close)
     closing.start()
@@ -439,7 +440,7 @@ def test_what_nobody_wanted_is_no_loss(tmp_path: Path) -> None:
     program = """
 import time
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 with tachograph.start(metrics="none"):
     pass
 journal.default.append("e", time.time_ns(), {"n": 1})

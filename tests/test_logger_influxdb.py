@@ -190,7 +190,7 @@ def test_anybodys_logger_provider(tmp_path: Path) -> None:
         from opentelemetry._logs import set_logger_provider
         from opentelemetry.sdk._logs import LoggerProvider
         from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-        from tachograph.influxdb import InfluxDBLogExporter
+        from tachograph.exporters.influxdb import InfluxDBLogExporter
         import os, tachograph
         provider = LoggerProvider()
         provider.add_log_record_processor(BatchLogRecordProcessor(InfluxDBLogExporter()))

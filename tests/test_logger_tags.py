@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.journal import Journal
 from tachograph.logger import MetricsLogger
-from tachograph.registry import Registry
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 
 class Front:

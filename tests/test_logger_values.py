@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.journal import Journal
 from tachograph.logger import MetricsLogger, process_value
-from tachograph.logger.fields import Arriving, Statistics
-from tachograph.registry import Registry
+from tachograph.logger._fields import Arriving, Statistics
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 
 class Colour(enum.IntEnum):

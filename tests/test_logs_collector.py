@@ -15,11 +15,11 @@ from collectors import Collector, running
 from programs import events, run
 from receivers import dropped, receiving
 from servers import free_port, wait_until
-from tachograph.batch import Batch
-from tachograph.journal import Journal
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import OtlpSettings, Protocol
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import OtlpSettings, Protocol
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 PROTOCOLS: list[Protocol] = ["http/protobuf", "grpc"]
 
@@ -95,7 +95,7 @@ def test_all_events_of_a_program_arrive_however_it_ends(collector: Collector, tm
     program = f"""
 import os, signal, time
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 journal.default.append("before start", time.time_ns(), {{"n": -1}})
 tachograph.start(metrics="none", endpoint="http://127.0.0.1:{collector.http}")
 for number in range(3000):
@@ -117,7 +117,7 @@ def test_a_json_line_can_be_posted_as_it_is(collector: Collector, tmp_path: Path
         tmp_path,
         """
 import time, tachograph
-from tachograph import journal
+from tachograph.recording import journal
 with tachograph.start(metrics="none", logs="jsonl", jsonl="out.jsonl"):
     for number in range(700):
         journal.default.append("e", time.time_ns(), {"n": number})
@@ -178,14 +178,14 @@ def test_a_dead_collector_adds_at_most_a_second_to_the_exit(tmp_path: Path) -> N
         f"""
 import time, sys
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 tachograph.start(metrics="none", endpoint="http://127.0.0.1:{free_port()}")
 for number in range(70_000):
     journal.default.append("e", time.time_ns(), {{"n": number, "a": 0.5, "b": 0.25, "c": 0.125}})
 import atexit
 atexit.register(lambda: print(time.monotonic() - began, flush=True))  # the last that is registered runs first
-atexit.unregister(tachograph.process_ends._at_exit)
-atexit.register(tachograph.process_ends._at_exit)
+atexit.unregister(tachograph.pipeline._process_ends._at_exit)
+atexit.register(tachograph.pipeline._process_ends._at_exit)
 began = time.monotonic()
 """,
     )

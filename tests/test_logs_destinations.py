@@ -15,14 +15,14 @@ from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
 
 from programs import events, run
-from tachograph.batch import Batch
-from tachograph.console import Console
-from tachograph.destinations import Route, given
-from tachograph.event_feed import EVENTS_PER_BATCH, EventFeed
-from tachograph.journal import Journal
-from tachograph.jsonl import JsonLines
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.console import Console
+from tachograph.exporters.jsonl import JsonLines
+from tachograph.pipeline.destinations import Route, given
+from tachograph.pipeline.event_feed import EVENTS_PER_BATCH, EventFeed
+from tachograph.recording.journal import Journal
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 
 def batch_of(journal: Journal) -> Batch:
@@ -230,7 +230,7 @@ def test_who_holds_something_speaks_before_the_end(tmp_path: Path) -> None:
             f"""
 import os, signal, time
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 def fail(timeout):
     raise ValueError(timeout)
 journal.default.last_words += [fail, lambda timeout: journal.default.append("last", 1, {{"in time": 0 < timeout <= 1}})]
@@ -252,7 +252,7 @@ def test_events_wait_for_a_start_and_between_two(tmp_path: Path) -> None:
         """
 import time
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 log = lambda n: journal.default.append("e", time.time_ns(), {"n": n})
 start = lambda: tachograph.start(metrics="none", logs="jsonl", jsonl="out.jsonl")
 log(0)
@@ -278,7 +278,7 @@ def test_without_a_destination_nothing_is_kept_and_nothing_counts_as_lost(tmp_pa
         """
 import time, urllib.request
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 pipeline = tachograph.start(prometheus_port=0)
 for number in range(70_000):
     journal.default.append("e", 0, {})
@@ -303,7 +303,7 @@ def test_bursts_are_bounded_and_counted(tmp_path: Path) -> None:
         """
 import threading, time
 import tachograph
-from tachograph import journal, registry
+from tachograph.recording import journal, registry
 tachograph.start(metrics="jsonl", logs="jsonl", jsonl="out.jsonl", interval=3600)
 def log():
     for number in range(50_000):

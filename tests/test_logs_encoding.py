@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from tachograph.journal import Journal, LogEvent
-from tachograph.otlp.json import JsonText
-from tachograph.otlp.logs import log_requests
-from tachograph.otlp.points import BYTES_PER_REQUEST
-from tachograph.registry import Registry
+from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.recording.journal import Journal, LogEvent
+from tachograph.recording.registry import Registry
 
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)  # JSON knows one NaN only
 DATA = st.dictionaries(

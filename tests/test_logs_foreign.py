@@ -10,11 +10,11 @@ import pytest
 from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadWriteLogRecord
 
 from programs import events, run
-from tachograph.batch import Batch
-from tachograph.journal import Journal
-from tachograph.log_emitter import into_provider
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.log_emitter import into_provider
+from tachograph.recording.journal import Journal
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 OWN = """
 import time
@@ -36,7 +36,7 @@ provider = LoggerProvider()
 provider.add_log_record_processor(BatchLogRecordProcessor(Printed()))
 _logs.set_logger_provider(provider)
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 log = lambda n: journal.default.append("e", time.time_ns(), {"n": n})
 """
 

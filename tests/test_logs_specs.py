@@ -115,7 +115,7 @@ def test_output_that_is_not_redirected_is_that_of_torchrun(tmp_path: Path) -> No
     """Where a batch system gave torchrun a file, that is where a worker without one writes."""
     program = """
         import os, sys
-        from tachograph import journal
+        from tachograph.recording import journal
         from tachograph.instrumentation.logs_specs import TachographLogsSpecs
         journal.default.pin(True)
         os.dup2(os.open("slurm-1.out", os.O_CREAT | os.O_WRONLY), 1)
@@ -184,7 +184,7 @@ def test_what_goes_wrong_with_us_is_a_line(tmp_path: Path) -> None:
     """A wrong setting, and a worker's environment that cannot be read, leave torchrun its default, and say so once."""
     program = """
         from torch.distributed.elastic.multiprocessing import Std
-        from tachograph import registry
+        from tachograph.recording import registry
         from tachograph.instrumentation.logs_specs import TachographLogsSpecs
         found = TachographLogsSpecs("logs", Std.NONE).reify({0: {"RANK": 3, "TORCHELASTIC_RUN_ID": "r"}})
         print(found.error_files[0].endswith("attempt_0/0/error.json"))

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from programs import run
-from tachograph.batch import Batch
-from tachograph.journal import Journal
-from tachograph.registry import Registry
-from tachograph.tensorboard import TensorBoard
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.tensorboard import TensorBoard
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[float, int, float]]]:
@@ -98,7 +98,7 @@ def test_a_program_writes_to_its_store(tmp_path: Path) -> None:
         """
 import sys, time
 import tachograph
-from tachograph import journal
+from tachograph.recording import journal
 tachograph.start(metrics="none", logs="tensorboard", run_id="my run", store="s")
 journal.default.append("torch.monitor.Stat", 5 * 10**18, {"loss.mean": 0.5})
 tachograph.shutdown()

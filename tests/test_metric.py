@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import tachograph
 from curves import Bench
 from programs import events, exported, number, run
-from tachograph import journal as journals
-from tachograph.definition import Definition, Definitions
-from tachograph.execution import Execution
 from tachograph.metric import Metric, MetricGroup, MetricScale
+from tachograph.metric.execution import Execution
+from tachograph.recording import journal as journals
+from tachograph.recording.definition import Definition, Definitions
 
 START = """
 import math, os, signal, sys, threading, time
@@ -448,7 +448,7 @@ class Far:
 
 def test_values_of_a_device_wait_for_nobody() -> None:
     """A value that has not arrived is waited for in the background, and the order of the curve is kept."""
-    from tachograph.values import Pending
+    from tachograph.recording.values import Pending
 
     bench = Bench()
     metric = Metric("m", throttle=None, execution=bench)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from curves import Bench, Tensor, copied
-from tachograph import values
-from tachograph.curve import Curve
-from tachograph.execution import Execution
 from tachograph.metric import Metric
+from tachograph.metric.execution import Execution
+from tachograph.recording import values
+from tachograph.recording.curve import Curve
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from curves import Bench, Tensor, copied, dropped
-from tachograph import journal as journals
-from tachograph import registry as registries
-from tachograph import under_way, values
-from tachograph.execution import Execution, current, process
 from tachograph.metric import Metric, task
+from tachograph.metric import _under_way as under_way
+from tachograph.metric.execution import Execution, current, process
+from tachograph.recording import journal as journals
+from tachograph.recording import registry as registries
+from tachograph.recording import values
 
 
 @pytest.fixture(autouse=True)

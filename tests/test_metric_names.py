@@ -9,13 +9,19 @@ from typing import get_args
 
 import pytest
 
-from tachograph.own_metrics import REASONS, Reason
+from tachograph.recording.own_metrics import REASONS, Reason
 
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN: set[str] = runpy.run_path(str(ROOT / "scripts" / "dashboards" / "instruments.py"))["names"]()
 FILES = [
     path
-    for pattern in ("deploy/**/*", "collector-config/*", "docs/*.md", "README.md", "src/tachograph/dashboards/fixed/*")
+    for pattern in (
+        "deploy/**/*",
+        "collector-config/*",
+        "docs/*.md",
+        "README.md",
+        "src/tachograph/cli/dashboards/fixed/*",
+    )
     for path in sorted(ROOT.glob(pattern))
     if path.is_file() and path.suffix in {".yml", ".yaml", ".json", ".md", ".sh", ".service", ""}
 ]

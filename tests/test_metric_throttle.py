@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curves import Bench
-from tachograph.journal import Raw
 from tachograph.metric import Metric
+from tachograph.recording.journal import Raw
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
 GAPS = st.sampled_from([0.0, 0.001, 0.02, 0.05, 0.1, 0.3, 7.0])
@@ -224,7 +224,7 @@ def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     metric = Metric("m", throttle=None, execution=bench)
     metric.record(1)
-    from tachograph import throttle
+    from tachograph.recording import _throttle as throttle
 
     whole = throttle.fold
 

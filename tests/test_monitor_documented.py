@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph import journal, monitor
-from tachograph.event_log import EventLog
-from tachograph.journal import Journal
+from tachograph import monitor
 from tachograph.monitor import Aggregation, Event, Stat
-from tachograph.points import HistogramPoint, NumberPoint
-from tachograph.registry import Registry
-from tachograph.windows import Windows
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.recording import journal
+from tachograph.recording.journal import Journal
+from tachograph.recording.points import HistogramPoint, NumberPoint
+from tachograph.recording.registry import Registry
 
 SECOND = 1_000_000_000
 SIX = (
@@ -506,7 +507,7 @@ def test_a_wait_counter_measures_waits() -> None:
 @pytest.fixture(autouse=True)
 def no_handlers_left() -> Iterator[None]:
     """Every test leaves the process's handlers as it found them."""
-    from tachograph.event_log import default
+    from tachograph.monitor._event_log import default
 
     before = default._handles
     yield

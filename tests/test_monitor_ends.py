@@ -11,11 +11,11 @@ import pytest
 
 from programs import count, events, exported, run
 from tachograph import monitor
-from tachograph.event_log import EventLog
-from tachograph.journal import Journal
 from tachograph.monitor import Aggregation, Event, Stat
-from tachograph.registry import Registry
-from tachograph.windows import Windows
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 START = """
 import os, signal, sys, time

@@ -21,13 +21,13 @@ from prometheus_client import CollectorRegistry
 
 from programs import environment, run
 from receivers import receiving, silent
-from tachograph.batch import Batch
-from tachograph.destinations import build_routes, given
-from tachograph.otel_exporters import EntryPointExporter, group_of, installed
-from tachograph.otlp.settings import SIGNALS, Signal
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
-from tachograph.settings import read_settings
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otel_exporters import EntryPointExporter, group_of, installed
+from tachograph.exporters.otlp.settings import SIGNALS, Signal
+from tachograph.pipeline.destinations import build_routes, given
+from tachograph.pipeline.settings import read_settings
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 OFFICIAL = ("otlp_proto_http", "otlp_proto_grpc")
 
@@ -303,7 +303,7 @@ def test_an_object_with_two_bases_is_an_exporter_of_both() -> None:
 DEAD = """
 import sys, time, threading
 import tachograph
-from tachograph import journal, registry
+from tachograph.recording import journal, registry
 pipeline = tachograph.start()
 @tachograph.prof
 def step(): pass

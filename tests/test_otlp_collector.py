@@ -17,16 +17,16 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from collectors import CONFIG, Collector, running
 from servers import find, wait_until
-from tachograph.accumulators import Distribution
-from tachograph.batch import Batch
-from tachograph.jsonl import JsonLines
-from tachograph.naming import Kind, prometheus_label, prometheus_name
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import Protocol
-from tachograph.points import Attributes, AttributeValue, HistogramPoint, MetricPoints, NumberPoint
-from tachograph.registry import Registry
-from tachograph.spans import IdGenerator, SpanQueue
-from tachograph.spread import Exemplar, Spread, Total
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.jsonl import JsonLines
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import Protocol
+from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
+from tachograph.recording.points import Attributes, AttributeValue, HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar, Spread, Total
 
 pytestmark = pytest.mark.otelcol
 

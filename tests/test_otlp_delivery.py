@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from receivers import SECRET, Receiver, batch, dropped, over_http, receiving, recorded, silent
 from servers import free_port
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import OtlpSettings
-from tachograph.registry import Registry
-from tachograph.spans import IdGenerator, SpanQueue
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.recording.registry import Registry
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 
-from tachograph.accumulators import Distribution
-from tachograph.batch import Batch
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.otlp.points import BYTES_PER_REQUEST
-from tachograph.otlp.settings import Temporality
-from tachograph.points import MetricPoints, NumberPoint
-from tachograph.registry import Registry
-from tachograph.spread import Exemplar
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.settings import Temporality
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.points import MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar
 
 Value = str | bool | int | float | Sequence[Any]
 

@@ -18,9 +18,9 @@ from opentelemetry.exporter.otlp.proto.grpc.version import __version__ as export
 
 from receivers import SECRET, Behaviour, batch, dropped, grpc_receiving, over_grpc, recorded, self_signed, send, values
 from servers import free_port
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.otlp.settings import OtlpSettings
-from tachograph.registry import Registry
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.recording.registry import Registry
 from tachograph.version import __version__
 
 

@@ -17,8 +17,8 @@ from opentelemetry.exporter.otlp.proto.http.version import __version__ as export
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from receivers import SECRET, batch, dropped, over_http, receiving, recorded, self_signed, send, values
-from tachograph.otlp.exporter import OtlpExporter
-from tachograph.registry import Registry
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.recording.registry import Registry
 from tachograph.version import __version__
 
 BROKEN: list[tuple[dict[str, str], bytes]] = [

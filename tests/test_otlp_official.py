@@ -26,20 +26,20 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from tachograph.accumulators import Distribution
-from tachograph.batch import Batch
-from tachograph.deltas import Deltas
-from tachograph.journal import SCOPE, LogEvent
-from tachograph.log_emitter import log_record
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.otlp.logs import log_requests
-from tachograph.otlp.settings import Temporality
-from tachograph.otlp.spans import span_requests
-from tachograph.producer import sdk_metrics
-from tachograph.registry import Registry
-from tachograph.scope import scope_origin
-from tachograph.spans import IdGenerator, SpanQueue
-from tachograph.spread import Exemplar
+from tachograph.exporters._deltas import Deltas
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.log_emitter import log_record
+from tachograph.exporters.otlp._spans import span_requests
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.exporters.otlp.settings import Temporality
+from tachograph.exporters.producer import sdk_metrics
+from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.registry import Registry
+from tachograph.recording.scope import scope_origin
+from tachograph.recording.spread import Exemplar
 
 RESOURCE: dict[str, Any] = {"service.name": "s", "dl.rank": 3, "dl.world_size": 2**62, "share": 0.5, "on": True}
 LATEST = 2**64 - 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.otlp.settings import NO_TIMEOUT, OtlpSettings
-from tachograph.settings import read_settings
+from tachograph.exporters.otlp.settings import NO_TIMEOUT, OtlpSettings
+from tachograph.pipeline.settings import read_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 

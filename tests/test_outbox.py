@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.outbox import Outbox, Retry
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
+from tachograph.exporters.outbox import Outbox, Retry
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 
 def dropped(registry: Registry, destination: str = "there") -> dict[str, float]:
@@ -215,8 +215,8 @@ def test_how_long_an_export_takes_is_recorded() -> None:
 
 FORKING = """
 import os, threading
-from tachograph.outbox import Outbox
-from tachograph.registry import Registry
+from tachograph.exporters.outbox import Outbox
+from tachograph.recording.registry import Registry
 registry = Registry()
 outbox = Outbox("there", registry)
 gate, begun = threading.Event(), threading.Event()
@@ -248,8 +248,8 @@ def test_a_forked_child_sends_only_its_own() -> None:
 
 ENDING = """
 import atexit, os
-from tachograph.outbox import Outbox
-from tachograph.registry import Registry
+from tachograph.exporters.outbox import Outbox
+from tachograph.recording.registry import Registry
 outbox = Outbox("there", Registry())
 def end(who):
     outbox.put(lambda timeout: os.write(1, who), 1)

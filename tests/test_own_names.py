@@ -28,8 +28,8 @@ import sys, time, urllib.request
 from datetime import timedelta
 import tachograph
 from tachograph.monitor import Aggregation, Stat
-from tachograph.own_metrics import ALL
-from tachograph.registry import default
+from tachograph.recording.own_metrics import ALL
+from tachograph.recording.registry import default
 
 running = tachograph.start(prometheus_port=0)
 for metric in ALL:
@@ -73,8 +73,8 @@ def test_promtool_has_nothing_against_our_names(tmp_path: Path, major: int) -> N
 RANK = """
 import sys
 import tachograph
-from tachograph.own_metrics import ALL, HUB
-from tachograph.registry import default
+from tachograph.recording.own_metrics import ALL, HUB
+from tachograph.recording.registry import default
 
 running = tachograph.start(metrics="otlp", logs="otlp", traces="none", endpoint=sys.argv[1], interval=60)
 @tachograph.prof

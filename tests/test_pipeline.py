@@ -61,7 +61,7 @@ def test_a_collection_that_meets_the_end_loses_nothing(tmp_path: Path, file: Pat
         file,
         """
 import threading, time
-from tachograph import registry
+from tachograph.recording import registry
 
 taken = []
 
@@ -158,7 +158,7 @@ def f(): pass
 assert tachograph.prof(f) is f
 pipeline = start()
 tachograph.put_metric("loss", 0.5)
-from tachograph.registry import default
+from tachograph.recording.registry import default
 print(default.collect(), pipeline.metrics_url, threading.active_count())
 """,
         OTEL_SDK_DISABLED="true",
@@ -396,7 +396,7 @@ def test_a_destination_that_fails_costs_neither_the_others_nor_the_program(tmp_p
         tmp_path,
         file,
         """
-from tachograph import registry
+from tachograph.recording import registry
 
 class Failing:
     delivered = 0

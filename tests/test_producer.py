@@ -21,14 +21,14 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 
-from tachograph.accumulators import Distribution
-from tachograph.batch import Batch
-from tachograph.deltas import Deltas
 from tachograph.elastic.handlers import MetricData, MetricHandler
-from tachograph.handler_exporter import HandlerExporter
-from tachograph.producer import SdkExporter, merge, sdk_metrics
-from tachograph.registry import Registry
-from tachograph.spread import Exemplar
+from tachograph.exporters._deltas import Deltas
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.handler_exporter import HandlerExporter
+from tachograph.exporters.producer import SdkExporter, merge, sdk_metrics
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar
 
 NOW = 1_800_000_000_000_000_000
 RESOURCE = {"service.name": "trainer", "dl.rank": 0}

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from front_door import Kept, calls, fresh_group, recorded, unconfigured  # noqa: F401 - two are fixtures
-from tachograph import elastic, prof, registry
+from tachograph import elastic, prof
 from tachograph.elastic import MetricData, MetricHandler
-from tachograph.probe import error_type
+from tachograph.profiling.probe import error_type
+from tachograph.recording import registry
 
 
 def plain(value: int, *, by: int = 1) -> float:

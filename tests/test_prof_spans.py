@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
 from front_door import fresh_group, unconfigured  # noqa: F401 - two are fixtures
-from tachograph import elastic, prof, registry
+from tachograph import elastic, prof
+from tachograph.recording import registry
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 
 

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from front_door import fresh_group, recorded, unconfigured  # noqa: F401 - two are fixtures
 from tachograph import prof
-from tachograph.tracing import tracer_for
+from tachograph.profiling.tracing import tracer_for
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from curves import Bench
 from programs import environment, run, write
-from tachograph import loop as loops
-from tachograph.execution import current
 from tachograph.metric import MetricGroup, progress
+from tachograph.metric import _loop as loops
+from tachograph.metric.execution import current
 
 
 @pytest.fixture

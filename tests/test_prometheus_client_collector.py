@@ -23,16 +23,16 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 import programs
 import servers
 import tachograph
-from tachograph.accumulators import Distribution
+from tachograph.exporters.prometheus.endpoint import Endpoint
+from tachograph.exporters.prometheus.format import Format
+from tachograph.exporters.prometheus.page import Page
 from tachograph.identity.announced import announced
 from tachograph.identity.resource import SERIES_KEYS, resource_attributes, series_labels
-from tachograph.naming import Kind
-from tachograph.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.prometheus.endpoint import Endpoint
-from tachograph.prometheus.format import Format
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
-from tachograph.spread import Exemplar
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.naming import Kind
+from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar
 
 CLASSIC = Format()
 OPENMETRICS = Format(openmetrics=True, version="1.0.0")

@@ -29,14 +29,14 @@ from prometheus_client.samples import Exemplar, NativeHistogram, Sample, Timesta
 import programs
 import servers
 import tachograph
-from tachograph.joined import Joined
-from tachograph.naming import Kind
-from tachograph.points import NumberPoint
-from tachograph.prometheus.client import ClientRegistry
-from tachograph.prometheus.endpoint import Endpoint
-from tachograph.prometheus.format import Format
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.joined import Joined
+from tachograph.exporters.prometheus.client import ClientRegistry
+from tachograph.exporters.prometheus.endpoint import Endpoint
+from tachograph.exporters.prometheus.format import Format
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.naming import Kind
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 CLASSIC = Format()
 CLASSIC_UTF8 = Format(version="1.0.0", utf8=True)

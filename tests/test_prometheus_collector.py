@@ -27,11 +27,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.parser import text_string_to_metric_families
 
 import servers
-from tachograph.naming import Kind
-from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.prometheus.format import TEXT
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.prometheus.format import TEXT
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.naming import Kind
+from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
 
 COLLECTOR = """
 receivers: {otlp: {protocols: {http: {endpoint: "127.0.0.1:${env:OTLP_PORT}"}}}}

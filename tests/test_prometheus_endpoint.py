@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tachograph.points import NumberPoint
-from tachograph.prometheus.endpoint import MOST_CLIENTS, Endpoint
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.prometheus.endpoint import MOST_CLIENTS, Endpoint
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 
 @contextmanager

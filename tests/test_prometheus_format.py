@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.prometheus.format import TEXT, Format, accepts_gzip, negotiate
+from tachograph.exporters.prometheus.format import TEXT, Format, accepts_gzip, negotiate
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

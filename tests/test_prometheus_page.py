@@ -18,13 +18,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 import servers
-from tachograph.accumulators import Distribution
-from tachograph.naming import Kind, prometheus_label, prometheus_name
-from tachograph.points import MetricPoints, NumberPoint
-from tachograph.prometheus.format import Format
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
-from tachograph.spread import Exemplar
+from tachograph.exporters.prometheus.format import Format
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
+from tachograph.recording.points import MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar
 
 CLASSIC = Format()
 CLASSIC_UTF8 = Format(version="1.0.0", utf8=True)

@@ -23,11 +23,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from tachograph.naming import Kind
-from tachograph.points import NumberPoint
-from tachograph.prometheus.format import Format
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
+from tachograph.exporters.prometheus.format import Format
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.naming import Kind
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 CLASSIC = Format()
 OPENMETRICS = Format(openmetrics=True, version="1.0.0", utf8=True)
@@ -160,10 +160,10 @@ def test_without_sdk_instruments_nothing_is_loaded() -> None:
     """A page of our own metrics loads neither the SDK nor prometheus_client."""
     program = (
         "import sys\n"
-        "from tachograph.registry import Registry\n"
-        "from tachograph.prometheus.endpoint import Endpoint\n"
-        "from tachograph.prometheus.page import Page\n"
-        "from tachograph.prometheus.format import TEXT\n"
+        "from tachograph.recording.registry import Registry\n"
+        "from tachograph.exporters.prometheus.endpoint import Endpoint\n"
+        "from tachograph.exporters.prometheus.page import Page\n"
+        "from tachograph.exporters.prometheus.format import TEXT\n"
         "assert Page({'a': 'b'}, {}, Registry()).render([], None, TEXT)\n"
         "print(*(name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'prometheus_client', 'numpy'))))"
     )

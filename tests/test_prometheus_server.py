@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import servers
-from tachograph.accumulators import Distribution
-from tachograph.prometheus.endpoint import Endpoint
-from tachograph.prometheus.page import Page
-from tachograph.registry import Registry
-from tachograph.spread import Exemplar
+from tachograph.exporters.prometheus.endpoint import Endpoint
+from tachograph.exporters.prometheus.page import Page
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Exemplar
 
 pytestmark = pytest.mark.prometheus
 

@@ -32,10 +32,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from programs import environment, run, write
-from tachograph.batch import Batch
-from tachograph.destinations import Route, SdkInstruments
-from tachograph.reader_feed import ReaderFeed, unfit
-from tachograph.registry import Registry
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.reader_feed import ReaderFeed, unfit
+from tachograph.pipeline.destinations import Route, SdkInstruments
+from tachograph.recording.registry import Registry
 
 DELTA = AggregationTemporality.DELTA
 RESOURCE = {"service.name": "s", "dl.rank": 1}

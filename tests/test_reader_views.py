@@ -250,8 +250,8 @@ def test_a_scope_that_their_meter_configurator_disables_yields_nothing() -> None
 
 def test_series_of_other_boundaries_are_added_up_in_those_that_both_have() -> None:
     """Two sources of one metric become one series: a Stat of ours and one over the bridge may share a name."""
-    from tachograph.points import HistogramPoint, MetricPoints
-    from tachograph.spread import Spread, Total
+    from tachograph.recording.points import HistogramPoint, MetricPoints
+    from tachograph.recording.spread import Spread, Total
 
     program = Program(InMemoryMetricReader(preferred_temporality={Histogram: DELTA}))
     parts = {

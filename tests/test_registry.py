@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.accumulators import Distribution
-from tachograph.naming import MAX_NAME_LENGTH
-from tachograph.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.registry import Registry
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.naming import MAX_NAME_LENGTH
+from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
 
 
 def by_name(registry: Registry) -> dict[tuple[str, str], MetricPoints]:
@@ -234,7 +234,7 @@ def test_a_forked_child_records_nothing_unless_asked(helpers: str, counts: str) 
     """A forked child neither repeats its parent's counts nor records, but with ``TACHOGRAPH_HELPERS=1`` starts anew."""
     program = """
 import os
-from tachograph.registry import default
+from tachograph.recording.registry import default
 counter = default.group("g").instrument("x.success")
 counter.record(1)
 read, write = os.pipe()
@@ -259,7 +259,7 @@ print("parent", total, "child", os.read(read, 10).decode())
 
 def test_a_disabled_sdk_disables_the_registry() -> None:
     """``OTEL_SDK_DISABLED=true`` is read when the registry is made."""
-    program = "from tachograph.registry import default; print(default.enabled)"
+    program = "from tachograph.recording.registry import default; print(default.enabled)"
     for value, enabled in (("true", "False"), ("TRUE ", "False"), ("false", "True"), ("", "True")):
         environment = {**os.environ, "OTEL_SDK_DISABLED": value}
         found = subprocess.run(

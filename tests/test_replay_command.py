@@ -14,8 +14,8 @@ import programs
 from influx_points import event, events, leave
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
-from tachograph.influxdb.spool import Spool
-from tachograph.replaying import recording
+from tachograph.cli.replaying import recording
+from tachograph.exporters.influxdb._spool import Spool
 
 _WHO = {"dl.rank": 1}
 

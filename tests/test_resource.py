@@ -17,14 +17,7 @@ from opentelemetry.sdk.resources import Resource
 
 from tachograph.identity.program import is_agent
 from tachograph.identity.rank import descends_from_rank
-from tachograph.identity.resource import (
-    is_helper,
-    owner_mark,
-    resource_attributes,
-    series_labels,
-    service_name,
-    store,
-)
+from tachograph.identity.resource import is_helper, owner_mark, resource_attributes, series_labels, service_name, store
 
 RANK_3 = {
     "RANK": "3",

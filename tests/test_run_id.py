@@ -17,13 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.environment import clean
+from tachograph.identity.environment import clean
 from tachograph.identity.program import program_name
-from tachograph.identity.resource import (
-    file_safe,
-    run_id,
-    service_name,
-)
+from tachograph.identity.resource import file_safe, run_id, service_name
 from tachograph.identity.run_id import _from_proc, _from_ps, _minted
 
 TASK_5 = {

@@ -16,8 +16,8 @@ import pytest
 
 from launches import RUN
 from programs import environment, run, write
-from tachograph.launching.hub_process import HubProcess
-from tachograph.launching.job import run_job
+from tachograph.cli.hub_process import HubProcess
+from tachograph.cli.job import run_job
 
 NOWHERE = ("--endpoint", "http://127.0.0.1:9")
 
@@ -282,7 +282,7 @@ def test_a_job_that_may_not_be_signalled_goes_on(tmp_path: Path) -> None:
     """A job that has become another user's, as under sudo, cannot be told; it is waited for all the same."""
     program = """
         import os, signal, sys
-        from tachograph.launching.job import run_job
+        from tachograph.cli.job import run_job
         kill = os.kill
         def refused(pid, number):
             if number == signal.SIGUSR1:

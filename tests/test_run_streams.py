@@ -17,7 +17,7 @@ import pytest
 from hubs import PROTOBUF, ask, command, request
 from launches import RUN
 from programs import environment, write
-from tachograph.standard_streams import Unfailing
+from tachograph.exporters.standard_streams import Unfailing
 
 pytest.importorskip("uvicorn")
 

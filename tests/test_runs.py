@@ -18,7 +18,7 @@ from recorded_runs import DEFINITION, points, record
 from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
-from tachograph.hub.store import path_of
+from tachograph.runs.store import path_of
 
 DAY = 86_400 * 10**9
 

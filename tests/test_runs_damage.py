@@ -11,7 +11,7 @@ import pytest
 from recorded_runs import points, record, spoil
 from tachograph import runs
 from tachograph.cli import main
-from tachograph.hub.store import path_of
+from tachograph.runs.store import path_of
 
 
 @pytest.fixture

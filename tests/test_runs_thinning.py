@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from recorded_runs import points, record
 from tachograph import runs
-from tachograph.hub.blocks import Sample, outline, pack
-from tachograph.hub.points import Points
-from tachograph.hub.store import Store
-from tachograph.runs.thinning import Raw, thin, thin_slowly
+from tachograph.hub._points import Points
+from tachograph.runs._thinning import Raw, thin, thin_slowly
+from tachograph.runs.blocks import Sample, outline, pack
+from tachograph.runs.store import Store
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POINTS = st.lists(st.tuples(st.one_of(FINITE, st.integers(0, 50).map(float)), st.floats()), max_size=80)

@@ -17,17 +17,17 @@ from opentelemetry.semconv.schemas import Schemas
 from front_door import fresh_group  # noqa: F401 - a fixture
 from hub_requests import START, Clock, metrics, number, rank, shown
 from tachograph import prof
-from tachograph.batch import Batch
-from tachograph.hardware.row import SCOPE as HARDWARE
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.joined import Joined
+from tachograph.exporters.log_emitter import into_provider, to_exporter
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.exporters.producer import sdk_metrics
+from tachograph.hardware._row import SCOPE as HARDWARE
 from tachograph.hub.hub import Hub
-from tachograph.joined import Joined
-from tachograph.journal import Journal
-from tachograph.log_emitter import into_provider, to_exporter
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.otlp.logs import log_requests
-from tachograph.producer import sdk_metrics
-from tachograph.registry import Registry
-from tachograph.scope import SCHEMA_URL, scope_origin
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
+from tachograph.recording.scope import SCHEMA_URL, scope_origin
 from tachograph.version import __version__
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 

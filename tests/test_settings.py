@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
-from tachograph.otlp.settings import OtlpSettings
-from tachograph.settings import Settings, read_settings
+from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.pipeline.settings import Settings, read_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 SIGNALS = ("metrics", "traces", "logs")
@@ -129,7 +129,9 @@ def test_every_rank_of_a_node_has_a_port() -> None:
 def test_torchruns_own_page_takes_no_ranks_port(tmp_path: Path, name: str, port: int) -> None:
     """Torchrun begins before its ranks: its default port is the one below theirs."""
     program = tmp_path / name
-    program.write_text("from tachograph.settings import read_settings; print(read_settings({}).prometheus_port)")
+    program.write_text(
+        "from tachograph.pipeline.settings import read_settings; print(read_settings({}).prometheus_port)"
+    )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) == port
 

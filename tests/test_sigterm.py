@@ -86,7 +86,7 @@ print(comes_to(threads, descriptors), found() == (signal.SIG_DFL, -1))
 def test_closed_again_in_the_main_thread_everything_is_back(tmp_path: Path) -> None:
     """What was closed elsewhere can be closed once more, where handlers can be set."""
     program = """
-from tachograph.sigterm import SigtermFlush
+from tachograph.pipeline._sigterm import SigtermFlush
 before = at_rest()
 made = SigtermFlush(print)
 elsewhere(made.close)
@@ -148,7 +148,7 @@ print([os.path.getsize(file.name) for file in files])
 def test_a_descriptor_that_passes_on_to_ours_finds_ours_open(tmp_path: Path) -> None:
     """Where a library has put its wake-up descriptor over ours, ours is not given away as long as that one is there."""
     program = """
-from tachograph.sigterm import SigtermFlush
+from tachograph.pipeline._sigterm import SigtermFlush
 before = at_rest()
 made = SigtermFlush(print)
 read, write = os.pipe()

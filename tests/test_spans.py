@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import Tracer
 
-from tachograph.points import NumberPoint
-from tachograph.registry import Registry
-from tachograph.spans import IdGenerator, SpanQueue
+from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.recording.points import NumberPoint
+from tachograph.recording.registry import Registry
 
 
 def tracer(queue: SpanQueue, sampler: Sampler = ALWAYS_ON) -> Tracer:

@@ -19,7 +19,7 @@ from recorded_runs import DEFINITION, points, record, spoil
 from studio import Studio, studio
 from studio import record as run_for_real
 from tachograph.hub.hub import Hub
-from tachograph.hub.store import path_of
+from tachograph.runs.store import path_of
 
 EVIL = "<img src=x onerror=alert(1)>'\"; DROP TABLE block;--/../../é😀\n%2F?#&"
 RUN = f"the run {EVIL}"

@@ -16,7 +16,7 @@ from browser import NARROW, WIDE, Tab, chromium, tab
 from recorded_runs import DEFINITION, points, spoil
 from recorded_runs import record as store_run
 from studio import record, studio
-from tachograph.hub.store import path_of
+from tachograph.runs.store import path_of
 
 pytest.importorskip("uvicorn")
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from hub_requests import START, logs, rank
 from recorded_runs import points, record
-from tachograph.hub.blocks import PAIR, Block, Sample, pack
-from tachograph.hub.buckets import Buckets
 from tachograph.hub.hub import Hub
-from tachograph.hub.store import path_of
+from tachograph.runs._intervals import add_intervals
+from tachograph.runs._thinning import Raw
+from tachograph.runs.blocks import PAIR, Block, Sample, pack
+from tachograph.runs.buckets import Buckets
 from tachograph.runs.file import RunFile
-from tachograph.runs.intervals import add_intervals
 from tachograph.runs.look import Abandoned, look
-from tachograph.runs.thinning import Raw
+from tachograph.runs.store import path_of
 from tachograph.runs.window import Stretch, stretch, stretches, windowed
 from tachograph.studio.functions import percentile
 

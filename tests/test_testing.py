@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tachograph
-from tachograph.spread import Spread
+from tachograph.recording.spread import Spread
 from tachograph.testing import capture
 
 

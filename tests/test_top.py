@@ -21,9 +21,9 @@ from recorded_runs import DEFINITION, points, record, spoil
 from studio import record as record_program
 from tachograph import runs
 from tachograph.cli import main
+from tachograph.cli.top.legible import number as shown_number
 from tachograph.hub.hub import Hub
-from tachograph.hub.store import path_of
-from tachograph.top.legible import number as shown_number
+from tachograph.runs.store import path_of
 
 SECRET = "a-token"  # noqa: S105 - of a test's own hub
 TIMES = "\u00d7"

@@ -19,7 +19,7 @@ from hubs import Serving, serving
 from programs import environment, write
 from recorded_runs import DEFINITION, points, record
 from tachograph.hub.hub import Hub
-from tachograph.hub.store import path_of
+from tachograph.runs.store import path_of
 from terminals import Terminal, terminal
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m[bold red]na\nme[/]\u202e\x9b5n ../ '; DROP TABLE <b>"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tachograph.top.keys import keys
-from tachograph.top.legible import clock, count, lasting, legible, number, per_second, took
-from tachograph.top.section import Column, fitted
-from tachograph.top.sparkline import BLOCKS, NO_NUMBER, sparkline, together
-from tachograph.top.tail import KEPT, Tail
+from tachograph.cli.top.keys import keys
+from tachograph.cli.top.legible import clock, count, lasting, legible, number, per_second, took
+from tachograph.cli.top.section import Column, fitted
+from tachograph.cli.top.sparkline import BLOCKS, NO_NUMBER, sparkline, together
+from tachograph.cli.top.tail import KEPT, Tail
 
 FLOATS = st.floats(width=64)
 

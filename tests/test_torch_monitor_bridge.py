@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from programs import count, environment, events, exported, number, run, write
-from tachograph.instrumentation.bridge import Bridge
-from tachograph.instrumentation.bridged_stats import BridgedStats
-from tachograph.journal import Journal
-from tachograph.points import HistogramPoint, NumberPoint
-from tachograph.registry import Registry
+from tachograph.instrumentation._bridge import Bridge
+from tachograph.instrumentation._bridged_stats import BridgedStats
+from tachograph.recording.journal import Journal
+from tachograph.recording.points import HistogramPoint, NumberPoint
+from tachograph.recording.registry import Registry
 
 monitor = pytest.importorskip("torch.monitor")
 pytestmark = pytest.mark.torch
@@ -225,7 +225,7 @@ from tachograph.instrumentation import TorchMonitorInstrumentor
 instrumentor = TorchMonitorInstrumentor()
 instrumentor.instrument()
 from torch import monitor
-from tachograph import journal, registry
+from tachograph.recording import journal, registry
 
 def work():
     event = monitor.Event("e", datetime.now(), {"a": 1.5})
@@ -265,7 +265,7 @@ instrumentor.instrument()
 assert "torch" not in sys.modules
 import torch.monitor
 from datetime import datetime, timedelta
-from tachograph import journal
+from tachograph.recording import journal
 from tachograph.identity.import_hooks import ImportHook
 
 assert "torch.monitor" not in [finder._name for finder in sys.meta_path if isinstance(finder, ImportHook)]
@@ -366,7 +366,7 @@ instrumentor = TorchMonitorInstrumentor()
 instrumentor.instrument()
 from datetime import datetime
 from torch import monitor
-from tachograph import journal
+from tachograph.recording import journal
 
 def log(name):
     monitor.log_event(monitor.Event(name, datetime.now(), {}))
@@ -431,9 +431,9 @@ COMING_AND_GOING = """
 import threading
 from datetime import datetime
 from torch import monitor
-from tachograph.instrumentation.bridge import Bridge
-from tachograph.journal import Journal
-from tachograph.registry import Registry
+from tachograph.instrumentation._bridge import Bridge
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
 
 stop = threading.Event()
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from front_door import recorded
-from tachograph import journal
-from tachograph.instrumentation.torchelastic_events import ElasticEvents
-from tachograph.instrumentation.torchrun_series import TorchrunSeries
+from tachograph.instrumentation._torchelastic_events import ElasticEvents
+from tachograph.instrumentation._torchrun_series import TorchrunSeries
+from tachograph.recording import journal
 
 events = pytest.importorskip("torch.distributed.elastic.events")
 handlers = pytest.importorskip("torch.distributed.elastic.events.handlers")

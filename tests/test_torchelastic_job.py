@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("untraced")]
 
 BOOTSTRAP = """
 import os, sys
-from tachograph.instrumentation.own import instrument
+from tachograph.instrumentation._own import instrument
 instrument()
 assert "torch" not in sys.modules
 import tachograph
@@ -147,7 +147,7 @@ def test_it_waits_for_torch_and_can_be_undone(tmp_path: Path) -> None:
     program = """
     import sys
     before = list(sys.meta_path)
-    from tachograph.instrumentation.own import instrument, uninstrument
+    from tachograph.instrumentation._own import instrument, uninstrument
     instrument(["__main__:nothing"])
     instrument(["__main__:nothing"])
     uninstrument()
@@ -156,13 +156,14 @@ def test_it_waits_for_torch_and_can_be_undone(tmp_path: Path) -> None:
     assert "torch" not in sys.modules
     import torch.distributed.elastic.agent.server.api as agent
     from torch.distributed.elastic import events, metrics
-    from tachograph import journal
+    from tachograph.recording import journal
     metrics.put_metric("loss", 1)
     agent.record(events.Event("one", events.EventSource.AGENT))
     uninstrument()
     metrics.put_metric("lost", 1)
     agent.record(events.Event("two", events.EventSource.AGENT))
-    from tachograph import testing, registry
+    from tachograph import testing
+    from tachograph.recording import registry
     print(testing.Captured(registry.default).names(), [event.name for event in journal.default.drain()])
     assert metrics.api.MetricStream.add_value.__module__ == metrics.api.__name__
     """

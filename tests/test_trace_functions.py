@@ -14,7 +14,7 @@ from datetime import timedelta
 import tachograph
 from tachograph.elastic import put_metric
 from tachograph.monitor import Aggregation, Stat
-from tachograph.registry import default
+from tachograph.recording.registry import default
 
 tachograph.start(metrics="jsonl", logs="jsonl", traces="none", jsonl="out.jsonl")
 curve = tachograph.Metric("curve", throttle=None)

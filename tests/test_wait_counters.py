@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from programs import run
-from tachograph.instrumentation.wait_counters import WaitCounters
-from tachograph.spread import Spread
+from tachograph.instrumentation._wait_counters import WaitCounters
+from tachograph.recording.spread import Spread
 from tachograph.testing import Captured, capture
 
 monitor = pytest.importorskip("torch.monitor")
@@ -111,7 +111,7 @@ instrumentor = TorchMonitorInstrumentor()
 argument = {"": {}, "on": {"wait_counters": True}, "off": {"wait_counters": False}}[sys.argv[1]]
 instrumentor.instrument(**argument)
 import torch.monitor as monitor
-from tachograph import registry
+from tachograph.recording import registry
 with monitor._WaitCounter("x").guard():
     pass
 print([metric.name for metric in registry.default.collect() if metric.scope == "torch.monitor"])

@@ -35,10 +35,10 @@ from front_door import Kept
 from programs import environment, events, run, write
 from receivers import dropped, receiving, silent
 from tachograph import HandlerExporter, WindowedMetricReader, stat_views
-from tachograph.handler_exporter import each_point
+from tachograph.exporters.handler_exporter import each_point
 from tachograph.monitor import COUNT, MAX, MIN, SUM, Event, Stat, log_event, register_event_handler
 from tachograph.monitor import unregister_event_handler as unregister
-from tachograph.registry import Registry
+from tachograph.recording.registry import Registry
 from test_windows import SECOND, START, Clock, wait_for
 from test_windows import reader as stat_windows
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from programs import run
-from tachograph.event_log import EventLog
-from tachograph.journal import Journal
 from tachograph.monitor import COUNT, SUM, Event, Stat
-from tachograph.registry import Registry
-from tachograph.values import Pending
-from tachograph.windows import Windows
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
+from tachograph.recording.values import Pending
 
 SECOND = 1_000_000_000
 START = 1_000_000 * SECOND

@@ -14,7 +14,7 @@ from launches import base, ends, events, metrics, run, run_program
 from programs import environment, exported, number, value, write
 from receivers import Receiver, receiving
 
-BOOTSTRAP = Path(__file__).resolve().parents[1] / "src" / "tachograph" / "launching" / "bootstrap"
+BOOTSTRAP = Path(__file__).resolve().parents[1] / "src" / "tachograph" / "instrumentation" / "bootstrap"
 
 
 def to(receiver: Receiver, *more: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ calls: list[float] = []
 
 def leave_report() -> None:
     """Write down what was recorded, and what was counted as lost, once nothing is delivered any more."""
-    from tachograph import registry
+    from tachograph.recording import registry
 
     lost, errors = {}, 0
     for metric in registry.default.collect():

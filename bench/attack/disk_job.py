@@ -24,7 +24,7 @@ from typing import Any
 
 from disk_faults import Fault, Place, failing, tmpfs
 from disk_program import STATUS
-from tachograph.point import FIELDS
+from tachograph.logger.point import FIELDS
 
 PROGRAM = Path(__file__).with_name("disk_program.py")
 NOTICED = 2.0  # seconds: the exports come ten times a second

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tachograph
-from tachograph import Metric, put_metric, registry
+from tachograph import Metric, put_metric
 from tachograph.logger import MertricsLoggerWriteOptions, MetricsLogger
-from tachograph.points import NumberPoint
+from tachograph.recording import registry
+from tachograph.recording.points import NumberPoint
 
 STATUS = 7  # its exit status, whatever the disk does
 PERIOD = 0.001

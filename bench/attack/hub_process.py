@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 
-from tachograph.otlp.values import add_attributes
+from tachograph.exporters.otlp.values import add_attributes
 
 _STARTS_WITHIN = 60.0
 _ENDS_WITHIN = 60.0

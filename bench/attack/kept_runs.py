@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tachograph.hub.blocks import Block, unpack
-from tachograph.hub.store import path_of
+from tachograph.runs.blocks import Block, unpack
+from tachograph.runs.store import path_of
 
 
 @dataclass

@@ -128,7 +128,7 @@ def _read_tachograph(folder: Path) -> Iterator[int]:
 
 
 def _read_jsonl(folder: Path) -> Iterator[int]:
-    from tachograph.influxdb.spooled import spooled
+    from tachograph.exporters.influxdb.spooled import spooled
 
     for line in (folder / "peer.jsonl").read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):

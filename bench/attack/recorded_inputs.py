@@ -14,13 +14,13 @@ import tachograph
 from in_process import ProcessKind
 from line_protocol import LATEST, as_written, parse
 from page_judge import FORMATS, complaints
-from tachograph import registry
-from tachograph.influxdb.line import line
-from tachograph.journal import LogEvent
-from tachograph.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS
-from tachograph.points import MetricPoints
-from tachograph.prometheus.format import negotiate
-from tachograph.prometheus.page import Page
+from tachograph.exporters.influxdb._line import line
+from tachograph.exporters.prometheus.format import negotiate
+from tachograph.exporters.prometheus.page import Page
+from tachograph.logger.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS
+from tachograph.recording import registry
+from tachograph.recording.journal import LogEvent
+from tachograph.recording.points import MetricPoints
 
 
 class Recorded(NamedTuple):

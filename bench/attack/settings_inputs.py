@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import hostile
 import tachograph
 from in_process import ProcessKind, environment, folder
-from tachograph.settings import read_settings
+from tachograph.pipeline.settings import read_settings
 
 
 class Settings(NamedTuple):

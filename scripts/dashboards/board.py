@@ -32,7 +32,7 @@ with warnings.catch_warnings():
         VariableRefresh,
     )
 
-from tachograph.dashboards.panel import ALL, ref_id
+from tachograph.cli.dashboards.panel import ALL, ref_id
 
 DATASOURCE = "datasource"
 _ALL = VariableOption(text="All", value="$__all")

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tachograph import own_metrics
-from tachograph.hardware import cuda_memory, filesystem, gpu, process, system
-from tachograph.naming import Kind, prometheus_name
+from tachograph.hardware import _cuda_memory as cuda_memory
+from tachograph.hardware import _filesystem as filesystem
+from tachograph.hardware import _gpu as gpu
+from tachograph.hardware import _process as process
+from tachograph.hardware import _system as system
+from tachograph.recording import own_metrics
+from tachograph.recording.naming import Kind, prometheus_name
 
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 

@@ -11,12 +11,11 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tachograph.switch import switch
+from tachograph.recording.switch import switch
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
     from tachograph import elastic, logger, metric, monitor, runs, testing
-    from tachograph.declaration import declare
     from tachograph.elastic import (
         ConsoleMetricHandler,
         MetricData,
@@ -26,14 +25,15 @@ if TYPE_CHECKING:
         prof,
         put_metric,
     )
-    from tachograph.handler_exporter import HandlerExporter
-    from tachograph.instrument import Instrument
+    from tachograph.exporters.handler_exporter import HandlerExporter
+    from tachograph.exporters.prometheus.collector import PrometheusCollector
+    from tachograph.exporters.windowed_reader import WindowedMetricReader, stat_views
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
-    from tachograph.pipeline import Pipeline
-    from tachograph.prometheus.collector import PrometheusCollector
-    from tachograph.starting import shutdown, start
-    from tachograph.windowed_reader import WindowedMetricReader, stat_views
+    from tachograph.pipeline.pipeline import Pipeline
+    from tachograph.pipeline.starting import shutdown, start
+    from tachograph.recording.declaration import declare
+    from tachograph.recording.instrument import Instrument
 
 __all__ = [
     "ConsoleMetricHandler",
@@ -70,8 +70,8 @@ __all__ = [
 
 _HOME = {
     "ConsoleMetricHandler": "elastic",
-    "HandlerExporter": "handler_exporter",
-    "Instrument": "instrument",
+    "HandlerExporter": "exporters.handler_exporter",
+    "Instrument": "recording.instrument",
     "Metric": "metric",
     "MetricData": "elastic",
     "MetricGroup": "metric",
@@ -79,17 +79,17 @@ _HOME = {
     "MetricScale": "metric",
     "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
-    "Pipeline": "pipeline",
-    "PrometheusCollector": "prometheus.collector",
-    "WindowedMetricReader": "windowed_reader",
+    "Pipeline": "pipeline.pipeline",
+    "PrometheusCollector": "exporters.prometheus.collector",
+    "WindowedMetricReader": "exporters.windowed_reader",
     "configure": "elastic",
-    "declare": "declaration",
+    "declare": "recording.declaration",
     "prof": "elastic",
     "progress": "metric",
     "put_metric": "elastic",
-    "shutdown": "starting",
-    "start": "starting",
-    "stat_views": "windowed_reader",
+    "shutdown": "pipeline.starting",
+    "start": "pipeline.starting",
+    "stat_views": "exporters.windowed_reader",
     "task": "metric",
     "workflow": "metric",
 }
@@ -97,9 +97,9 @@ _HOME = {
 
 def _watch() -> None:
     """Have what is recorded arrive in the MeterProvider that the program sets, before or after."""
-    from tachograph.provider_watch import watch
+    from tachograph.pipeline.provider_watch import watch
 
-    watch(lambda: import_module("tachograph.starting").join())
+    watch(lambda: import_module("tachograph.pipeline.starting").join())
 
 
 switch.begun = _watch
@@ -107,7 +107,7 @@ switch.begun = _watch
 
 def _at_last() -> None:
     """Deliver what exit handlers have recorded: first registered, last called."""
-    ends = sys.modules.get("tachograph.process_ends")
+    ends = sys.modules.get("tachograph.pipeline._process_ends")
     if ends is not None:  # else nothing has begun that would deliver
         ends.at_last()
 

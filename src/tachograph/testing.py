@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tachograph import registry as registries
-from tachograph.points import AttributeValue, NumberPoint, attributes_key, identity
-from tachograph.registry import Registry
-from tachograph.spread import Spread
-from tachograph.values import Number
+from tachograph.recording import registry as registries
+from tachograph.recording.points import AttributeValue, NumberPoint, attributes_key, identity
+from tachograph.recording.registry import Registry
+from tachograph.recording.spread import Spread
+from tachograph.recording.values import Number
 
 
 class Captured:
@@ -27,7 +27,7 @@ class Captured:
             **attributes: those of the series, all of them; keys with dots go in by ``**{"code.function.name": …}``.
 
         Returns:
-            A gauge's last value, a counter's sum, or a histogram's :class:`~tachograph.accumulators.Spread`, with
+            A gauge's last value, a counter's sum, or a histogram's :class:`~tachograph.recording.accumulators.Spread`, with
             ``count``, ``total.value()``, ``minimum``, ``maximum`` and ``nonfinite``.
         """
         found = self._registry.groups.get(group)

@@ -14,8 +14,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.console import series_name
-from tachograph.naming import Kind, prometheus_label, prometheus_name
+from tachograph.exporters.console import series_name
+from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
 
 IDENTITY = ("dl_run_id", "dl_rank", "dl_role", "otel_scope_version", "otel_scope_schema_url")
 

@@ -28,9 +28,9 @@ from programs import environment
 from receivers import receiving
 from rows import Row
 from tachograph import runs
-from tachograph.hub.buckets import Buckets
-from tachograph.hub.series import Instrument, Series
-from tachograph.point import FIELDS, TAGS
+from tachograph.hub._series import Instrument, Series
+from tachograph.logger.point import FIELDS, TAGS
+from tachograph.runs.buckets import Buckets
 from tachograph.runs.file import RunFile
 from ways import WayName
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from arrived import Arrived, Distribution, Logged, Page, Series, equal, same
-from tachograph.naming import Kind
+from tachograph.recording.naming import Kind
 
 SUMS = 1e-12  # relative: what is promised of sums of floats
 Sort = Literal["metric", "event", "record", "curve", "handed", "windows"]

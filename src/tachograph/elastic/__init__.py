@@ -19,6 +19,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
+from tachograph.elastic._stream import MetricStream, guarded, hand_over, recorder, silences, unconfigured
 from tachograph.elastic.handlers import (
     ConsoleMetricHandler,
     Emits,
@@ -29,11 +30,10 @@ from tachograph.elastic.handlers import (
     NullMetricHandler,
     check_handler,
 )
-from tachograph.elastic.stream import MetricStream, guarded, hand_over, recorder, silences, unconfigured
-from tachograph.instrument import Record, nothing
-from tachograph.naming import check_name
-from tachograph.probe import Tell, audience, metric_name, nobody, silence
 from tachograph.profiling import prof, profile
+from tachograph.profiling.probe import Tell, audience, metric_name, nobody, silence
+from tachograph.recording.instrument import Record, nothing
+from tachograph.recording.naming import check_name
 
 __all__ = [
     "ConsoleMetricHandler",
@@ -120,7 +120,7 @@ def configure(handler: Emits | Exports, group: str | None = None) -> None:
     if exporter is not None:
         exporters[group] = exporter
         if on_exporter is None:
-            import_module("tachograph.starting")  # sets it: an exporter is delivered to without a start(), too
+            import_module("tachograph.pipeline.starting")  # sets it: an exporter is delivered to without a start(), too
     if on_exporter is not None and exporter is not replaced:
         on_exporter(group, exporter)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from tachograph.registry import Registry
+from tachograph.recording.registry import Registry
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where data-loader workers hand over their batches; it is only looked at
 
@@ -30,7 +30,7 @@ def observe(registry: Registry, *, node: bool, process: bool, folders: Iterable[
         process: this process: ``process.*``, and ``torch.cuda.memory.*`` once it has initialised CUDA itself.
         folders: whose file systems are observed with the node; by default the working directory and shared memory.
     """
-    from tachograph.hardware.observation import Observation
+    from tachograph.hardware._observation import Observation
 
     if folders is None:
         folders = (".", SHARED_MEMORY)

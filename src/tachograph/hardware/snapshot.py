@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from tachograph import registry as registries
-from tachograph.hardware.nvml import Nvml
-from tachograph.hardware.visible import chosen, find, initialised_cuda
+from tachograph.hardware._nvml import Nvml
+from tachograph.hardware._visible import chosen, find, initialised_cuda
+from tachograph.recording import registry as registries
 
 RENEWED_EVERY = 1.0  # seconds
 ASKED_WITHIN = 60.0  # seconds after which nothing is renewed until somebody asks again

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
-from tachograph.hub.arrived import Arrived, arrived
-from tachograph.hub.lanes import plain_attributes
-from tachograph.hub.points import Points, Told, told
-from tachograph.hub.store import Store
-from tachograph.journal import SCHEMA
-from tachograph.points import AttributeValue
+from tachograph.hub._arrived import Arrived, arrived
+from tachograph.hub._lanes import plain_attributes
+from tachograph.hub._points import Points, Told, told
+from tachograph.recording.journal import SCHEMA
+from tachograph.recording.points import AttributeValue
+from tachograph.runs.store import Store
 
 BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 _LARGEST = 2**63 - 1
@@ -139,7 +139,7 @@ class Events:
         """Insert records in the transaction of ``connection``, and return those that were not there yet.
 
         Args:
-            connection: lent by :meth:`tachograph.hub.store.Store.transaction`.
+            connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
             process: the number of the process in the store.
             found: its records.
         """

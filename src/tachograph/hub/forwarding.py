@@ -13,10 +13,10 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from tachograph.otlp.http import HttpSender
-from tachograph.otlp.settings import SIGNALS, Signal, read_otlp_settings
-from tachograph.outbox import LIMIT_BYTES, Outbox
-from tachograph.registry import Registry
+from tachograph.exporters.otlp.http import HttpSender
+from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
+from tachograph.exporters.outbox import LIMIT_BYTES, Outbox
+from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
 SENDER = "tachograph-hub"  # header: which hub passed a request on, so that it does not take it for news

@@ -17,21 +17,21 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 
-from tachograph.hub.archive import Archive
-from tachograph.hub.census import Census
+from tachograph.exporters.prometheus.format import Format, negotiate
+from tachograph.hub._archive import Archive
+from tachograph.hub._census import Census
+from tachograph.hub._lanes import shape_of
+from tachograph.hub._page import NodePage
+from tachograph.hub._room import Limits
+from tachograph.hub._run import Run, Sent, apply
 from tachograph.hub.events import Events
-from tachograph.hub.lanes import shape_of
-from tachograph.hub.open_stores import OpenStores
-from tachograph.hub.page import NodePage
 from tachograph.hub.processes import SECOND, Incarnation, Lost, life
-from tachograph.hub.room import Limits
-from tachograph.hub.run import Run, Sent, apply
-from tachograph.hub.store import StoreError
 from tachograph.identity.resource import SERIES_KEYS
 from tachograph.identity.start_marks import StartMarks
-from tachograph.own_metrics import HUB, OWN_GROUP, REASONS, Reason
-from tachograph.prometheus.format import Format, negotiate
-from tachograph.registry import Registry
+from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
+from tachograph.recording.registry import Registry
+from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.store import StoreError
 
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
@@ -121,7 +121,7 @@ class Hub:
         return self._census.default.store.path if self._census.default.store else Path()
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
-        """Count something about the hub itself: one of :data:`tachograph.own_metrics.HUB`, without a rank."""
+        """Count something about the hub itself: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
     def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> Rejected:
@@ -235,7 +235,7 @@ class Hub:
 
         Args:
             accept: the scraper's ``Accept`` header.
-            escaping: what the URL's query asks for; see :func:`tachograph.prometheus.format.negotiate`.
+            escaping: what the URL's query asks for; see :func:`tachograph.exporters.prometheus.format.negotiate`.
         """
         form = self._asked = negotiate(accept, escaping)
         return form.content_type, self._rendered(form)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from tachograph.batch import Batch
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
 from tachograph.hub.processes import NODE
 from tachograph.identity.resource import instance_id
-from tachograph.otlp.encoding import MetricsEncoder
-from tachograph.pace import Pace
-from tachograph.points import AttributeValue
-from tachograph.registry import Registry
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import AttributeValue
+from tachograph.recording.registry import Registry
 
 EVERY = 5.0  # seconds between two looks
 

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tachograph.hub.lanes import AHEAD, Lane
-from tachograph.hub.series import Labels, Shape
-from tachograph.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
-from tachograph.points import AttributeValue, MetricPoints, NumberPoint
+from tachograph.hub._lanes import AHEAD, Lane
+from tachograph.hub._series import Labels, Shape
+from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
+from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
 
 NODE = "node"  # the role of what a hub says of its machine: no process of the job
 SECOND = 1_000_000_000

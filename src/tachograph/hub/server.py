@@ -21,14 +21,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from tachograph.hub import discovery
-from tachograph.hub.body import Intake
-from tachograph.hub.connections import Connections, Patience, Why
+from tachograph.exporters.prometheus.format import accepts_gzip
+from tachograph.hub import _discovery as discovery
+from tachograph.hub._body import Intake
+from tachograph.hub._connections import Connections, Patience, Why
+from tachograph.hub._receiver import Receiver
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
-from tachograph.hub.receiver import Receiver
-from tachograph.prometheus.format import accepts_gzip
 from tachograph.studio.studio import Studio
 from tachograph.version import __version__
 

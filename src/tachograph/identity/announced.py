@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.points import AttributeValue
+from tachograph.recording.points import AttributeValue
 
 
 class Announced:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 from opentelemetry.sdk.resources import Resource, ResourceDetector
 
-from tachograph.environment import text
+from tachograph.identity.environment import text
 from tachograph.identity.program import is_agent
 from tachograph.identity.rank import descends_from_rank, rank_attributes
 from tachograph.identity.resource import instance_id, kubernetes_attributes, slurm_attributes
 from tachograph.identity.run_id import run_id
-from tachograph.points import AttributeValue
+from tachograph.recording.points import AttributeValue
 
 
 class TorchrunResourceDetector(ResourceDetector):

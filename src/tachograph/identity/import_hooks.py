@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from tachograph import registry
+from tachograph.recording import registry
 
 if TYPE_CHECKING:  # loading it takes 10 ms, and its classes do nothing
     from importlib.abc import Loader

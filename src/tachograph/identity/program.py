@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from tachograph.environment import clean
+from tachograph.identity.environment import clean
 
 _AGENTS = ("torch.distributed.run", "torch.distributed.launch")
 _AGENT_FLAGS = frozenset(

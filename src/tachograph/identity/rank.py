@@ -11,9 +11,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tachograph.environment import text
+from tachograph.identity.environment import text
 from tachograph.identity.program import is_agent
-from tachograph.values import INT64_MAX
+from tachograph.recording.values import INT64_MAX
 
 OWNER = "TACHOGRAPH_OWNER"
 HELPERS = "TACHOGRAPH_HELPERS"

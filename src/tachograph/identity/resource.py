@@ -26,12 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from tachograph.environment import Setting, clean, resource_variable, text
+from tachograph.identity.environment import Setting, clean, resource_variable, text
 from tachograph.identity.program import is_agent, program_name
 from tachograph.identity.rank import descends_from_rank, is_helper, owner_mark, rank_attributes
 from tachograph.identity.run_id import file_safe, run_id
-from tachograph.naming import prometheus_label
-from tachograph.points import AttributeValue, attributes_key
+from tachograph.recording.naming import prometheus_label
+from tachograph.recording.points import AttributeValue, attributes_key
 
 __all__ = [
     "SERIES_KEYS",

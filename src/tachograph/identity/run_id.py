@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from tachograph.environment import clean, resource_variable, text
+from tachograph.identity.environment import clean, resource_variable, text
 from tachograph.identity.program import is_agent, program_name
 
 _ANCESTORS = 64

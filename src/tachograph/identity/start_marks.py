@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tachograph.environment import clean, text
+from tachograph.identity.environment import clean, text
 
 FOLDER = "TACHOGRAPH_STARTED"
 _DESCRIBED = 5  # of those that are left

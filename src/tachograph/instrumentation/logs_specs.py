@@ -18,15 +18,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tachograph import journal, registry
-from tachograph.environment import text
+from tachograph.identity.environment import text
 from tachograph.identity.rank import OWNER
 from tachograph.identity.run_id import run_id_of_command
-from tachograph.instrumentation.own import instrument
-from tachograph.launching.surroundings import with_bootstrap
-from tachograph.launching.zero_code import begin, begun
-from tachograph.own_process import process
-from tachograph.points import AttributeValue
+from tachograph.instrumentation._own import instrument
+from tachograph.instrumentation._zero_code import begin, begun
+from tachograph.instrumentation.surroundings import with_bootstrap
+from tachograph.pipeline.own_process import process
+from tachograph.recording import journal, registry
+from tachograph.recording.points import AttributeValue
 
 OUTPUT = "torchelastic.worker.output"
 

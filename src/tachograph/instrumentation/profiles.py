@@ -14,13 +14,13 @@ from fnmatch import fnmatchcase
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from tachograph import registry
 from tachograph.identity.import_hooks import ImportWatch
 from tachograph.identity.program import program_name
 from tachograph.identity.rank import descends_from_rank, rank_attributes
-from tachograph.instrumentation.main_module import MAIN_NAMES, MainModule, is_spawned
-from tachograph.profiled import MARK
+from tachograph.instrumentation._main_module import MAIN_NAMES, MainModule, is_spawned
 from tachograph.profiling import prof
+from tachograph.profiling.profiled import MARK
+from tachograph.recording import registry
 
 _MODULE = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
 _FUNCTION = re.compile(r"[\w*?]+(\.[\w*?]+)*")

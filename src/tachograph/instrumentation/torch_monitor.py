@@ -11,13 +11,13 @@ from typing import Any
 # Their module switches its types off.
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from tachograph import registry
-from tachograph.environment import Setting, setting
+from tachograph.identity.environment import Setting, setting
 from tachograph.identity.import_hooks import ImportHook
-from tachograph.instrumentation.bridge import Bridge
-from tachograph.instrumentation.bridged_stats import BridgedStats
-from tachograph.instrumentation.given_providers import given_providers
-from tachograph.instrumentation.wait_counters import WaitCounters
+from tachograph.instrumentation._bridge import Bridge
+from tachograph.instrumentation._bridged_stats import BridgedStats
+from tachograph.instrumentation._given_providers import given_providers
+from tachograph.instrumentation._wait_counters import WaitCounters
+from tachograph.recording import registry
 
 MODULE = "torch.monitor"
 VARIABLE = "TACHOGRAPH_WAIT_COUNTERS"

@@ -9,12 +9,12 @@ from typing import Any
 # Their module switches its types off.
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from tachograph import registry
 from tachograph.identity.import_hooks import ImportHook
-from tachograph.instrumentation.given_providers import given_providers
-from tachograph.instrumentation.torchelastic_events import ElasticEvents
-from tachograph.instrumentation.torchelastic_metrics import ElasticMetrics
-from tachograph.instrumentation.torchrun_series import TorchrunSeries
+from tachograph.instrumentation._given_providers import given_providers
+from tachograph.instrumentation._torchelastic_events import ElasticEvents
+from tachograph.instrumentation._torchelastic_metrics import ElasticMetrics
+from tachograph.instrumentation._torchrun_series import TorchrunSeries
+from tachograph.recording import registry
 
 METRICS = "torch.distributed.elastic.metrics.api"
 EVENTS = "torch.distributed.elastic.events"

@@ -14,22 +14,28 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 from weakref import WeakSet
 
-from tachograph import journal as journals
-from tachograph import registry as registries
-from tachograph.influx_target import BATCH_SIZE, BATCH_SIZES, QUEUE_SIZE, InfluxTarget, MertricsLoggerWriteOptions
-from tachograph.journal import Journal
 from tachograph.logger import delivery
-from tachograph.logger.arguments import at_least_1, mapping, unix_nano, with_readings
-from tachograph.logger.census import COUNTING, census_of
-from tachograph.logger.fields import process_value
-from tachograph.logger.identity import Dice, identity_tags, random_id, text
-from tachograph.logger.readings import get_gpu_metrics, get_system_metrics
-from tachograph.logger.shape import Gauges, Origin, Shape
-from tachograph.naming import check_name
-from tachograph.point import EVENT_NAME
-from tachograph.registry import Registry
-from tachograph.switch import switch
-from tachograph.trace_context import TRACE, current_span
+from tachograph.logger._arguments import at_least_1, mapping, unix_nano, with_readings
+from tachograph.logger._census import COUNTING, census_of
+from tachograph.logger._fields import process_value
+from tachograph.logger._identity import Dice, identity_tags, random_id, text
+from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
+from tachograph.logger._shape import Gauges, Origin, Shape
+from tachograph.logger.influx_target import (
+    BATCH_SIZE,
+    BATCH_SIZES,
+    QUEUE_SIZE,
+    InfluxTarget,
+    MertricsLoggerWriteOptions,
+)
+from tachograph.logger.point import EVENT_NAME
+from tachograph.profiling.trace_context import TRACE, current_span
+from tachograph.recording import journal as journals
+from tachograph.recording import registry as registries
+from tachograph.recording.journal import Journal
+from tachograph.recording.naming import check_name
+from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
 
 __all__ = [
     "MertricsLoggerWriteOptions",

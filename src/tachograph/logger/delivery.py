@@ -9,11 +9,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tachograph import journal as journals
-from tachograph.influx_target import InfluxTarget
-from tachograph.journal import Journal
-from tachograph.own_metrics import DROPPED, OWN_GROUP
-from tachograph.registry import Registry
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.recording import journal as journals
+from tachograph.recording.journal import Journal
+from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
+from tachograph.recording.registry import Registry
 
 _log = logging.getLogger("tachograph")
 
@@ -41,7 +41,7 @@ def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
         How it is written to: as the first logger of this database asked for. None where that cannot be, which was said.
     """
     if on_target is None:
-        import_module("tachograph.starting")  # sets it
+        import_module("tachograph.pipeline.starting")  # sets it
     with _Changing.lock:
         target = next((known for known in targets if known.place == wanted.place), wanted)
         targets[target] = targets.get(target, 0) + 1
@@ -86,7 +86,7 @@ class Unreachable:
         self._count = registry.group(OWN_GROUP).own(DROPPED).bind(reason="not_installed", destination="influxdb")
 
     def append(self, *event: Any, **ids: Any) -> None:
-        """Log one event; see :class:`tachograph.journal.Append`."""
+        """Log one event; see :class:`tachograph.recording.journal.Append`."""
         self._count(1)
         self._journal.append(*event, **ids)
 

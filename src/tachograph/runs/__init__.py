@@ -5,11 +5,11 @@ Reading needs no hub, and disturbs none: what one is still writing can be read a
 
 from __future__ import annotations
 
+from tachograph.runs._thinning import Bucket
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric
 from tachograph.runs.run import Run
-from tachograph.runs.thinning import Bucket
 
 __all__ = ["Bucket", "Curve", "Point", "Process", "RecordedMetric", "Run", "Summary", "list", "open"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tachograph.hub.schema import MIGRATIONS
-from tachograph.hub.store import StoreError
+from tachograph.runs._schema import MIGRATIONS
+from tachograph.runs.store import StoreError
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tachograph.hub.processes import INTERVALS, LEAST_SILENCE, NODE, SECOND, UNKNOWN_INTERVAL
-from tachograph.points import AttributeValue
+from tachograph.recording.points import AttributeValue
 from tachograph.runs.look import Look
 
 State = Literal["live", "finished", "failed", "lost", "unknown"]
 
-RENAMED = "renamed"  # the process went on under another instance: see tachograph.ambient
+RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._ambient
 _WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
 _DIGITS = 20  # of an integer of 64 bits
 _FAILED = {"exception", "sigterm"}

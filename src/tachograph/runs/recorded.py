@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tachograph.points import AttributeValue
+from tachograph.recording.points import AttributeValue
 
 
 class Process(NamedTuple):

@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tachograph.hub.blocks import Block, Sample, unpack
-from tachograph.points import AttributeValue
+from tachograph.recording.points import AttributeValue
+from tachograph.runs._thinning import Bucket, Raw, thin
+from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.file import RunFile
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
-from tachograph.runs.thinning import Bucket, Raw, thin
 
 if TYPE_CHECKING:
     from tachograph.hub.events import Event
@@ -236,7 +236,7 @@ class Run:
             ImportError: pandas is not installed.
             LookupError: there is no such metric, or no curve of it in this rank.
         """
-        from tachograph.runs.table import HEADER, row
+        from tachograph.runs._table import HEADER, row
 
         try:
             pandas = import_module("pandas")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from tachograph.hub.buckets import Buckets
+from tachograph.runs.buckets import Buckets
 from tachograph.runs.look import Look
 from tachograph.runs.members import mapping, rank_of
 
@@ -71,7 +71,7 @@ def percentile(of: Buckets, share: float) -> float | None:
 
 
 def _shown(state: Any) -> Any:
-    """Return what the page shows of a series: see :meth:`tachograph.hub.series.Series.shown`."""
+    """Return what the page shows of a series: see :meth:`tachograph.hub._series.Series.shown`."""
     value, before = (_amount(part) for part in state[2:4])
     if before is None:
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tachograph.hub.blocks import Block, Sample, unpack
+from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.look import Look
 from tachograph.studio.charts import Drawn, finite, newest
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from tachograph.hub.events import BEGIN
 from tachograph.hub.processes import NODE, SECOND
-from tachograph.hub.store import StoreError
 from tachograph.runs.catalogue import files_of, id_of, in_use, paths_in
 from tachograph.runs.file import RunFile
 from tachograph.runs.look import Abandoned, Look, look
 from tachograph.runs.members import Member, members, state
+from tachograph.runs.store import StoreError
 
 _SEEN = 4096  # runs that are remembered
 

@@ -19,15 +19,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tachograph.prometheus.format import accepts_gzip
+from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.runs.look import Abandoned
-from tachograph.studio.answer import Refused, answer, encoded, refusal
-from tachograph.studio.api import Api
-from tachograph.studio.live import Live
-from tachograph.studio.news import News
-from tachograph.studio.pages import Pages
-from tachograph.studio.question import Question
-from tachograph.studio.stream import stream
+from tachograph.studio._answer import Refused, answer, encoded, refusal
+from tachograph.studio._api import Api
+from tachograph.studio._live import Live
+from tachograph.studio._news import News
+from tachograph.studio._pages import Pages
+from tachograph.studio._question import Question
+from tachograph.studio._stream import stream
 
 READERS = 3  # questions that are answered at once; on one core they would only slow each other down
 MOST_WAITING = 256

@@ -1,0 +1,63 @@
+"""The command ``tachograph``, which hands over to the module of each of its commands."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from tachograph.cli.command_line import WRONG_USAGE
+from tachograph.exporters.standard_streams import hold_descriptors
+from tachograph.version import __version__
+
+# The module of each command, which has command(arguments) -> exit code, and its line in the help.
+_COMMANDS = {
+    "run": ("tachograph.cli.run", "run a job, and record all of its processes"),
+    "hub": ("tachograph.cli.hub", "receive OTLP, keep it, and serve /metrics for a whole node"),
+    "check": ("tachograph.cli.checking.command", "send one test point to every destination that is configured"),
+    "replay": ("tachograph.cli.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
+    "export": ("tachograph.cli.export", "write a run's points and events as CSV or JSON lines"),
+    "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
+    "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
+    "runs": ("tachograph.cli.runs", "list, show and prune the runs that were recorded"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the process's exit code; 2 for wrong usage.
+
+    Args:
+        arguments: the command line behind the program's name; this process's own by default.
+    """
+    hold_descriptors()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _COMMANDS:
+        module, _ = _COMMANDS[given[0]]
+        return int(import_module(module).command(given[1:]))
+    parser = _parser()
+    if not given:
+        parser.print_help(sys.stderr)
+        return WRONG_USAGE
+    if not given[0].startswith("-"):
+        near = difflib.get_close_matches(given[0].lower(), _COMMANDS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {' and '.join(map(repr, _COMMANDS))}"
+        sys.stderr.write(f"tachograph: there is no command {given[0]!r:.100}: {hint}\n")
+        return WRONG_USAGE
+    parser.parse_args(given[:1])
+    return WRONG_USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    commands = "\n".join(f"  {name:12}{line}" for name, (_, line) in _COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="tachograph",
+        usage="tachograph COMMAND [options]",
+        description=f"Training telemetry on OpenTelemetry.\n\ncommands:\n{commands}",
+        epilog="'tachograph COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tachograph {__version__}")
+    return parser

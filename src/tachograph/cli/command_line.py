@@ -1,0 +1,59 @@
+"""What the commands have in common: exit codes, how they say what went wrong, and the options of InfluxDB."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from typing import Any
+
+FAILED, WRONG_USAGE = 1, 2
+
+
+def parser(command: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser for the command line of ``tachograph COMMAND``; options are not abbreviated."""
+    return argparse.ArgumentParser(
+        prog=f"tachograph {command}", description=description, epilog=epilog, allow_abbrev=False
+    )
+
+
+def fail(command: str, why: str, code: int) -> int:
+    """Say on stderr what went wrong, and return the exit code ``code``."""
+    sys.stderr.write(f"tachograph {command}: {why}\n")
+    return code
+
+
+def reason(error: Exception) -> str:
+    """Return an error in one line, with the file that it is about."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error.args[0] if error.args else error)
+
+
+def add_influxdb(made: argparse.ArgumentParser) -> None:
+    """Add the options that say where InfluxDB is; :func:`influxdb` reads them."""
+    add = made.add_argument
+    add("--host", help="of InfluxDB (default: INFLUXDB_HOST); the token is read from INFLUXDB_TOKEN only")
+    add("--port", help="of InfluxDB (default: INFLUXDB_PORT, else 8086)")
+    add("--database", help="of InfluxDB, or its bucket (default: INFLUXDB_DATABASE, else tplr)")
+    add("--org", help="of InfluxDB (default: INFLUXDB_ORG, else tplr)")
+
+
+def influxdb(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of :meth:`tachograph.logger.influx_target.InfluxTarget.read`."""
+    return {"host": options.host, "port": options.port, "database": options.database, "org": options.org}
+
+
+def seconds(given: str) -> float:
+    """Read an option that is a number of seconds, from 0 on.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        found = float(given)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"seconds are a number from 0 on, not {given!r:.100}")
+    return found

@@ -1,0 +1,159 @@
+"""A run's own dashboard, on Prometheus: its groups, scales and progress bars as it has defined them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from tachograph.cli.dashboards.charts import Axis, Chart, Charted
+from tachograph.cli.dashboards.panel import (
+    WIDTH,
+    Json,
+    Query,
+    bar_gauge,
+    dashboard,
+    datasource_variable,
+    label_variable,
+    placed,
+    stat,
+    time_series,
+)
+from tachograph.cli.dashboards.promql import WHO, quoted, selector, shown
+from tachograph.cli.dashboards.units import grafana_unit
+
+_CHART = WIDTH // 2, 9
+_HALF = WIDTH // 2
+_LOWEST = 4  # height of the bars and numbers, at least
+_LEGEND = "rank {{dl_rank}}"
+_LOOP = "{{loop}}"  # loops that are nested in one of their own key have a number
+# Grafana puts a variable's value into a regular expression without escaping these.
+_SPOILS_REGEX = re.compile(r'["\\\x00-\x1f]')
+_MARKDOWN = re.compile(r"[^\w\s]", re.ASCII)
+
+_Placed = tuple[Json, int, int]  # a panel, its width and its height
+
+
+def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: bool = True) -> Json:
+    """Return the dashboard of a run.
+
+    Its variable ``run`` chooses this run at first; others of the same program can be chosen, too, and compared.
+
+    Args:
+        run: the id.
+        charts: at least one.
+        datasource: uid of the data source that is chosen at first.
+        ranks: whether its processes have ranks: lines are named by them.
+    """
+    pinned = _SPOILS_REGEX.search(run) is not None
+    of_run = f"dl_run_id={quoted(run)}" if pinned else 'dl_run_id=~"$run"'
+    variables = [datasource_variable(datasource)]
+    if not pinned:
+        variables.append(label_variable("run", "label_values(target_info, dl_run_id)", "Run", run))
+    for label in ("role", "rank"):
+        query = f"label_values({selector('target_info', of_run)}, dl_{label})"
+        variables.append(label_variable(label, query, label.capitalize()))
+    panels = _Panels(charts, WHO.replace('dl_run_id=~"$run"', of_run), _LEGEND if ranks else "")
+    uid = f"tachograph-run-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
+    about = "Made by 'tachograph dashboards' from what the run has defined."
+    return dashboard(uid, f"Run {shown(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
+
+
+class _Panels:
+    """What a run's charts become.
+
+    Args:
+        charts: see above.
+        who: matchers that every selector has.
+        legend: what tells the lines of one metric apart.
+    """
+
+    def __init__(self, charts: Sequence[Chart], who: str, legend: str) -> None:
+        self._charts, self._who, self._legend = charts, who, legend
+
+    def progress(self) -> Iterator[_Placed]:
+        """Yield the bars of everything that has an end, and what else loops say."""
+        metrics = [metric for chart in self._charts for metric in chart.metrics if metric.progress]
+        bars = [self._bar(metric) for metric in metrics if metric.total or not metric.loop]
+        numbers = [query for metric in metrics if metric.loop for query in self._numbers(metric)]
+        height = max(_LOWEST, 1 + 2 * len(bars), 1 + len(numbers))
+        if bars:
+            yield bar_gauge("Progress", bars, defaults={"min": 0}), _HALF if numbers else WIDTH, height
+        if numbers:
+            yield stat("Loops", numbers, defaults={"decimals": 1}), _HALF if bars else WIDTH, height
+
+    def _bar(self, metric: Charted) -> Query:
+        value, name = self._of(metric, metric.gauge), self._named(metric, "", _LOOP if metric.loop else "")
+        if metric.loop:
+            value = f"100 * {value} / ({self._of(metric, metric.loop_gauge('total', '{item}'))} > 0)"
+            return Query(value, name, _look("%", Axis("", "", 0, 100)), instant=True)
+        return Query(value, name, _look(metric.units, metric.scale), instant=True)
+
+    def _numbers(self, metric: Charted) -> Iterator[Query]:
+        asked = [("rate", metric.loop_gauge("rate", "{item}/s"), "{item}/s")]
+        if metric.total:
+            asked.append(("left", metric.loop_gauge("eta", "s"), "s"))
+        else:
+            asked.insert(0, ("done", metric.gauge, "{item}"))
+        for what, gauge, unit in asked:
+            name = self._named(metric, f": {what}", _LOOP)
+            yield Query(self._of(metric, gauge), name, _look(unit, Axis()), instant=True)
+
+    def lines(self) -> Iterator[_Placed]:
+        """Yield the chart of each group."""
+        for chart in self._charts:
+            metrics = [metric for metric in chart.metrics if not metric.progress]
+            if metrics:
+                title, about = shown(chart.title), _over(chart.x)
+                yield time_series(title, self._lines(metrics), description=about), *_CHART
+
+    def _lines(self, metrics: Sequence[Charted]) -> list[Query]:
+        scales = list(dict.fromkeys(map(_scale, metrics)))
+        return [
+            Query(
+                self._of(metric, metric.gauge),
+                self._named(metric),
+                {**_look(metric.units, metric.scale), **_axis(metric, scales.index(_scale(metric)))},
+            )
+            for metric in metrics
+        ]
+
+    def _named(self, metric: Charted, *more: str) -> str:
+        what, *labels = more or ("",)
+        return " ".join(filter(None, [shown(metric.name) + what, *labels, self._legend]))
+
+    def _of(self, metric: Charted, gauge: str) -> str:
+        return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._who)
+
+
+def _scale(metric: Charted) -> tuple[str, str]:
+    """Return what tells a scale from the others of its group; one without a name is the metric's own."""
+    return (metric.scale.name, "") if metric.scale.name else ("", metric.name)
+
+
+def _axis(metric: Charted, place: int) -> Mapping[str, Any]:
+    """Return where an axis is: Grafana makes one axis of those that have all in common."""
+    return {
+        "custom.axisPlacement": "right" if place % 2 else "left",
+        "custom.axisLabel": shown(metric.scale.name or metric.name),
+    }
+
+
+def _look(units: str, scale: Axis) -> Mapping[str, Any]:
+    look: dict[str, Any] = {"unit": grafana_unit(units)}
+    if scale.lower is not None:
+        look["min"] = scale.lower
+    if scale.upper is not None:
+        look["max"] = scale.upper
+    return look
+
+
+def _over(x: Axis) -> str:
+    """Return what there is to say of an x axis: series of Prometheus have only the time."""
+    if x == Axis():
+        return ""
+    bounds = [f"{what} {bound:g}" for what, bound in (("from", x.lower), ("to", x.upper)) if bound is not None]
+    words = [_MARKDOWN.sub(r"\\\g<0>", shown(x.units) or "x"), *bounds]
+    return f"Recorded over {' '.join(words)}; Grafana draws it over time, the Studio over its own x."

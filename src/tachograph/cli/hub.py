@@ -1,0 +1,128 @@
+"""``tachograph hub``: its command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from tachograph.cli.command_line import WRONG_USAGE, parser, seconds
+from tachograph.exporters.standard_streams import never_fail
+from tachograph.hub.announcement import Announcement
+from tachograph.identity.environment import clean, setting, text
+from tachograph.identity.resource import store
+from tachograph.runs.descriptors import raise_limit
+
+DEFAULT_RUN = "default"
+_LAST_PORT = 65535
+_TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM, SIGINT or the parent's end, and return the exit code: 2 where it could not start."""
+    never_fail()
+    options = _parser().parse_args(arguments)
+    if options.parent is not None:
+        for number in (signal.SIGINT, signal.SIGHUP):  # they reach the whole process group; the parent decides
+            signal.signal(number, signal.SIG_IGN)
+    try:
+        announcement = Announcement(options.announce, quiet=options.quiet)
+    except OSError as error:
+        Announcement(None, quiet=True).failed(f"--announce {options.announce}: {error.strerror}")
+        return WRONG_USAGE
+    raise_limit()
+    sys.setswitchinterval(_TURN)
+    try:
+        asyncio.run(_serve(options, announcement))
+    except ModuleNotFoundError as error:
+        missing = (error.name or "tachograph").partition(".")[0]
+        if missing == "tachograph":
+            raise
+        announcement.failed(f"{missing} is missing: pip install 'tachograph[hub]'")
+        return WRONG_USAGE
+    except (OSError, ValueError) as error:
+        announcement.failed(str(error))
+        return WRONG_USAGE
+    return 0
+
+
+async def _serve(options: argparse.Namespace, announcement: Announcement) -> None:
+    from tachograph.hub.forwarding import Forwarding
+    from tachograph.hub.guard import is_loopback, read_token
+    from tachograph.hub.hub import Hub
+    from tachograph.hub.lifetime import Lifetime
+    from tachograph.hub.node import Node
+    from tachograph.hub.server import Server, address_of, listen
+    from tachograph.identity.start_marks import StartMarks
+
+    asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
+    with listen(options.host, options.port) as listener:
+        host, url = address_of(listener)
+        token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
+        run = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
+        marks = None if options.started is None else StartMarks(options.started)
+        hub = Hub(options.store or store(os.environ), run=run, started=marks)
+        try:
+            forwarding = None if options.forward is None else Forwarding(options.forward, hub.registry)
+            server = Server(hub, listener, token=token, forwarding=forwarding)
+            observes = find_spec("psutil") is not None if asked is None else asked.boolean()
+            node = Node(run, hub.store.parent) if observes else None
+            lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)
+            started = asyncio.Event()
+            living = asyncio.create_task(lifetime.live(started))
+            starting = asyncio.create_task(started.wait())
+            await asyncio.wait({living, starting}, return_when=asyncio.FIRST_COMPLETED)
+            starting.cancel()
+            if started.is_set():
+                announcement.started(url, hub.summary())
+            await living
+            # The parent ends the hub when all processes have ended: what has not said so by now never will.
+            summary = hub.summary(at_the_end=options.parent is not None)
+        finally:
+            hub.close()
+            if marks is not None and os.getppid() != options.parent:  # which else does it
+                marks.close()
+    announcement.ended(summary)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser("hub", "Receive OTLP over HTTP, keep it, and serve /metrics for all processes of this node.")
+    add = made.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
+    add("--port", type=_port, help="0 for any free one (default: 4318, the next free one where that is taken)")
+    add("--store", type=Path, metavar="DIR", help="where to keep it (default: TACHOGRAPH_STORE)")
+    add("--run-id", metavar="ID", help=f"the run of what names none (default: TACHOGRAPH_RUN, else {DEFAULT_RUN!r})")
+    add("--token-file", type=Path, metavar="FILE", help="who posts must send this token (else TACHOGRAPH_HUB_TOKEN)")
+    add("--forward", metavar="URL", help="pass on what comes to this OTLP/HTTP endpoint")
+    add("--linger", type=seconds, metavar="S", help="serve so long after the end (default 0; 30 where scraped)")
+    add("--parent", type=_pid, metavar="PID", help="end with this process")
+    add("--started", type=Path, metavar="DIR", help="where processes of the parent's job note that they start")
+    add("--announce", type=_descriptor, metavar="FD", help="write JSON lines about start and end to this descriptor")
+    add("--quiet", action="store_true", help="say nothing on stderr")
+    return made
+
+
+def _port(given: str) -> int:
+    number = _number(given, "a port is a number from 0 to 65535")
+    if number > _LAST_PORT:
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+    return number
+
+
+def _pid(given: str) -> int:
+    return _number(given, "a pid is a number")
+
+
+def _descriptor(given: str) -> int:
+    return _number(given, "a file descriptor is a number")
+
+
+def _number(given: str, allowed: str) -> int:
+    if not (given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004 - what fits into 32 bits
+        raise argparse.ArgumentTypeError(f"{allowed}, not {given!r:.100}")
+    return int(given)

@@ -1,0 +1,196 @@
+"""``tachograph replay``: its command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
+
+if TYPE_CHECKING:
+    from tachograph.cli.replaying.losses import Losses
+    from tachograph.cli.replaying.recording import Part, Recording
+    from tachograph.pipeline.destinations import Destination
+    from tachograph.recording.registry import Registry
+
+_AT_ONCE = 5_000
+_REPORT_EVERY = 0.2
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Send what files hold, and return the exit code: 1 where something was not delivered, 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    from tachograph.cli.replaying.losses import Losses
+    from tachograph.cli.replaying.recording import files
+    from tachograph.recording.registry import Registry
+
+    registry = Registry(enabled=True)  # what is lost is read from it
+    try:
+        paths = files(options.paths)
+        destination = _destination(options, registry)
+    except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
+        return fail("replay", reason(error), WRONG_USAGE)
+    if not paths:
+        return fail("replay", f"there are no *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE)
+    replay = _Replay(destination, Losses(registry), options.timeout, delete=options.delete)
+    try:
+        for path in paths:
+            if not replay.file(path):
+                break
+    finally:
+        destination.close(options.timeout if replay.good else 0.0)
+    return replay.end()
+
+
+class _Replay:
+    """One run of the command.
+
+    Attributes:
+        good: whether everything has arrived so far.
+    """
+
+    def __init__(self, destination: Destination, losses: Losses, timeout: float, *, delete: bool) -> None:
+        self._destination, self._losses, self._timeout, self._delete = destination, losses, timeout, delete
+        self._sent = self._skipped = self._arrived = self._files = 0
+        self._reported = 0.0
+        self._terminal = sys.stderr.isatty()
+        self.good = True
+
+    def file(self, path: Path) -> bool:
+        """Send a file; False where going on has no point."""
+        from tachograph.cli.replaying.recording import Recording
+
+        try:
+            recording = Recording(path, alone=self._delete)
+        except BlockingIOError:
+            what = "it is neither sent nor deleted" if self._delete else "and sends what it holds itself"
+            return self._bad(f"{path}: a running process uses it, {what}")
+        except OSError as error:
+            return self._bad(f"{path}: {error.strerror}")
+        try:
+            stopped = self._send(recording)
+            found = [stopped] if stopped else []
+            if refused := self._losses.refused():
+                found.append(f"not taken were {refused}")
+            if recording.damaged:
+                found.append(f"{recording.damaged} lines cannot be read")
+            if found:
+                rest = "nothing more is sent" if stopped else "the others were sent"
+                self._bad(f"{path}: {', '.join(found)}, {rest}")
+            elif self._delete:
+                self._remove(recording)
+            self._files += not stopped
+            self._arrived += recording.arrived
+            return not stopped
+        except OSError as error:
+            return self._bad(f"{path}: {error.strerror}")
+        finally:
+            recording.close()
+
+    def _remove(self, recording: Recording) -> None:
+        try:
+            recording.remove()
+        except OSError as error:
+            self._bad(f"{recording.path}: it was sent, but cannot be deleted: {error.strerror}")
+
+    def _send(self, recording: Recording) -> str:
+        """Send what a file holds; why that has to stop, or an empty string."""
+        parts = recording.parts()
+        while some := list(islice(parts, 64)):
+            for part in some:
+                self._hand_over(part)
+            began = time.monotonic()
+            arrived = self._destination.flush(self._timeout)
+            if lost := self._losses.others():
+                return f"not everything has arrived ({lost})"
+            if not arrived and time.monotonic() - began >= self._timeout:
+                return f"not everything has arrived within {self._timeout:g} s"
+            recording.accept(some[-1].end)
+            self._report()
+        return ""
+
+    def _hand_over(self, part: Part) -> None:
+        from tachograph.exporters.batch import Batch
+
+        self._skipped += part.skipped
+        for start in range(0, len(part.events), _AT_ONCE):
+            events = part.events[start : start + _AT_ONCE]
+            self._destination(Batch([], None, [], part.resource, time.time_ns(), events))
+            self._sent += len(events)
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if self._terminal and now - self._reported > _REPORT_EVERY:
+            self._reported = now
+            sys.stderr.write(f"\r{self._sent:,} events sent ")
+            sys.stderr.flush()
+
+    def _bad(self, why: str) -> bool:
+        self.good = False
+        sys.stderr.write(f"{self._line()}tachograph replay: {why}\n")
+        return True
+
+    def _line(self) -> str:
+        return "\r\x1b[K" if self._terminal and self._reported else ""
+
+    def end(self) -> int:
+        """Say what was done, and return the exit code."""
+        skipped = f", {self._skipped:,} metrics, spans and definitions left out" if self._skipped else ""
+        arrived = f", {self._arrived:,} left out that their server has acknowledged" if self._arrived else ""
+        sys.stderr.write(
+            f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{arrived}{skipped}\n"
+        )
+        return 0 if self.good else FAILED
+
+
+def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
+    from tachograph.recording.pace import Pace
+
+    rests = Pace(float("inf"))  # there is nobody to disturb
+    if options.to == "influxdb":
+        from tachograph.exporters.influxdb import InfluxDB
+        from tachograph.logger.influx_target import InfluxTarget
+
+        target = InfluxTarget.read(os.environ, **influxdb(options), batch_size=_AT_ONCE)
+        if target is None:
+            raise ValueError("--host or INFLUXDB_HOST must say where InfluxDB listens")
+        return InfluxDB(target, registry, spool_limit=0, pace=rests)
+    if options.to == "console":
+        from tachograph.exporters.console import Console
+
+        return Console(registry)
+    if options.to == "jsonl":
+        from tachograph.exporters.jsonl import JsonLines
+
+        if options.output is None:
+            raise ValueError("--output must name the file that 'jsonl' writes")
+        return JsonLines(options.output, registry, pace=rests)
+    from tachograph.exporters.otlp.exporter import OtlpExporter
+    from tachograph.exporters.otlp.settings import read_otlp_settings
+
+    return OtlpExporter(
+        {"logs": read_otlp_settings("logs", os.environ, endpoint=options.endpoint)}, registry, pace=rests
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser(
+        "replay",
+        "Send the events of files to an exporter: of a spool, of the exporter 'jsonl', or of 'tachograph "
+        "export --format jsonl'. Nothing is deleted unless it is asked for.",
+    )
+    add = made.add_argument
+    add("paths", nargs="+", type=Path, metavar="FILE|FOLDER", help="a folder stands for the *.jsonl files in it")
+    add("--to", required=True, choices=["influxdb", "otlp", "console", "jsonl"], help="the exporter")
+    add("--delete", action="store_true", help="delete each file once everything in it has arrived")
+    add("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="to wait for an answer (default 60)")
+    add_influxdb(made)
+    add("--endpoint", metavar="URL", help="of OTLP (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
+    add("--output", type=Path, metavar="FILE", help="the file that 'jsonl' appends to")
+    return made

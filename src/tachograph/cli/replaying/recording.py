@@ -1,0 +1,171 @@
+"""A file of JSON lines, read back as events: a spool, what the exporter ``jsonl`` wrote, or an exported run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from tachograph.exporters.influxdb.position import SIZE, Position, first_line, position
+from tachograph.exporters.influxdb.spooled import records, spooled
+from tachograph.logger.point import EVENT_NAME, FIELDS
+from tachograph.recording.journal import LogEvent
+
+_POINT = "tachograph.metric"
+# What an exported line says of itself, beside the attributes of the point.
+_OUTSIDE = {"kind", "rank", "time_unix_nano", "stream", "seq", "units"}
+_NUMBERS = {"NaN", "Infinity", "-Infinity"}
+
+
+class Part(NamedTuple):
+    """What a line holds.
+
+    Attributes:
+        resource: the attributes of the process that logged it.
+        events: what it logged.
+        skipped: how much else it holds that is no event: metrics, spans, records of a later version.
+        end: where in the file the first line begins of which not all was handed out.
+    """
+
+    resource: Mapping[str, Any]
+    events: list[LogEvent]
+    skipped: int
+    end: int = 0
+
+
+class Recording:
+    """One file, held against a process that would send what it holds, as that of a spool.
+
+    What the server of a spool has acknowledged is left out.
+
+    Args:
+        path: the file.
+        alone: hold it against those that read it or append to it, too: it is going to be deleted.
+
+    Attributes:
+        damaged: how many lines could not be read.
+        arrived: how many events were left out because they have arrived.
+
+    Raises:
+        BlockingIOError: a running process uses it.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path, *, alone: bool = False) -> None:
+        self.path, self._alone = path, alone
+        self._file = _opened(path)
+        self._read = self.arrived = 0
+        try:
+            fcntl.flock(self._file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise
+        except OSError:  # a file system without locks
+            pass
+        self.damaged = 0
+
+    def parts(self) -> Iterator[Part]:
+        """Yield what there is; a line that cannot be read is counted in ``damaged``."""
+        done = self._position()
+        for line in self._file:
+            begin, self._read = self._read, self._read + len(line)
+            if not line.strip():
+                continue
+            if self._read <= done.offset:
+                self.arrived += records(line)
+                continue
+            try:
+                found = _parts(line)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                self.damaged += 1
+                continue
+            if begin == done.offset and done.records and found:
+                self.arrived += done.records
+                found[0] = found[0]._replace(events=found[0].events[done.records :])
+            for number, part in enumerate(found, 1):
+                yield part._replace(end=self._read if number == len(found) else begin)
+
+    def _position(self) -> Position:
+        file = self._file.fileno()
+        return position(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Position(0, 0)
+
+    def accept(self, end: int) -> None:
+        """Note, in a file of a spool that is held alone, that what is before a part's ``end`` has arrived.
+
+        Raises:
+            OSError: the file does not take it.
+        """
+        done = self._position()
+        if self._alone and self._file.writable() and end > done.offset > 0:
+            os.pwrite(self._file.fileno(), first_line(Position(end, 0)), 0)
+
+    def remove(self) -> None:
+        """Delete the file.
+
+        Raises:
+            OSError: it cannot be deleted, or has grown since it was read.
+        """
+        if os.fstat(self._file.fileno()).st_size > self._read:  # where there are no locks
+            raise BlockingIOError(errno.EAGAIN, "it has grown meanwhile", str(self.path))
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Let others have it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("r+b")  # NFS locks only what can be written, too
+    except OSError:
+        return path.open("rb")
+
+
+def files(paths: list[Path]) -> list[Path]:
+    """Return the files that are meant: a folder stands for all ``*.jsonl`` in it, by name.
+
+    Raises:
+        OSError: a path does not exist.
+    """
+    found: list[Path] = []
+    for path in paths:
+        os.stat(path)  # noqa: PTH116 - raises with the name
+        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    return list(dict.fromkeys(found))
+
+
+def _parts(line: bytes) -> list[Part]:
+    if b'"resourceLogs"' in line:
+        return [Part(part.resource, part.events, part.newer) for part in spooled(line)]
+    told = json.loads(line)
+    kind = told.get("kind")
+    if kind in {"point", "event"}:
+        resource = {} if told.get("rank") is None else {"dl.rank": told["rank"]}
+        return [Part(resource, [_exported(told)], 0)]
+    if kind == "definition" or "resourceMetrics" in told or "resourceSpans" in told:
+        return [Part({}, [], 1)]
+    raise ValueError("neither an OTLP request nor a line of an exported run")
+
+
+def _exported(told: Mapping[str, Any]) -> LogEvent:
+    at, stream, seq = int(told["time_unix_nano"]), str(told.get("stream", "")), int(told.get("seq", 0))
+    if told["kind"] == "point":
+        said = {key: _number(value) for key, value in told.items() if key not in _OUTSIDE and value is not None}
+        attributes = {**said, "metric": told["metric"], "group": told.get("group", "")}
+        return LogEvent(_POINT, at, at, attributes, seq, 0, 0, 0, stream)
+    name = str(told["name"])
+    attributes = {key: value for key, value in told.get("attributes", {}).items() if not key.startswith("tachograph.s")}
+    if name == EVENT_NAME:
+        attributes[FIELDS] = {key: _number(value) for key, value in attributes.get(FIELDS, {}).items()}
+    ids = int(told.get("trace_id", "0"), 16), int(told.get("span_id", "0"), 16)
+    return LogEvent(name, at, int(told.get("observed_unix_nano", at)), attributes, seq, *ids, 0, stream)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) and value in _NUMBERS else value

@@ -1,0 +1,184 @@
+"""``tachograph run [options] -- command …``: a job with telemetry in each of its Python processes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from tachograph.cli.hub_process import HubProcess
+from tachograph.cli.job import NOT_EXECUTABLE, NOT_FOUND, run_job
+from tachograph.cli.options import INTERVAL, read_options
+from tachograph.exporters.otlp.settings import ENDPOINT
+from tachograph.exporters.standard_streams import never_fail
+from tachograph.identity.environment import setting, text
+from tachograph.identity.resource import store
+from tachograph.identity.run_id import run_id_of_command
+from tachograph.instrumentation.surroundings import surroundings
+
+_INTERRUPTED = 130
+
+
+def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
+
+    Telemetry that cannot be had is said on stderr, and the job runs without it; so it does where stderr takes nothing.
+    The standard streams are the job's own: one that is closed is closed for the job, too. A signal that is sent to this
+    process reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
+
+    Args:
+        arguments: the command line behind ``tachograph run``.
+        environ: the environment of the job without us.
+
+    Raises:
+        SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
+    """
+    never_fail()
+    options = read_options(arguments)
+    run = run_id_of_command(environ, options.command, explicit=options.run_id)
+    endpoint = options.endpoint or text(environ, ENDPOINT)
+    with contextlib.nullcontext() if endpoint else _start_marks() as started:
+        return _run(options, environ, run, endpoint, started)
+
+
+@contextlib.contextmanager
+def _start_marks() -> Iterator[Path | None]:
+    """Yield a folder for the marks of processes that start; None where there can be none, and nobody is missed."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="tachograph-", ignore_cleanup_errors=True)
+    except OSError:
+        yield None
+        return
+    with folder as path:
+        yield Path(path)
+
+
+def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endpoint: str, started: Path | None) -> int:
+    try:
+        hub = None if endpoint else _start_hub(options, environ, run, started)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    say = _nothing if options.quiet else _say
+    if hub is not None:
+        say(f"the run is drawn at {hub.url}/ and its metrics are at {hub.url}/metrics")
+        say(f"run {run}, stored in {hub.store}")
+    elif endpoint:
+        say(f"telemetry goes to {_shown(endpoint)}")
+        say(f"run {run}")
+    where = hub.url if hub is not None else endpoint
+    interval = _interval(options, environ, own=hub is not None)
+    surrounding = dict(environ)
+    if where:
+        surrounding = surroundings(
+            environ,
+            endpoint=where,
+            hub=hub is not None,
+            run_id=run,
+            interval=interval,
+            prof=options.prof,
+            instrument=options.instrument,
+            wait_counters=options.wait_counters,
+            started=started,
+        )
+    code = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing, _say)
+    if code in (NOT_FOUND, NOT_EXECUTABLE):
+        _explain(options.command[0], code)
+    if hub is not None:
+        said: dict[str, Any] = {}
+        with contextlib.suppress(KeyboardInterrupt):
+            said = hub.end(options.linger)
+        say(_recorded(said, run, options))
+    elif endpoint:
+        say(f"the job has ended; what it recorded went to {_shown(endpoint)}")
+    return code
+
+
+def _start_hub(
+    options: argparse.Namespace, environ: Mapping[str, str], run: str, started: Path | None
+) -> HubProcess | None:
+    folder = options.store or store(environ)
+    arguments = ["--run-id", run, "--store", str(folder), "--quiet"]
+    if started is not None:
+        arguments += ["--started", str(started)]
+    for name in ("port", "linger", "forward"):
+        value = getattr(options, name)
+        if value is not None:
+            arguments += [f"--{name}", str(value)]
+    try:
+        return HubProcess(arguments, environ)
+    except (RuntimeError, OSError) as error:
+        _say(f"no hub, the job runs without telemetry: {error}")
+        return None
+
+
+def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: bool) -> float:
+    """Return the seconds between two exports; OTEL_METRIC_EXPORT_INTERVAL is for an endpoint of the user's own."""
+    if options.interval is not None:
+        return float(options.interval)
+    given = None if own else setting(environ, "", None, "OTEL_METRIC_EXPORT_INTERVAL")
+    try:
+        return given.seconds() if given else INTERVAL
+    except ValueError as error:
+        _say(f"{error}; {INTERVAL:g} s is taken")
+        return INTERVAL
+
+
+def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) -> str:
+    again = ["tachograph", "hub", "--run-id", run]
+    if options.store is not None:
+        again += ["--store", str(options.store)]
+    shown = f"{shlex.join(again)} shows it again"
+    if not said:
+        return f"the hub did not say what was recorded; {shown}"
+    missing = [_lost(process) for process in said.get("lost", [])]
+    unheard = said.get("unheard") or {}
+    if unheard.get("processes"):
+        missing.append(_unheard(unheard["processes"], unheard["first"]))
+    numbers = (
+        f"{said['points']} points and {said.get('events', 0)} events were recorded, {said.get('dropped', 0)} dropped"
+    )
+    known = ", as far as is known" if missing else ""  # what was dropped counts once it has been reported
+    renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
+    return "; ".join([numbers + known, *missing, *renewed, shown])
+
+
+def _lost(process: Mapping[str, Any]) -> str:
+    rank, role = process.get("rank"), process.get("role")
+    who = f"rank {rank}" if rank not in (None, "") else f"the {role or 'process'}"
+    return f"{who} was lost, its last export at {process.get('last_export')}"
+
+
+def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:
+    named = []
+    for each in first:
+        who = each["program"] or "a process" if each["rank"] is None else f"rank {each['rank']}"
+        named.append(f"{who} (pid {each['pid']})")
+    more = f" and {processes - len(first)} more" if processes > len(first) else ""
+    return f"{', '.join(named)}{more} started and never reported"
+
+
+def _explain(program: str, code: int) -> None:
+    why = "there is no such program" if code == NOT_FOUND else "it cannot be run"
+    _say(f"{program}: {why}")
+
+
+def _shown(url: str) -> str:
+    """Return an endpoint's address without what may be secret in it: user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"tachograph: {line}\n")
+    sys.stderr.flush()
+
+
+def _nothing(*_: object) -> None:
+    """Say nothing."""

@@ -1,0 +1,118 @@
+"""``tachograph runs``: its command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
+from tachograph.runs.listing import listing, shown, size_of
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def command(arguments: Sequence[str]) -> int:
+    """List, show or prune runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.what == "show":
+            return _show(options)
+        if options.what == "prune":
+            return _prune(options)
+        sys.stdout.write(listing(listed(options.store)))
+    except (LookupError, OSError) as error:
+        return fail("runs", reason(error), WRONG_USAGE)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    run = opened(options.run, options.store)
+    sys.stdout.write(shown(run))
+    if run.damage:
+        return fail("runs", f"{run.path} is damaged: {run.damage[0]}", FAILED)
+    return 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    if options.older_than is options.keep is options.max_size is None:
+        return fail("runs", "say which runs shall go: --older-than, --keep or --max-size", WRONG_USAGE)
+    rules = {"older": options.older_than, "keep": options.keep, "size": options.max_size}
+    gone = superfluous(listed(options.store), time.time_ns(), **rules)
+    if not gone:
+        sys.stdout.write("no run is to go\n")
+        return 0
+    sys.stdout.write(listing(gone))
+    if not options.yes and not _agreed(gone):
+        return WRONG_USAGE
+    return _delete(gone)
+
+
+def _agreed(gone: Sequence[Summary]) -> bool:
+    if not sys.stdin.isatty():
+        fail("runs", "nobody is there to be asked whether to delete these runs: give --yes", WRONG_USAGE)
+        return False
+    many = f"{len(gone)} run{'s' * (len(gone) > 1)}, {size_of(sum(each.size for each in gone))}"
+    sys.stdout.write(f"Delete {many}? [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _delete(gone: Sequence[Summary]) -> int:
+    stays = {each.path: why for each in gone if (why := _why_it_stays(each))}
+    for path, why in stays.items():
+        fail("runs", f"{path}: {why}", FAILED)
+    size = size_of(sum(each.size for each in gone if each.path not in stays))
+    sys.stdout.write(f"deleted: {len(gone) - len(stays)}, {size}\n")
+    return FAILED if stays else 0
+
+
+def _why_it_stays(run: Summary) -> str:
+    """Delete a run; return why it could not be deleted, or nothing."""
+    try:
+        return "" if delete(run) else "a hub writes it, it stays"
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parsed = parser("runs", "The runs that hubs have recorded on this machine.")
+    commands = parsed.add_subparsers(dest="what", metavar="COMMAND", required=True)
+    about = {"list": "list them, the oldest first", "show": "show one", "prune": "delete those that are not needed"}
+    made = {name: commands.add_parser(name, help=line, allow_abbrev=False) for name, line in about.items()}
+    for each in made.values():
+        each.add_argument("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
+    made["show"].add_argument("run", metavar="RUN", help="the run's id")
+    add = made["prune"].add_argument
+    add("--older-than", type=_age, metavar="AGE", help="runs into which nothing came for so long: 30d, 12h, 90m")
+    add("--keep", type=_count, metavar="N", help="all but the N newest")
+    add("--max-size", type=_size, metavar="SIZE", help="the oldest, until the others take no more: 10G, 500M")
+    add("--yes", action="store_true", help="do not ask")
+    return parsed
+
+
+def _age(given: str) -> float:
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])", given)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"an age is a number with one of s, m, h, d, w, such as 30d, not {given!r:.100}"
+        )
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _count(given: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", given):
+        raise argparse.ArgumentTypeError(f"how many to keep is a number from 0 on, not {given!r:.100}")
+    return int(given)
+
+
+def _size(given: str) -> int:
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]?)(?:i?B)?", given)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a size is a number of bytes, or such as 500M or 10G, not {given!r:.100}")
+    return int(float(found[1]) * _BYTES[found[2]])

@@ -1,0 +1,240 @@
+"""What is known of a run at this moment, taken from the answers of a hub's API, or from what reads a run's file."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tachograph.cli.top.tail import Tail
+
+Json = Mapping[str, Any]
+
+EVENTS = 200  # that are remembered
+# Windows of Stats and points of a MetricsLogger are data: as events they would push everything else out of sight.
+DATA = frozenset({"torch.monitor.Stat", "tachograph.point", "tachograph.metric", "tachograph.definition"})
+_READINGS = 4  # between the first and the last of these points are counted for a rate
+_NANO = 1_000_000_000
+_LOST = ("tachograph.dropped", "tachograph.errors", "tachograph.nonfinite", "tachograph.hub.failed")
+
+
+class Line(NamedTuple):
+    """A metric in one rank: its newest curve there, which is that of the last start and task.
+
+    Attributes:
+        points: how many all of its curves in this rank have.
+        rate: of these, those that came in a second lately; None where nobody knows yet.
+        tail: the newest points.
+    """
+
+    rank: int | None
+    points: int
+    rate: float | None
+    tail: Tail
+
+
+class Row(NamedTuple):
+    """A metric of a run, in all its ranks."""
+
+    group: str
+    metric: str
+    units: str
+    x_units: str
+    lines: list[Line]
+
+
+class Picture:
+    """A run as it is seen now. One thread fills it in, another one draws it: both hold :attr:`lock` meanwhile.
+
+    Attributes:
+        lock: see above.
+        about: of the run, as in the API's list of runs; empty before it is known.
+        trouble: in words, why it is not known, or no longer up to date; empty where all is well.
+        refused: in words, why it never will be; empty where it may.
+        version: goes up with each change.
+        newest_event: the number of the last event that was taken.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.trouble = self.refused = ""
+        self.version = 0
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget everything: another run is shown from now on."""
+        self.about: Json = {}
+        self.processes: list[Json] = []
+        self.progress: list[Json] = []
+        self.functions: list[Json] = []
+        self.series: dict[int, Json] = {}
+        self.samples: dict[int, tuple[float | None, float | None]] = {}
+        self.events: deque[Json] = deque(maxlen=EVENTS)
+        self.tails: dict[int, Tail] = {}
+        self.damage: list[str] = []
+        self._charts: list[Json] = []
+        self._rows: list[Row] | None = None
+        self._readings: deque[tuple[int, dict[int, int]]] = deque(maxlen=_READINGS)
+        self.newest_event = 0
+        self.version += 1
+
+    def take_run(self, answer: Json) -> None:
+        """Take what the API says of a run: whoever says it is there."""
+        self.trouble = ""
+        if self.about and answer["run"]["id"] != self.about["id"]:
+            self.start_over()
+        self.about = answer["run"]
+        self.processes = list(answer.get("processes", ()))
+        self.take_progress(answer.get("progress", ()))
+        self.functions = list(answer.get("functions", ()))
+        self.series = {each["series"]: each for each in answer.get("series", ())}
+        self.damage = [*dict.fromkeys((*answer.get("damage", ()), *self.about.get("damage", ())))]
+        self._charts = list(answer.get("charts", ()))
+        self._rows = None
+        curves = {each["curve"]: int(each["points"] or 0) for _, _, each in self.curves()}
+        self._readings.append((int(answer["now"]), curves))
+        self.version += 1
+
+    def take_about(self, about: Json) -> None:
+        """Take what the API's list of runs says of the run."""
+        self.about = about
+        self.version += 1
+
+    def take_progress(self, progress: Iterable[Json]) -> None:
+        """Take how far the loops are."""
+        self.progress = list(progress)
+        self.version += 1
+
+    def curves(self) -> Iterable[tuple[Json, Json, Json]]:
+        """Yield each curve with its metric and its chart, as the API has them."""
+        for chart in self._charts:
+            for metric in chart["metrics"]:
+                for curve in metric["curves"]:
+                    yield chart, metric, curve
+
+    def take_points(
+        self, curve: int, points: Iterable[tuple[float, float]], *, branch: int, seq: int = 0, anew: bool = False
+    ) -> None:
+        """Take the newest points of a curve.
+
+        Args:
+            curve: its number.
+            points: x and value of each, in recording order.
+            branch: of these points.
+            seq: the number of the last record that is in them.
+            anew: forget those that were known.
+        """
+        tail = self._tail(curve)
+        if anew:
+            tail.clear()
+        tail.add(points, branch=branch, seq=seq)
+        self.version += 1
+
+    def _tail(self, curve: int) -> Tail:
+        found = self.tails.get(curve)
+        if found is None:
+            found = self.tails[curve] = Tail()
+        return found
+
+    def take_events(self, events: Iterable[Json]) -> None:
+        """Take events; those that are known already change nothing."""
+        for event in events:
+            if event["number"] > self.newest_event:
+                self.newest_event = event["number"]
+                if event["name"] not in DATA:
+                    self.events.append(event)
+                    self.version += 1
+
+    def take_samples(self, answer: Iterable[Json]) -> None:
+        """Take samples of series: of each the newest, a histogram's as the count and the sum of its last interval."""
+        for each in answer:
+            if not each["time"]:
+                continue
+            columns = (each["count"], each["total"]) if "count" in each else (each["value"], [None])
+            self.samples[each["series"]] = (columns[0][-1], columns[1][-1])
+            self.version += 1
+
+    def rows(self) -> list[Row]:
+        """Return the metrics, chart by chart, but those that are drawn as bars."""
+        if self._rows is None:
+            self._rows = self._made_rows()
+        return self._rows
+
+    def _made_rows(self) -> list[Row]:
+        found = []
+        for chart in self._charts:
+            scales = {each["scale"]: each for each in chart["scales"]}
+            for metric in chart["metrics"]:
+                if metric["progress"] or not metric["curves"]:
+                    continue
+                units = scales.get(metric["scale"], {}).get("units") or ""
+                lines = self._lines(metric["curves"])
+                found.append(Row(chart["group"], metric["metric"], units, chart["x"]["units"] or "", lines))
+        return found
+
+    def _lines(self, curves: Iterable[Json]) -> list[Line]:
+        by_rank: dict[int | None, list[Json]] = {}
+        for each in curves:
+            by_rank.setdefault(each["rank"], []).append(each)
+        found = []
+        for rank, some in sorted(by_rank.items(), key=lambda pair: (pair[0] is None, pair[0] or 0)):
+            newest = max(some, key=lambda each: (each["start"], each["execution"], each["curve"]))
+            points = sum(int(each["points"] or 0) for each in some)
+            rate = self._rate([each["curve"] for each in some])
+            found.append(Line(rank, points, rate, self._tail(newest["curve"])))
+        return found
+
+    def _rate(self, curves: Iterable[int]) -> float | None:
+        if len(self._readings) < 2:  # noqa: PLR2004 - a difference is between two
+            return None
+        (began, first), (ended, last) = self._readings[0], self._readings[-1]
+        if ended <= began:
+            return None
+        if self.about["state"] != "live":
+            return None
+        more = sum(last.get(each, 0) - first.get(each, 0) for each in curves)
+        return max(0, more) / ((ended - began) / _NANO)
+
+    def wanted(self) -> list[int]:
+        """Return the series whose samples are shown: what was lost, and durations that are no function's."""
+        return [number for number, each in self.series.items() if is_loss(each) or is_duration(each)]
+
+    def losses(self) -> list[tuple[str, str, float]]:
+        """Return what was lost: name, attributes in words, and how much over all ranks; the most first."""
+        found: dict[tuple[str, str], float] = {}
+        for number, each in self.series.items():
+            amount = self.samples.get(number, (None, None))[0]
+            if is_loss(each) and amount:
+                words = ", ".join(f"{key}: {value}" for key, value in sorted(each["attributes"].items()))
+                key = each["name"].removeprefix("tachograph."), words
+                found[key] = found.get(key, 0) + amount
+        return sorted(((*key, amount) for key, amount in found.items()), key=lambda each: -each[2])
+
+    def durations(self) -> dict[tuple[str, str], dict[int | None, float]]:
+        """Return, by scope and name, the mean duration of each rank in its last interval, in seconds."""
+        found: dict[tuple[str, str], dict[int | None, list[float]]] = {}
+        for number, each in self.series.items():
+            count, total = self.samples.get(number, (None, None))
+            if is_duration(each) and count and total is not None:
+                sums = found.setdefault((each["scope"], each["name"]), {}).setdefault(each["rank"], [0.0, 0.0])
+                sums[0] += count
+                sums[1] += total * _UNITS[each["unit"]]
+        return {key: {rank: total / count for rank, (count, total) in ranks.items()} for key, ranks in found.items()}
+
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_OWN = "tachograph"
+_FUNCTIONS = "function.duration"  # the API's functions have these already
+
+
+def is_loss(each: Json) -> bool:
+    """Tell whether a series counts what Tachograph itself has lost."""
+    return each["name"] in _LOST
+
+
+def is_duration(each: Json) -> bool:
+    """Tell whether a series is a histogram of durations, but those of functions, which have a table of their own."""
+    return (
+        each["kind"] == "histogram" and each["unit"] in _UNITS and each["name"] != _FUNCTIONS and each["scope"] != _OWN
+    )

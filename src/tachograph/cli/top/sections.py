@@ -1,0 +1,228 @@
+"""A picture as sections: what the screen shows of a run, from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import isfinite
+from statistics import median
+
+from rich.text import Text
+
+from tachograph.cli.top.bars import progress
+from tachograph.cli.top.legible import NOTHING, clock, count, legible, number, per_second, took
+from tachograph.cli.top.picture import Json, Line, Picture, Row
+from tachograph.cli.top.section import Cells, Column, Section, named
+from tachograph.cli.top.sparkline import TIMES, sparkline, together
+
+SPARK = 24
+_EVENTS = 12
+_SLOW = 1.2  # times the median, from which on the slowest rank is coloured
+_ATTRIBUTES = 6
+_VALUE = 10
+
+Maker = Callable[[], Cells]
+
+
+def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
+    """Return what there is to show, empty sections left out.
+
+    Args:
+        picture: of the run; it must not change until the rows are made.
+        by_rank: a row for each rank of a metric, in place of the smallest, the middle and the largest value.
+    """
+    found = [
+        progress(picture, by_rank=by_rank),
+        _by_rank(picture) if by_rank else _metrics(picture),
+        _functions(picture),
+        _durations(picture),
+        _events(picture),
+        _losses(picture),
+    ]
+    return [section for section in found if section.rows]
+
+
+def _metrics(picture: Picture) -> Section:
+    rows = picture.rows()
+    many = any(len(row.lines) > 1 for row in rows)
+    values = ("MIN", "MEDIAN", "MAX") if many else ("VALUE",)
+    columns = (
+        Column("METRIC", 0, right=False),
+        *(Column(title, _VALUE) for title in values),
+        Column("UNIT", 9, right=False, rank=2),
+        Column("RECENT", SPARK, right=False, rank=1),
+        Column("AT", 14, rank=4),
+        Column("POINTS/S", 9, rank=3),
+        Column("POINTS", 9, rank=5),
+    )
+    return Section(columns, [partial(_metric, row, many=many) for row in rows])
+
+
+def _metric(row: Row, *, many: bool) -> Cells:
+    lines = row.lines
+    newest = [line.tail.value for line in lines if line.tail.value is not None]
+    finite = [value for value in newest if isfinite(value)]
+    name = named(row.group, row.metric, _broken(lines))
+    if many:
+        found = (min(finite), median(finite), max(finite)) if finite else (newest[0] if newest else None,) * 3
+        values = [_value(value) for value in found]
+    else:
+        values = [_value(newest[0] if newest else None)]
+    x = max((line.tail.x for line in lines if line.tail.x is not None), default=None)
+    rates = [line.rate for line in lines if line.rate is not None]
+    drawn = together([list(line.tail.values) for line in lines], SPARK)
+    return (name, *values, *_about(row, drawn, x, sum(rates) if rates else None, sum(line.points for line in lines)))
+
+
+def _about(row: Row, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
+    at = NOTHING if x is None else f"{number(x)} {legible(row.x_units, 9)}".rstrip()
+    unit = Text(legible(row.units), style="dim", no_wrap=True, overflow="ellipsis")
+    return (unit, Text(sparkline(drawn, SPARK), style="cyan"), at, per_second(rate), count(points))
+
+
+def _broken(lines: list[Line]) -> str:
+    """Say which ranks' newest value is no number, where others' are."""
+    broken = [line for line in lines if line.tail.value is not None and not isfinite(line.tail.value)]
+    if not broken or len(lines) == 1:
+        return ""
+    who = f"rank {broken[0].rank}" if len(broken) == 1 else f"{len(broken)} ranks"
+    return f"{number(broken[0].tail.value)} on {who}"
+
+
+def _value(value: float | None) -> Text:
+    return Text(number(value), style="default" if value is None or isfinite(value) else "bold red")
+
+
+def _by_rank(picture: Picture) -> Section:
+    columns = (
+        Column("METRIC", 0, right=False),
+        Column("RANK", 5),
+        Column("VALUE", _VALUE),
+        Column("UNIT", 9, right=False, rank=2),
+        Column("RECENT", SPARK, right=False, rank=1),
+        Column("AT", 14, rank=4),
+        Column("POINTS/S", 9, rank=3),
+        Column("POINTS", 9, rank=5),
+    )
+    rows = [partial(_line, row, line, place) for row in picture.rows() for place, line in enumerate(row.lines)]
+    return Section(columns, rows)
+
+
+def _line(row: Row, line: Line, place: int) -> Cells:
+    name = named(row.group, row.metric) if place == 0 else Text()
+    rank = NOTHING if line.rank is None else str(line.rank)
+    return (
+        name,
+        rank,
+        _value(line.tail.value),
+        *_about(row, list(line.tail.values), line.tail.x, line.rate, line.points),
+    )
+
+
+def _functions(picture: Picture) -> Section:
+    columns = (
+        Column("FUNCTION", 0, right=False),
+        Column("CALLS", 9),
+        Column("MEAN", 9),
+        Column("P50", 9, rank=3),
+        Column("P99", 9, rank=2),
+        Column("SLOWEST", 15, right=False, rank=1),
+        Column("FAILED", 28, right=False, rank=4),
+    )
+    by_name: dict[tuple[str, str], list[Json]] = {}
+    for each in picture.functions:
+        by_name.setdefault(("agent" if each["role"] == "agent" else "", each["function"]), []).append(each)
+    ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(_spent(each) for each in pair[1])))
+    return Section(columns, [partial(_function, role, name, some) for (role, name), some in ordered])
+
+
+def _spent(each: Json) -> float:
+    return float((each["mean"] or 0.0) * each["calls"])
+
+
+def _function(role: str, name: str, some: list[Json]) -> Cells:
+    calls = sum(each["calls"] for each in some)
+    failures: dict[str, int] = {}
+    for each in some:
+        for error, times in each["failures"].items():
+            failures[error] = failures.get(error, 0) + times
+    failed = ", ".join(f"{times} {legible(error or 'error')}" for error, times in sorted(failures.items()))
+    means = {each["rank"]: each["mean"] for each in some if each["mean"] is not None}
+    return (
+        named(role, name),
+        count(calls),
+        took(sum(_spent(each) for each in some) / calls if calls else None),
+        took(_highest(some, "p50")),
+        took(_highest(some, "p99")),
+        _slowest(means),
+        Text(failed, style="red", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def _highest(some: list[Json], which: str) -> float | None:
+    """Return the highest percentile of all ranks; that of a single call is the call, whatever its bucket."""
+    found = [each["mean" if each["calls"] == 1 else which] for each in some]
+    return max((value for value in found if value is not None), default=None)
+
+
+def _slowest(means: dict[int | None, float]) -> Text:
+    """Return the slowest rank, and how many times the median its mean is."""
+    if len(means) < 2:  # noqa: PLR2004 - nobody is slower alone
+        return Text("")
+    rank, mean = max(means.items(), key=lambda pair: pair[1])
+    middle = median(means.values())
+    times = mean / middle if middle > 0 else 1.0
+    who = "agent" if rank is None else f"rank {rank}"
+    return Text(f"{who} {TIMES}{times:.2f}", style="yellow" if times >= _SLOW else "dim")
+
+
+def _durations(picture: Picture) -> Section:
+    columns = (
+        Column("DURATION, LAST 10 S", 0, right=False),
+        Column("MEAN", 9),
+        Column("FASTEST", 9, rank=1),
+        Column("SLOWEST", 9),
+        Column("", 15, right=False),
+    )
+    return Section(columns, [partial(_duration, *key, means) for key, means in sorted(picture.durations().items())])
+
+
+def _duration(scope: str, name: str, means: dict[int | None, float]) -> Cells:
+    middle = sum(means.values()) / len(means)
+    return (named(scope, name), took(middle), took(min(means.values())), took(max(means.values())), _slowest(means))
+
+
+def _events(picture: Picture) -> Section:
+    columns = (
+        Column("EVENTS", 8, right=False),
+        Column("", 34, right=False),
+        Column("RANK", 5),
+        Column("", 0, right=False),
+    )
+    return Section(columns, [partial(_event, each) for each in list(picture.events)[: -_EVENTS - 1 : -1]])
+
+
+def _event(each: Json) -> Cells:
+    bad = any(word in str(each["attributes"].get("state", each["name"])).upper() for word in ("FAIL", "LOST", "ERROR"))
+    style = "red" if bad else "default"
+    rank = each["rank"] if each["rank"] is not None else each["attributes"].get("global_rank", NOTHING)
+    told = sorted(each["attributes"].items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]
+    words = Text(no_wrap=True, overflow="ellipsis")
+    for key, value in told:
+        words.append(f"{legible(key, 40)}=", style="dim")
+        words.append(f"{legible(value, 80)} ")
+    name = Text(legible(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
+    return (clock(each["time"]), name, legible(rank, 5), words)
+
+
+# What tells most about an event comes first.
+_WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
+
+
+def _losses(picture: Picture) -> Section:
+    columns = (Column("LOST", 0, right=False), Column("HOW MANY", 12), Column("", 12, right=False))
+    return Section(columns, [partial(_loss, *each) for each in picture.losses()])
+
+
+def _loss(name: str, words: str, amount: float) -> Cells:
+    return (named(name, words), Text(number(amount), style="red"), "")

@@ -1,0 +1,75 @@
+"""The way from a group to its handler."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tachograph.elastic.handlers import Emits, MetricData, NullMetricHandler, forgets
+from tachograph.recording import registry
+from tachograph.recording.instrument import Record, nothing
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.naming import check_name
+
+_log = logging.getLogger("tachograph")
+_said: set[str] = set()
+
+unconfigured: Emits = NullMetricHandler()
+"""The handler where none was configured: gets nothing, and silences nothing."""
+
+
+class MetricStream:
+    """The way from a group to its handler, as it was when the stream was made."""
+
+    def __init__(self, group_name: str, handler: Emits) -> None:
+        self.group_name = group_name
+        self.handler = handler
+
+    def add_value(self, metric_name: str, metric_value: Any) -> None:
+        """Record one point, and hand it to the handler."""
+        if silences(self.handler):
+            return
+        recorder(self.group_name, metric_name)(metric_value)
+        hand_over(self, metric_name, metric_value)
+
+
+def silences(handler: Emits) -> bool:
+    """Tell whether an explicitly configured :class:`NullMetricHandler` asks for nothing to be recorded."""
+    return handler is not unconfigured and forgets(handler)
+
+
+def hand_over(stream: MetricStream, name: str, value: object) -> None:
+    """Give one point to the stream's handler, and record it nowhere."""
+    handler = stream.handler
+    if handler is not unconfigured:
+        guarded(handler.emit, MetricData(time.time(), stream.group_name, name, value))
+
+
+def guarded(call: Callable[..., object], *arguments: object) -> None:
+    """Call into a handler; what it raises is counted, and said once for each kind of handler."""
+    try:
+        call(*arguments)
+    except Exception as error:  # noqa: BLE001 - the border to user code: a handler must not break training
+        pass_on(error)
+        registry.default.count_error("handler")
+        where = getattr(call, "__qualname__", repr(call))
+        if where not in _said:
+            _said.add(where)
+            _log.warning("%s raised (further errors are counted): %r", where, error, exc_info=error)
+
+
+def recorder(group: str, name: str, attributes: Mapping[str, object] | None = None) -> Record:
+    """Return what records a value under a name.
+
+    Raises:
+        TypeError: a name is not a string, or the attributes are nothing that OpenTelemetry takes.
+        ValueError: a name is empty or too long.
+    """
+    check_name(name)
+    check_name(group, "metric group")
+    if not registry.default.enabled:
+        return nothing
+    record: Record = registry.default.group(group).instrument(name).series(attributes or {}).record
+    return record

@@ -1,0 +1,433 @@
+"""Joining a MeterProvider that the program has set up itself: its views, readers, intervals and exporters apply.
+
+Gauges and counters are observable instruments that read the registry and never reset it. Distributions, a ``Stat``'s
+among them, are fed to the provider's readers: they join each collection, exact at any rate, in the reader's temporality
+(:mod:`tachograph.exporters._fed_readers`). So their count, sum and buckets are those of our own ways out: negative values are in
+them, hence the minimum and the sum may be below zero; the extremes of a delta are left out where they are not known.
+For that the callable that a reader calls for its points is ours until :meth:`Joined.close`; nothing else is changed.
+
+Where the provider, or one of its readers, is of a make that is not known, all readers are replayed into instead, from
+then on and for good: the values of a distribution go, one by one, into a synchronous histogram. Where not every value
+can be (more than 2,000 a second, folded before we joined, negative, added up by a ``Stat``), no value is invented: the
+exact ``<name>.count`` and ``<name>.sum`` are published beside the histogram, and what it lacks is counted as
+``tachograph.dropped`` (``destination="sdk"``). The sum of a series that holds negative values may fall, so it is
+``<name>.signed.sum``, an up-down counter.
+
+What the SDK does not take: a gauge that is NaN or infinite has no point in that collection (``tachograph.nonfinite``
+says so); upper case becomes lower case; other illegal characters of a name become ``_``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
+
+from tachograph.exporters._fed_readers import NOTHING_READ, FedReaders, Reading, collection_began
+from tachograph.exporters._foreign import NO_SPAN, Metric, instruments_in
+from tachograph.exporters._reader_seam import late_readers_of, readers_of
+from tachograph.exporters._replay import RATE, Replay, Source
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
+from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
+from tachograph.recording.values import Number, as_float, fits_int64, is_finite
+
+_BUSY_WAIT = 2.0
+_UNREAD_AFTER = 10.0  # seconds without any reader, after which that is said
+
+_log = logging.getLogger("tachograph")
+
+
+def foreign_provider(*, load: bool = True) -> MeterProvider | None:
+    """Return the meter provider that the program has set; None where there is none, or a no-op.
+
+    Nothing is created: only where the program (or its user) named one in ``OTEL_PYTHON_METER_PROVIDER`` is that loaded.
+
+    Args:
+        load: else not even that one is, before the program itself has done so: it could set no other one any more.
+    """
+    # There is no public way to ask without loading it.
+    if not load and "OTEL_PYTHON_METER_PROVIDER" in os.environ and getattr(_internal, "_METER_PROVIDER", None) is None:
+        return None
+    try:
+        provider = get_meter_provider()
+    except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
+        _log.warning("OTEL_PYTHON_METER_PROVIDER=%s: %s", os.environ.get("OTEL_PYTHON_METER_PROVIDER"), error)
+        return None
+    # The proxy, whose class has no public name, stands in until somebody sets a provider.
+    if isinstance(provider, NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
+        return None
+    return provider
+
+
+class Joined:
+    """The registry, published through somebody else's provider. It has joined when this returns.
+
+    Args:
+        provider: the program's own.
+        registry: what is published.
+        clock: seconds, monotonic.
+        pace: called between slices of work of less than a millisecond, so that other threads may run.
+    """
+
+    def __init__(
+        self,
+        provider: MeterProvider,
+        registry: Registry,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pace: Callable[[], None] | None = None,
+    ) -> None:
+        self._provider = provider
+        self._registry = registry
+        self._clock = clock
+        self._pace = Pace() if pace is None else pace
+        self._theirs = instruments_in(provider)
+        self._fed = FedReaders(
+            provider,
+            self._theirs,
+            prepare=self._prepare,
+            read=self._reading_since,
+            guard=self._kept_away,
+            unable=self._say_once,
+        )
+        self._reading = NOTHING_READ
+        self._free_locks()
+        self._closed = self._failed = False
+        self._said: set[str] = set()
+        self._joined_at = clock()
+        self._new: dict[int, Source] = {}
+        self._unknown: set[int] = set()
+        if self._theirs.replayed:
+            switch.made = self._tap
+        # Created first, hence called first in every collection: it brings the registry up to date for all others.
+        own = registry.group(OWN_GROUP).own(DROPPED)
+        self._first = Metric(OWN_GROUP, own.name, own.unit, own.kind)
+        with self._kept_away():
+            self._observe(self._first, "", own.description)
+        registry.told = [*registry.told, self._know]
+        for scope in list(registry.groups):
+            self._know(scope)
+        self.refresh()
+
+    def _free_locks(self) -> None:
+        self._creating, self._draining = threading.Lock(), threading.Lock()
+        self._collecting, self._switching = threading.Lock(), threading.Lock()
+
+    def _know(self, scope: str) -> None:
+        """Make the meter of a group at once: a provider that is being shut down collects once more, but makes none."""
+        with self._kept_away():
+            self._theirs.meter(self._provider, scope)
+
+    def refresh(self) -> None:
+        """Create what is new, find new readers, and replay what has come; never call it inside a callback."""
+        self._refresh(None)
+
+    def _prepare(self) -> None:
+        """Create what is new, so that the collection which is about to begin has it."""
+        with self._kept_away():
+            self.refresh()
+
+    def drain(self, timeout: float) -> bool:
+        """Replay everything that is left, for ``timeout`` seconds at most, whatever the rate.
+
+        Returns:
+            Whether all of it was replayed, or is fed to the next collection; what was not is counted.
+        """
+        return self._refresh(self._clock() + timeout)
+
+    def force_flush(self, timeout: float) -> bool:
+        """Make their readers collect and export; True where they have, within ``timeout`` seconds.
+
+        At the end of the interpreter no thread can be started any more, hence no bound be kept: False then. Their own
+        shutdown collects once more, which is why nothing is lost as long as nobody has called :meth:`close` before it.
+        """
+        force_flush = getattr(self._provider, "force_flush", None)
+        if force_flush is None:
+            return False
+        late = [] if self._theirs.replayed else late_readers_of(self._provider)
+        flushes = [force_flush, *(reader.force_flush for reader in late)]
+        done: list[bool] = []
+
+        def flush() -> None:
+            for force_flush in flushes:
+                with self._kept_away():
+                    done.append(force_flush(timeout_millis=max(timeout, 0.001) * 1000) is not False)
+
+        thread = threading.Thread(target=flush, name="tachograph flush", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        thread.join(timeout)
+        return len(done) == len(flushes) and all(done)
+
+    def close(self) -> None:
+        """Leave the provider: the instruments stay in it, and yield nothing; readers and taps are as they were."""
+        self._closed = True
+        self._registry.told = [told for told in self._registry.told if told != self._know]
+        self._fed.detach()
+        if switch.made == self._tap:
+            switch.made = None
+        for observable in list(self._theirs.observables.values()):
+            observable.read = None
+        for replay in list(self._theirs.replays.values()):
+            replay.leave()
+        for source in list(self._new.values()):
+            source.leave()
+        self._new, self._reading = {}, NOTHING_READ
+
+    def reset_in_child(self) -> None:
+        """Forget what the parent process recorded, after a fork; its locks may be held by threads that are gone."""
+        self._free_locks()
+        self._registry.told = [told for told in self._registry.told if told != self._know]  # the SDK's lock may be held
+        self._new, self._reading = {}, NOTHING_READ
+        self._fed.forget()
+        self._theirs.unreplayed.clear()
+        for replay in self._theirs.replays.values():
+            replay.forget()
+
+    @contextmanager
+    def _kept_away(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - the border to their provider, exporters and callbacks
+            self._registry.count_error("joined")
+            if not self._failed:
+                self._failed = True
+                _log.warning(
+                    "publishing through the program's MeterProvider failed (further ones are counted)", exc_info=True
+                )
+
+    def _refresh(self, deadline: float | None) -> bool:
+        if self._closed or not switch.on or not self._creating.acquire(timeout=_BUSY_WAIT):
+            return False
+        lost = 0
+        try:
+            feeds = self._feeds()
+            self._look_for_readers(at_once=deadline is not None)
+            if not feeds:
+                self._watch()
+            found = self._read()
+            for metric, points in found.items():
+                with self._kept_away():
+                    self._create(metric, points)
+            if not feeds:
+                with self._kept_away():
+                    lost = self._drain(deadline)
+                for metric, points in found.items():
+                    with self._kept_away():
+                        self._complete(metric, points)
+        finally:
+            self._creating.release()
+        return not lost
+
+    def _feeds(self) -> bool:
+        """Tell whether distributions are fed. From the first reader on that cannot be, all are replayed, for good."""
+        if not self._theirs.replayed and not self._fed.attach():
+            with self._switching:
+                if not self._theirs.replayed and not self._closed:
+                    self._go_over()
+        return not self._theirs.replayed
+
+    def _go_over(self) -> None:
+        """Replay from now on, but for what every reader has been fed."""
+        switch.made = self._tap
+        arrived = self._fed.detach()
+        fed = bool(arrived)
+        for metric, attributes, distribution in _distributions(self._registry):
+            series = metric, identity(attributes)
+            count = min(arrived[series], distribution.spread().count)
+            arrived[series] -= count
+            replay = self._theirs.replays.setdefault(metric, Replay(self._clock))
+            replay.watch(distribution, attributes, self._new.pop(id(distribution), None), arrived=count)
+            replay.exact = replay.exact or count > 0
+        self._theirs.unreplayed.update(+arrived)
+        self._theirs.replayed = True
+        self._say_once(
+            f"{self._fed.unknown} is no provider or reader of OpenTelemetry's SDK as it is known: distributions are "
+            f"replayed into the program's MeterProvider, value by value, up to {RATE} a second",
+            logging.WARNING if fed else logging.INFO,
+        )
+
+    def _look_for_readers(self, *, at_once: bool) -> None:
+        """Say where the provider has no reader: nothing leaves through it."""
+        if self._theirs.replayed or readers_of(self._provider):
+            return
+        if (at_once or self._clock() - self._joined_at >= _UNREAD_AFTER) and self._say_once(
+            "the program's MeterProvider has no reader: nothing that is recorded leaves through it"
+        ):
+            self._registry.count_error("joined")
+
+    def _say_once(self, what: str, level: int = logging.WARNING) -> bool:
+        if what in self._said:
+            return False
+        self._said.add(what)
+        _log.log(level, "%s", what)
+        return True
+
+    def _collect(self) -> None:
+        """Bring everything up to date at the start of a collection of theirs, in the thread that collects."""
+        if not self._feeds():
+            self._watch()
+            self._drain(None)
+        if self._reading.begun < collection_began():  # else it was read before the collection, a moment ago
+            self._read()
+
+    def _tap(self, distribution: Distribution) -> None:
+        """Tap a distribution before its first value, so that no fold is missed until the next tick finds it."""
+        source = self._new[id(distribution)] = Source(distribution)
+        distribution.tap = source.tap
+
+    def _watch(self) -> None:
+        for metric, attributes, distribution in _distributions(self._registry):
+            replay = self._theirs.replays.get(metric)
+            if replay is None:
+                replay = self._theirs.replays.setdefault(metric, Replay(self._clock))
+            replay.watch(distribution, attributes, self._new.pop(id(distribution), None))
+        unknown = set(self._new)
+        for key in unknown & self._unknown:  # not found twice: it belongs to another registry
+            source = self._new.pop(key, None)
+            if source is not None:
+                source.leave()
+        self._unknown = unknown
+
+    def _read(self) -> Mapping[Metric, MetricPoints]:
+        """Read the registry, one thread at a time: what is read later must not hold less."""
+        if not self._collecting.acquire(timeout=_BUSY_WAIT):
+            return self._reading.metrics
+        try:
+            begun = time.monotonic()
+            found: dict[Metric, MetricPoints] = {}
+            for points in self._registry.collect(self._pace):
+                metric = Metric(points.scope, points.name, points.unit, points.kind)
+                earlier = found.get(metric)
+                found[metric] = points if earlier is None else points._replace(points=[*earlier.points, *points.points])
+            self._reading = Reading(found, begun, time.time_ns())
+        finally:
+            self._collecting.release()
+        return found
+
+    def _reading_since(self, begun: float) -> Reading:
+        """Return a reading for a collection that has begun then, each distribution of it with its instrument."""
+        if self._reading.begun < begun:  # our first observable has not been called
+            self._read()
+        reading = self._reading
+        new = [metric for metric, _ in reading.histograms() if metric not in self._theirs.histograms]
+        if new and self._creating.acquire(timeout=_BUSY_WAIT):
+            try:
+                for metric in new:
+                    with self._kept_away():
+                        self._create(metric, reading.metrics[metric])
+            finally:
+                self._creating.release()
+        return reading
+
+    def _drain(self, deadline: float | None) -> int:
+        """Replay what has come; return how many values could have been replayed, and were not."""
+        lost = 0
+        if not self._draining.acquire(timeout=_BUSY_WAIT):
+            return lost
+        try:
+            for metric, replay in list(self._theirs.replays.items()):
+                histogram = self._theirs.histograms.get(metric)
+                if histogram is not None:
+                    missing = replay.drain(histogram.record, self._pace, deadline)
+                    lost += missing["replay_rate"]
+                    for reason, count in missing.items():
+                        if count:
+                            self._registry.count_dropped(reason, "sdk", count)
+        finally:
+            self._draining.release()
+        return lost
+
+    def _create(self, metric: Metric, points: MetricPoints) -> None:
+        if metric.kind == "histogram":
+            bounds = next((point.boundaries for point in points.points if isinstance(point, HistogramPoint)), ())
+            self._theirs.histogram(self._provider, metric, points.description, bounds)
+        else:
+            self._observe(metric, "", points.description)
+
+    def _complete(self, metric: Metric, points: MetricPoints) -> None:
+        """Publish the exact count and sum of a distribution beside the histogram where that lacks values."""
+        if metric.kind != "histogram":
+            return
+        replay = self._theirs.replays.get(metric)
+        histograms = [point for point in points.points if isinstance(point, HistogramPoint)]
+        if replay is None:
+            self._count_unreplayed(metric, histograms)
+        elif not replay.exact:
+            return
+        self._observe(metric, ".count", points.description)
+        self._observe(metric, ".sum", points.description)
+        if any(point.spread.minimum < 0 for point in histograms):
+            self._observe(metric, ".signed.sum", points.description)
+
+    def _count_unreplayed(self, metric: Metric, points: Sequence[HistogramPoint]) -> None:
+        """Count the values that came added up, as a ``Stat``'s do: there is none to be replayed."""
+        counts: Counter[tuple[Metric, tuple[object, ...]]] = Counter()
+        for point in points:
+            counts[metric, identity(point.attributes)] += point.spread.count
+        new = counts - self._theirs.unreplayed
+        self._theirs.unreplayed |= counts
+        if new:
+            self._registry.count_dropped("replay_aggregated", "sdk", new.total())
+
+    def _observe(self, metric: Metric, suffix: str, description: str) -> None:
+        self._theirs.observe(self._provider, metric, suffix, description)
+        observable = self._theirs.observables.get((metric, suffix))
+        if observable is not None and observable.read is None:
+            observable.read = self._reader(metric, suffix)
+
+    def _reader(self, metric: Metric, suffix: str) -> Callable[[], list[Observation]]:
+        def read() -> list[Observation]:
+            with self._kept_away():
+                if metric == self._first:
+                    self._collect()
+                points = self._reading.metrics.get(metric)
+                return [
+                    Observation(value, dict(point.attributes), NO_SPAN)
+                    for point in (points.points if points is not None else ())
+                    if (value := _observed(point, suffix)) is not None
+                ]
+            return []
+
+        return read
+
+
+def _distributions(registry: Registry) -> Iterator[tuple[Metric, Attributes, Distribution]]:
+    for group in list(registry.groups.values()):
+        for instrument in dict.fromkeys(list(group.instruments.values())):
+            metric = Metric(group.name, instrument.name, instrument.unit, instrument.kind)
+            for attributes, accumulator in instrument.all_series():
+                if isinstance(accumulator, Distribution):
+                    yield metric, attributes, accumulator
+        durations = Metric(group.name, "function.duration", "s", "histogram")
+        for function in list(group.functions.values()):
+            for error_type, distribution in function.distributions():
+                outcome = "failure" if error_type else "success"
+                yield durations, (*function.attributes, ("outcome", outcome)), distribution
+
+
+def _observed(point: NumberPoint | HistogramPoint, suffix: str) -> Number | None:
+    value: Number
+    if isinstance(point, NumberPoint):
+        value = point.value
+    elif suffix == ".count":
+        value = point.spread.count
+    elif (point.spread.minimum < 0) == (suffix == ".signed.sum"):
+        value = point.spread.total.value()
+    else:
+        return None
+    if not fits_int64(value):
+        value = as_float(value)
+    return value if is_finite(value) else None

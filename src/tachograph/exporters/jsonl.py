@@ -1,0 +1,105 @@
+"""The JSON-lines destination: a file with one OTLP request a line, as the collector's file exporter writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from google.protobuf.message import Message
+
+from tachograph.exporters._append_file import AppendFile
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp._spans import span_requests
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.exporters.outbox import Outbox
+from tachograph.recording.pace import Pace
+from tachograph.recording.registry import Registry
+
+NAME = "jsonl"
+_POINTS_PER_LINE = 1000
+
+_log = logging.getLogger("tachograph")
+
+
+class JsonLines:
+    """Appends metrics, spans and events to a file, one OTLP request a line.
+
+    The file is made by the first line, readable by its owner alone, and so are the folders that it needs. A line is
+    written whole or not at all; one that does not fit on the disk is counted.
+
+    Args:
+        path: the file; a process should have one of its own. ``tachograph replay`` does not
+            delete it while it is open.
+        registry: where losses and durations are counted.
+        metrics: whether metrics come, too: then each closed window of a Stat is kept until it is written.
+        pace: called between slices of encoding; by default a :class:`tachograph.recording.pace.Pace`.
+    """
+
+    def __init__(
+        self, path: Path, registry: Registry, *, metrics: bool = True, pace: Callable[[], None] | None = None
+    ) -> None:
+        self.path = path
+        self._registry = registry
+        self._pace = pace or Pace()
+        self._text = JsonText(self._pace)
+        self._lost_some = self._was_deleted = False
+        self._encoder = MetricsEncoder(
+            NAME, registry, windows=metrics, points_per_request=_POINTS_PER_LINE, pace=self._pace
+        )
+        self._outbox = Outbox(NAME, registry)
+        self._file = AppendFile(path)
+
+    def __call__(self, batch: Batch) -> None:
+        """Encode a batch and queue it; never waits for the disk."""
+        for metrics, points in self._encoder.requests(batch):
+            self._queue(metrics, points)
+        for spans, count in span_requests(batch.spans, self._lose, self._pace):
+            self._queue(spans, count)
+        for logs, count in log_requests(batch.events, batch.resource, self._lose, self._pace):
+            self._queue(logs, count)
+
+    def flush(self, timeout: float) -> bool:
+        """Write what is queued; True where all of it was written within ``timeout`` seconds."""
+        return self._outbox.flush(timeout)
+
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
+
+    def close(self, timeout: float) -> None:
+        """Write what is queued, and close the file, within ``timeout`` seconds."""
+        self._encoder.close()
+        if self._outbox.flush(timeout):
+            self._file.close()
+        self._outbox.close(0)
+
+    def reset_in_child(self) -> None:
+        """Forget what is queued, after a fork; the parent process writes it, and holds the file."""
+        self._file.close()
+        self._encoder.forget()
+        self._outbox.reset_in_child()
+
+    def _queue(self, request: Message, items: int) -> None:
+        line = self._text.line(request)
+        self._outbox.put(lambda _timeout: self._append(line), len(line), items=items)
+
+    def _append(self, line: bytes) -> None:
+        fate = self._file.fate()
+        if fate == "deleted":
+            self._file.close()
+            if not self._was_deleted:
+                self._was_deleted = True
+                _log.warning("%s: %s was deleted while it was written: it goes on in a new one", NAME, self.path)
+        # Where others have cut it in the middle of a line, this one must not be a part of that.
+        is_torn = fate == "changed" and not self._file.ends_with(b"\n")
+        self._file.append(b"\n" + line if is_torn else line)
+
+    def _lose(self, items: int, why: str) -> None:
+        self._registry.count_dropped("encoding", NAME, items)
+        if not self._lost_some:
+            self._lost_some = True
+            _log.warning("%s: something was left out (further ones are counted): %s", NAME, why)

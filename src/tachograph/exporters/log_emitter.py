@@ -1,0 +1,190 @@
+"""Events through OpenTelemetry's own Logs API: into the program's LoggerProvider, or to an exporter of the SDK.
+
+The API has an underscore in its name still (HAZARDS 14): nothing else here knows it. One record that the SDK's encoder
+refuses makes it give up the whole batch, so what OTLP cannot carry is rewritten before it gets there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from opentelemetry._logs import LoggerProvider, LogRecord, NoOpLoggerProvider, get_logger_provider
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.exporter_queue import ItemExporter
+from tachograph.exporters.outbox import Outbox
+from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import encodable
+from tachograph.recording.registry import Registry
+from tachograph.recording.scope import scope_origin
+from tachograph.recording.values import UINT64_MAX, fits_int64
+
+NAME = "sdk"
+_EVENT_BYTES = 500  # what a queued event keeps alive, roughly
+_REST_AFTER = 8
+# Not empty, since an empty context is taken for none: the one that is current in the thread would be looked up.
+_NO_SPAN = Context({"tachograph.event": True})
+
+_log = logging.getLogger("tachograph")
+
+
+def foreign_logger_provider() -> LoggerProvider | None:
+    """Return the logger provider that the program has set; None where there is none, or a no-op."""
+    try:
+        provider = get_logger_provider()
+    except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
+        _log.warning("OTEL_PYTHON_LOGGER_PROVIDER=%s: %s", os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER"), error)
+        return None
+    # The proxy, whose class is not public, stands in until somebody sets a provider.
+    if isinstance(provider, NoOpLoggerProvider) or type(provider).__name__ == "ProxyLoggerProvider":
+        return None
+    return provider
+
+
+class LogEmitter:
+    """A queue to something that takes log records, and the thread that hands them over.
+
+    Args:
+        deliver: takes a batch of events, in that thread; raises where it could not.
+        registry: where losses are counted.
+        name: of the destination, in logs and counts.
+        force_flush: called with milliseconds after what was queued; returns False, or raises, where that was too short.
+
+    Attributes:
+        delivered: how many batches were handed over. Flushing is none: it succeeds where nothing waits.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[Batch], None],
+        registry: Registry,
+        *,
+        name: str = NAME,
+        force_flush: Callable[[int], object] | None = None,
+    ) -> None:
+        self._deliver = deliver
+        self._force_flush = force_flush
+        self._outbox = Outbox(name, registry)
+        self.delivered = 0
+
+    def __call__(self, batch: Batch) -> None:
+        """Queue the events of one batch; never waits."""
+        count = len(batch.events)
+        if count:
+            self._outbox.put(lambda _timeout: self._hand_over(batch), count * _EVENT_BYTES, items=count)
+
+    def _hand_over(self, batch: Batch) -> None:
+        self._deliver(batch)
+        self.delivered += 1
+
+    def flush(self, timeout: float) -> bool:
+        """Hand over what is queued and flush it there; True where both were done within ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        delivered = self._outbox.flush(timeout)
+        self._outbox.put(lambda _timeout: self._flush_there(deadline), 0, items=0)
+        return self._outbox.flush(max(deadline - time.monotonic(), 0.0)) and delivered
+
+    def _flush_there(self, deadline: float) -> None:
+        left = int((deadline - time.monotonic()) * 1000)
+        if self._force_flush is not None and left > 0 and self._force_flush(left) is False:
+            raise RuntimeError("it could not be flushed in time")
+
+    def close(self, timeout: float) -> None:
+        """Hand over what is queued, and end, within ``timeout`` seconds."""
+        self._outbox.close(timeout)
+
+    def reset_in_child(self) -> None:
+        """Forget what the parent process has queued, after a fork."""
+        self._outbox.reset_in_child()
+
+
+def into_provider(
+    provider: LoggerProvider, registry: Registry, *, pace: Callable[[], None] | None = None
+) -> LogEmitter:
+    """Return what emits events into a LoggerProvider: its processors and exporters apply; it is never shut down.
+
+    Args:
+        provider: the program's own.
+        registry: where losses are counted; a processor that raises costs one event.
+        pace: called between slices of the work; by default a :class:`tachograph.recording.pace.Pace`.
+    """
+    logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or Pace()
+    lost: list[Exception] = []
+
+    def emit(batch: Batch) -> None:
+        for number, event in enumerate(batch.events):
+            if number % _REST_AFTER == 0:
+                rest()
+            try:
+                logger.emit(log_record(event))
+            except Exception as error:  # noqa: BLE001 - the border to their processors
+                registry.count_dropped("rejected", NAME)
+                if not lost:
+                    lost.append(error)
+                    _log.warning("the program's LoggerProvider refused an event (further ones are counted): %s", error)
+
+    return LogEmitter(emit, registry, force_flush=getattr(provider, "force_flush", None))
+
+
+def to_exporter(
+    exporter: Any, registry: Registry, *, name: str | None = None, pace: Callable[[], None] | None = None
+) -> ItemExporter:
+    """Return what hands events to a ``LogRecordExporter`` of the SDK, which it shuts down at the end.
+
+    Args:
+        exporter: any exporter of log records.
+        registry: where losses are counted.
+        name: of the destination, in logs and counts; by default the name of the exporter's class.
+        pace: called between slices of the conversion; by default a :class:`tachograph.recording.pace.Pace`.
+    """
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    scope, rest = InstrumentationScope(SCOPE, *scope_origin(SCOPE)), pace or Pace()
+
+    def records(batch: Batch, events: Sequence[LogEvent]) -> list[ReadableLogRecord]:
+        resource = Resource(dict(batch.resource))
+        converted = []
+        for number, event in enumerate(events):
+            if number % _REST_AFTER == 0:
+                rest()
+            converted.append(ReadableLogRecord(log_record(event), resource, scope))
+        return converted
+
+    return ItemExporter(exporter, registry, items=lambda batch: batch.events, convert=records, name=name)
+
+
+def log_record(event: LogEvent) -> LogRecord:
+    """Return an event as a record of the Logs API."""
+    context = _NO_SPAN
+    if event.trace_id:
+        seen = SpanContext(event.trace_id, event.span_id, is_remote=False, trace_flags=TraceFlags(event.trace_flags))
+        context = set_span_in_context(NonRecordingSpan(seen), _NO_SPAN)
+    return LogRecord(
+        timestamp=min(max(event.time_unix_nano, 0), UINT64_MAX),
+        observed_timestamp=event.observed_unix_nano,
+        context=context,
+        attributes={encodable(str(key)): _plain(value) for key, value in event.record_attributes().items()},
+        event_name=encodable(event.name),
+    )
+
+
+def _plain(value: object) -> Any:
+    """Return a value as OTLP can carry it; what it has no type for, an integer beyond 64 bits for one, as text."""
+    if isinstance(value, bool | float | bytes):
+        return value
+    if isinstance(value, int) and fits_int64(value):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): _plain(part) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(part) for part in value]
+    return encodable(str(value))

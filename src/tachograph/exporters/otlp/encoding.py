@@ -1,0 +1,175 @@
+"""Metrics as OTLP requests: protobuf messages, built directly from what the registry holds.
+
+Requests are of bounded size, and between slices of points the encoder rests, since it shares the interpreter with a
+program that trains. What one series holds can only cost that series.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
+
+from tachograph.exporters._closed_window_reader import ClosedWindowReader
+from tachograph.exporters._deltas import Deltas, resumed
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, metric_message
+from tachograph.exporters.otlp._sdk import encoded_sdk_metrics
+from tachograph.exporters.otlp.settings import Temporality
+from tachograph.exporters.otlp.values import add_attributes, scope_and_schema
+from tachograph.recording.naming import Kind
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.registry import Registry
+
+POINTS_PER_REQUEST = 1000
+_SLICE = 16
+_AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
+
+_log = logging.getLogger("tachograph")
+
+
+class MetricsEncoder:
+    """Turns batches into OTLP requests.
+
+    Args:
+        destination: whose losses are counted.
+        registry: where they are counted.
+        windows: whether each closed window of a Stat is a point; else there is one of the last window.
+        temporality: what the registry's sums and histograms are sent as, ``lowmemory`` as deltas, all of them being
+            synchronous. What SDK instruments hold leaves as it was collected.
+        points_per_request: at which a request is complete.
+        receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
+        pace: called between slices of points; by default a :class:`tachograph.recording.pace.Pace`.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        registry: Registry,
+        *,
+        windows: bool = False,
+        temporality: Temporality = "cumulative",
+        points_per_request: int = POINTS_PER_REQUEST,
+        receiver: str = "",
+        pace: Callable[[], None] | None = None,
+    ) -> None:
+        self._destination = destination
+        self._registry = registry
+        self._limit = points_per_request
+        self._pace = pace or Pace()
+        self._lost_some = False
+        self._windows = ClosedWindowReader(registry, destination) if windows else None
+        self._receiver = receiver
+        self._deltas = None if temporality == "cumulative" else resumed(registry, receiver, _AS_DELTAS)
+
+    def forget(self) -> None:
+        """Start deltas and windows anew, as a forked child does, whose registry is empty."""
+        self._deltas = None if self._deltas is None else Deltas(_AS_DELTAS)
+        if self._windows is not None:
+            self._windows.forget()
+
+    def close(self) -> None:
+        """Ask for no more windows, and leave to the next one what has been sent."""
+        if self._windows is not None:
+            self._windows.close()
+        if self._deltas is not None and self._receiver:
+            self._deltas.leave(self._registry, self._receiver)
+
+    def requests(self, batch: Batch) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
+        """Yield the requests that carry a batch's metrics, each with its number of points."""
+        filling = _Filling(batch.resource)
+        for scope, metric in self._metrics(batch):
+            size = metric.ByteSize()
+            if filling.points and filling.size + size > BYTES_PER_REQUEST:
+                yield filling.request, filling.points
+                filling = _Filling(batch.resource)
+            filling.add(scope, metric, size)
+            if filling.points >= self._limit:
+                yield filling.request, filling.points
+                filling = _Filling(batch.resource)
+        if filling.points:
+            yield filling.request, filling.points
+
+    def _metrics(self, batch: Batch) -> Iterator[tuple[ScopeMetrics, Metric]]:
+        since_rest = 0
+        scope, name = ScopeMetrics(), None
+        metrics: Iterable[MetricPoints] = batch.metrics
+        now = batch.time_unix_nano
+        if self._windows is not None:
+            now = self._windows.time_of(batch.metrics, now)
+            metrics = self._windows.read(batch.metrics, now, self._pace)
+        for metric in metrics:
+            if metric.scope != name:
+                name = metric.scope
+                described, schema_url = scope_and_schema(name)
+                scope = ScopeMetrics(scope=described, schema_url=schema_url)
+            for start in range(0, len(metric.points), _SLICE):
+                points = metric.points[start : start + _SLICE]
+                yield scope, self._message(metric, points, now)
+                since_rest += len(points)
+                if since_rest >= _SLICE:
+                    since_rest = 0
+                    self._pace()
+        if batch.sdk is not None:
+            for scope, message in encoded_sdk_metrics(batch.sdk, self._lose):
+                yield scope, message
+                self._pace()
+
+    def _message(self, metric: MetricPoints, points: Sequence[NumberPoint | HistogramPoint], now: int) -> Metric:
+        deltas = self._deltas
+        if deltas is None or metric.kind not in deltas.kinds:
+            return metric_message(metric, points, now, self._lose)
+        found = [deltas.since(metric, point, now) for point in points]
+        added = [point for point in found if point is not None]
+        return metric_message(metric, added, now, self._lose, is_delta=True)
+
+    def _lose(self, points: int, why: str) -> None:
+        self._registry.count_dropped("encoding", self._destination, points)
+        if not self._lost_some:
+            self._lost_some = True
+            _log.warning("%s: a series was left out (further ones are counted): %s", self._destination, why)
+
+
+class _Filling:
+    """A request that is being filled: one resource, with a message for each scope and each metric."""
+
+    def __init__(self, resource: Mapping[str, AttributeValue]) -> None:
+        self.request = ExportMetricsServiceRequest()
+        self.points = self.size = 0
+        self._resource = self.request.resource_metrics.add()
+        add_attributes(self._resource.resource.attributes, resource.items())
+        self._scopes: dict[tuple[str, bytes], ScopeMetrics] = {}
+        self._from: ScopeMetrics | None = None
+        self._to = ScopeMetrics()
+
+    def add(self, scope: ScopeMetrics, metric: Metric, size: int) -> None:
+        kind = metric.WhichOneof("data") or "gauge"
+        points = getattr(metric, kind).data_points
+        if not points:
+            return
+        self.points += len(points)
+        self.size += size
+        if scope is not self._from:
+            self._from, self._to = scope, self._scope(scope)
+        metrics = self._to.metrics
+        last = metrics[-1] if metrics else None
+        if (
+            last is not None
+            and last.name == metric.name
+            and last.unit == metric.unit
+            and last.WhichOneof("data") == kind
+        ):
+            getattr(last, kind).data_points.extend(points)
+        else:
+            metrics.append(metric)
+
+    def _scope(self, scope: ScopeMetrics) -> ScopeMetrics:
+        key = (scope.schema_url, scope.scope.SerializeToString(deterministic=True))
+        found = self._scopes.get(key)
+        if found is None:
+            found = self._resource.scope_metrics.add(scope=scope.scope, schema_url=scope.schema_url)
+            self._scopes[key] = found
+        return found

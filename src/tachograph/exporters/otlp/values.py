@@ -1,0 +1,68 @@
+"""Text and attributes in the form that OTLP takes, whatever a program handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from typing import Any, Protocol
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+
+from tachograph.recording.scope import scope_origin
+from tachograph.recording.values import fits_int64
+
+
+class _KeyValues(Protocol):
+    def add(self, *, key: str) -> KeyValue: ...
+
+
+def text(value: str) -> str:
+    """Return ``value`` as UTF-8 can carry it: a lone surrogate becomes a question mark."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def scope_and_schema(name: str) -> tuple[InstrumentationScope, str]:
+    """Return an instrumentation scope, and the schema URL that stands beside it; the empty string for a user's."""
+    version, schema_url = scope_origin(name)
+    return InstrumentationScope(name=text(name), version=version or ""), schema_url or ""
+
+
+def add_attributes(to: _KeyValues, attributes: Iterable[tuple[str, Any]]) -> None:
+    """Append attributes to a message's repeated field."""
+    add = to.add
+    for key, value in attributes:
+        message = add(key=key if key.isascii() else text(key)).value
+        kind = value.__class__  # the plain types first: events hold little else, and there are many of them
+        if kind is float:
+            message.double_value = value
+        elif kind is str:
+            message.string_value = text(value)
+        elif kind is int and fits_int64(value):
+            message.int_value = value
+        else:
+            set_value(message, value)
+
+
+def set_value(message: AnyValue, value: object) -> None:
+    """Set an attribute's value; what OTLP has no type for, integers beyond 64 bits included, becomes a string."""
+    if isinstance(value, str):
+        message.string_value = text(value)
+    elif isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, int) and fits_int64(value):
+        message.int_value = int(value)
+    elif isinstance(value, float):
+        message.double_value = value
+    elif isinstance(value, bytes):
+        message.bytes_value = value
+    elif isinstance(value, Sequence):
+        values: MutableSequence[AnyValue] = message.array_value.values
+        message.array_value.SetInParent()
+        for part in value:
+            element = AnyValue()
+            set_value(element, part)
+            values.append(element)
+    elif isinstance(value, Mapping):
+        message.kvlist_value.SetInParent()
+        add_attributes(message.kvlist_value.values, ((str(key), part) for key, part in value.items()))
+    else:
+        message.string_value = text(str(value))

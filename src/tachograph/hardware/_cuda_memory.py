@@ -1,0 +1,66 @@
+"""torch's CUDA allocator: one table, read from ``torch.cuda.memory_stats`` for each device that this process uses.
+
+Only where the program itself has imported torch and initialised CUDA: no context is created, no device is waited for.
+There are no semantic conventions for it; counters count since the process began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tachograph.hardware._row import Reading, Row, Values, read
+from tachograph.hardware._visible import initialised_cuda, uuid_of
+from tachograph.recording.naming import Kind
+
+Stats = Mapping[str, Any]
+
+
+def _one(key: str) -> Callable[[Stats], Values]:
+    def row(stats: Stats) -> Values:
+        if key in stats:
+            yield {}, int(stats[key])
+
+    return row
+
+
+_NAME = "torch.cuda.memory"
+_ROWS: tuple[tuple[str, str, Kind, str, str], ...] = (
+    ("allocated", "By", "gauge", "allocated_bytes.all.current", "Memory of tensors."),
+    ("allocated.peak", "By", "gauge", "allocated_bytes.all.peak", "Most memory of tensors so far."),
+    ("reserved", "By", "gauge", "reserved_bytes.all.current", "Memory that the allocator holds."),
+    ("reserved.peak", "By", "gauge", "reserved_bytes.all.peak", "Most memory that the allocator held."),
+    ("active", "By", "gauge", "active_bytes.all.current", "Memory of tensors, and what waits for a stream."),
+    ("inactive_split", "By", "gauge", "inactive_split_bytes.all.current", "Memory that is lost in fragments."),
+    ("segments", "{segment}", "gauge", "segment.all.current", "Segments taken from CUDA."),
+    ("allocations", "{allocation}", "counter", "allocation.all.allocated", "Blocks that were allocated."),
+    ("alloc_retries", "{retry}", "counter", "num_alloc_retries", "Allocations after the cache was emptied."),
+    ("ooms", "{error}", "counter", "num_ooms", "Out-of-memory errors."),
+)
+
+TABLE: tuple[Row[Stats], ...] = tuple(
+    Row(f"{_NAME}.{name}", unit, kind, description, _one(key)) for name, unit, kind, key, description in _ROWS
+)
+
+
+def readings(left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
+    """Yield one sample of each device on which this process has memory; what fails is told to ``left_out``."""
+    try:
+        cuda = initialised_cuda()
+        devices = range(cuda.device_count()) if cuda is not None else ()
+    except Exception as error:  # noqa: BLE001 - the border to torch
+        left_out(_NAME, error)
+        return
+    for device in devices:
+        try:
+            stats = cuda.memory_stats(device)
+            if not stats.get("reserved_bytes.all.peak") and not stats.get("segment.all.allocated"):
+                continue  # another rank's device
+            more = {"torch.cuda.device": str(device)}
+            uuid = uuid_of(cuda, device)
+            if uuid:
+                more["hw.id"] = uuid
+            for row in TABLE:
+                yield read(row, stats, more)
+        except Exception as error:  # noqa: BLE001 - the border to torch
+            left_out(_NAME, error)

@@ -1,0 +1,56 @@
+"""How full the file systems are that a training writes to: one table, read with ``statvfs``.
+
+That call blocks for as long as a network file system does not answer. Names and units are those of the OpenTelemetry
+semantic conventions for systems (``system.filesystem.*``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from tachograph.hardware._row import Reading, Row, Values, read
+
+
+def _usage(found: os.statvfs_result) -> Values:
+    size = found.f_frsize
+    yield {"system.filesystem.state": "used"}, (found.f_blocks - found.f_bfree) * size
+    yield {"system.filesystem.state": "free"}, found.f_bavail * size
+    yield {"system.filesystem.state": "reserved"}, (found.f_bfree - found.f_bavail) * size
+
+
+def _limit(found: os.statvfs_result) -> Values:
+    yield {}, found.f_blocks * found.f_frsize
+
+
+def _share(found: os.statvfs_result) -> Values:
+    reachable = found.f_blocks - found.f_bfree + found.f_bavail  # as df counts
+    if reachable:
+        yield {"system.filesystem.state": "used"}, (found.f_blocks - found.f_bfree) / reachable
+
+
+TABLE: tuple[Row[os.statvfs_result], ...] = (
+    Row("system.filesystem.usage", "By", "gauge", "Space of a file system, by state.", _usage),
+    Row("system.filesystem.limit", "By", "gauge", "Size of a file system.", _limit),
+    Row("system.filesystem.utilization", "1", "gauge", "Share of a file system that is in use.", _share),
+)
+
+
+def find(folders: Iterable[str]) -> dict[str, Callable[[], list[Reading]]]:
+    """Return what reads each file system that holds one of the folders, by its mount point."""
+    return {point: partial(_read, point) for point in dict.fromkeys(map(_mount_point, filter(os.path.isdir, folders)))}
+
+
+def _mount_point(folder: str) -> str:
+    path = Path(folder).resolve()
+    while not path.is_mount():
+        path = path.parent
+    return str(path)
+
+
+def _read(mount_point: str) -> list[Reading]:
+    found = os.statvfs(mount_point)
+    more = {"system.filesystem.mountpoint": mount_point}
+    return [read(row, found, more) for row in TABLE]

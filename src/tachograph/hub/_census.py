@@ -1,0 +1,393 @@
+"""Everybody that the hub knows: runs, their processes, instruments and series, as long as they live."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+from pathlib import Path
+
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from tachograph.exporters.prometheus.text import label_value
+from tachograph.hub._by_rank import ByRank
+from tachograph.hub._lanes import Lane, canonical, plain_attributes, read_back
+from tachograph.hub._overlapping import free_instance
+from tachograph.hub._recent import left_behind
+from tachograph.hub._room import MOST_NAME, MOST_RESOURCE, Limits, Room
+from tachograph.hub._run import Run, opened
+from tachograph.hub._series import Instrument, Labels, Series, Shape
+from tachograph.hub.processes import INTERVALS, SECOND, Incarnation, LaneKey, Lost, Process, instance_of
+from tachograph.identity.resource import series_labels
+from tachograph.recording.naming import Kind, prometheus_label
+from tachograph.recording.own_metrics import DROPPED, Reason
+from tachograph.recording.points import Attributes, AttributeValue
+from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.store import Store, StoreError, warn_of_network
+
+_DROPPED = DROPPED[:2]
+_RESOURCES = 4096  # spellings of resources that are kept
+_MOST_LOST = 1000
+_MOST_NAMES = 1000
+_MOST_DESCRIPTION = 4096  # characters that are kept
+_SLICE = 500  # series that are looked at while the lock is held
+_TRIES = 8  # files at a time
+_ILLEGIBLE = (ValueError, TypeError, LookupError)
+
+_log = logging.getLogger("tachograph")
+
+
+class Census:
+    """Who sends what. Hold the hub's lock while you call a method, unless it takes the lock itself.
+
+    Args:
+        folder: the store.
+        run: the run that is opened at once, and has what belongs to no other.
+        resource_labels: resource attributes that are labels on each series.
+        limits: of what is kept.
+        time_to_live: nanoseconds that a series is kept after its last point.
+        open_stores: bounds how many files are open at once.
+
+    Attributes:
+        instruments: by scope, name, unit and kind, in the order in which they came.
+        series: all of them.
+        dismissed: how many processes had to leave the page for new ones.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        *,
+        resource_labels: Sequence[str],
+        limits: Limits,
+        time_to_live: int,
+        open_stores: OpenStores | None = None,
+    ) -> None:
+        warn_of_network(folder)
+        self._folder = folder
+        self._resource_labels = resource_labels
+        self._limits = limits
+        self._room = Room(limits)
+        self._full = 0
+        self.dismissed = 0
+        self._time_to_live = time_to_live
+        self._open_stores = open_stores or OpenStores()
+        self.default = Run(run, Store(folder, run, self._open_stores))
+        self._runs = {run: self.default}
+        self.names = {run: None}
+        self.instruments: dict[tuple[str, str, str, Kind], Instrument] = {}
+        self.series: dict[Series, None] = {}
+        self.by_rank = ByRank()
+        self._lost_before: list[Lost] = []
+        self._warned = False
+        self._dropped_before = 0
+        self._senders: dict[bytes, tuple[Process, Incarnation]] = {}
+        self._labels: dict[Labels, str] = {}
+
+    def processes(self) -> list[Process]:
+        """Return all processes that are on the page."""
+        return [process for run in self._runs.values() for process in run.processes.values()]
+
+    def stored(self) -> list[Run]:
+        """Return the runs that have a file."""
+        return [run for run in list(self._runs.values()) if run.store is not None]
+
+    def run(self, name: str) -> Run:
+        """Return a run, opened where it was not."""
+        found = self._runs.get(name)
+        if found is None:
+            found = self._runs[name] = opened(self._folder, name, self._open_stores)
+            if len(self.names) < _MOST_NAMES:
+                self.names[name] = None
+        return found
+
+    def open_missing(self, lock: threading.Lock) -> None:
+        """Try the files of runs that are kept in memory only again, a few: the disk was full, say, and is not now.
+
+        The lock is held for slices.
+        """
+        with lock:
+            missing = sorted((run for run in self._runs.values() if run.store is None), key=lambda run: run.tried)
+        for run in missing[:_TRIES]:
+            try:
+                store = Store(self._folder, run.name, self._open_stores)
+            except StoreError:
+                run.tried += 1
+                continue
+            with lock:
+                is_here = self._runs.get(run.name) is run
+                if is_here:
+                    run.keep_in(store)
+            if is_here:
+                _log.warning("the run %s is kept in its file from now on", run.name)
+            else:
+                store.close()
+
+    def sender(self, resource: Resource, now: int) -> tuple[Process, Incarnation] | Reason:
+        """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock.
+
+        Instead of it the reason, where there is no room for it.
+        """
+        key = resource.SerializeToString()
+        found = self._senders.get(key)
+        if found is None:
+            if len(key) > MOST_RESOURCE:
+                return "too_large"
+            attributes = dict(plain_attributes(resource.attributes))
+            process = self._process(attributes, now)
+            if process is None:
+                return "cardinality"
+            attributes["service.instance.id"] = process.instance
+            found = process, process.incarnation(attributes, now)
+            if len(self._senders) >= _RESOURCES:
+                self._senders.clear()
+            self._senders[key] = found
+        process, incarnation = found
+        incarnation.heard(now)
+        if incarnation.lost and incarnation is process.current:
+            process.found(incarnation)
+        return found
+
+    def _process(self, attributes: dict[str, AttributeValue], now: int) -> Process | None:
+        name = str(attributes.get("dl.run.id") or self.default.name)
+        known = self._runs.get(name)
+        instance = instance_of(attributes)
+        if known is not None:
+            instance = free_instance(known.processes, instance, attributes)
+        process = None if known is None else known.processes.get(instance)
+        if process is None:
+            if len(self._labels) >= self._limits.processes and not self._make_room(now):
+                return None
+            run = self.run(name)
+            process = self._admit(run, instance, attributes)
+            if run.history is not None:
+                try:
+                    self._restore(run, process)
+                except StoreError as error:
+                    _log.warning("a process of run %s begins anew: %s", run.name, error)
+        process.heard = True
+        return process
+
+    def _make_room(self, now: int) -> bool:
+        """Dismiss processes that have ended or fallen silent, the oldest first; False where all go on.
+
+        A sixteenth of them goes at once, and after a failure nobody looks for a second: there may be a crowd.
+        """
+        if now < self._full:
+            return False
+        over = [
+            process
+            for process in self.processes()
+            if (process.current is None or process.current.is_over(now)) and not process.is_unsaved()
+        ]
+        over.sort(key=lambda process: (process.current is not None and not process.current.ended, process.last_export))
+        gone = over[: max(1, self._limits.processes // 16)]
+        self._remove([series for process in gone for lane in process.lanes.values() for series in lane.series()])
+        for process in gone:
+            self._dismiss(process)
+        self.dismissed += len(gone)
+        self._full = 0 if gone else now + SECOND
+        return bool(gone)
+
+    def _admit(self, run: Run, instance: str, attributes: dict[str, AttributeValue]) -> Process:
+        labels = tuple(sorted(series_labels(attributes, self._resource_labels).items()))
+        if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
+            labels = tuple(sorted((*labels, ("service_instance_id", instance))))
+            self._labels[labels] = instance
+        process = run.processes[instance] = Process(instance, attributes, labels, run)
+        return process
+
+    def lane(self, process: Process, scope: str, metric: Metric, shape: Shape) -> Lane:
+        """Return the lane of a metric that came for the first time."""
+        return self._lane(process, (scope, metric.name, metric.unit, shape), metric.description)
+
+    def _lane(self, process: Process, key: LaneKey, description: str) -> Lane:
+        scope, name, unit, shape = key
+        if key in process.lanes:
+            return process.lanes[key]
+        kind: Kind = "gauge" if shape == "sum" else shape
+
+        def make(attributes: Attributes) -> Series | Reason:
+            if (
+                not all(map(_is_legal, (name, *(key for key, _ in attributes))))
+                or max(len(scope), len(unit)) > MOST_NAME
+            ):
+                return "illegal_name"
+            of = self.instruments.get((scope, name, unit, kind))
+            if of is None:
+                of = Instrument(scope, name, unit, kind, description[:_MOST_DESCRIPTION])
+            labels = _labels(process.labels, attributes)
+            series = Series(of, shape, labels, owner=process, attributes=canonical(attributes))
+            if not self._room.add(series.text()):
+                return "cardinality"
+            self.instruments[scope, name, unit, kind] = of
+            process.lanes[key] = lane  # not before: a lane without series would keep its process for ever
+            return self._new_series(process, of, series)
+
+        lane = Lane(shape, make, self._room)
+        return lane
+
+    def _new_series(self, process: Process, of: Instrument, series: Series) -> Series:
+        of.series[series] = self.series[series] = None
+        if process.forgotten:
+            self._recall(series)
+        self.by_rank.add(series, process.rank)
+        return series
+
+    def _recall(self, series: Series) -> None:
+        """Let a series go on where the store says that it was, however long nobody has sent it."""
+        run: Run = series.owner.run
+        try:
+            found = run.history.state(series) if run.history is not None else None
+            if found is not None:
+                series.restore(found[2], row=found[0], seen=found[1])
+        except (StoreError, *_ILLEGIBLE) as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning("a series of run %s begins anew (further ones are not logged): %s", run.name, error)
+
+    def restore(self, now: int) -> None:
+        """Put back on the page what it showed at the end, of the run that is open and of those written of late.
+
+        Not of those that another hub writes: none of their processes would be heard here, and all would be lost.
+        """
+        since = now - self._time_to_live
+        for name in left_behind(self._folder, since):
+            self.run(name)
+        for run in self.stored():
+            try:
+                self._restore_run(run, since)
+            except StoreError as error:  # noqa: PERF203 - each run's file is another one
+                if run is self.default:
+                    raise
+                _log.warning("the run %s is not shown again: %s", run.name, error)
+
+    def _restore_run(self, run: Run, since: int) -> None:
+        if run.history is None or run.store is None or run.store.shared:
+            return
+        for instance in run.history.instances(since):
+            attributes = run.history.resource(instance)
+            if attributes is not None and instance not in run.processes:
+                self._restore(run, self._admit(run, instance, attributes))
+
+    def _restore(self, run: Run, process: Process) -> None:
+        if run.history is None:
+            return
+        run.history.restore(process)
+        if not process.row:
+            return
+        found = run.history.states(process, self._time_to_live)
+        restored = 0
+        try:
+            for scope, name, unit, shape, attributes, about, row, seen, data in found:
+                series = self._lane(process, (scope, name, unit, shape), about).add(read_back(attributes))
+                if not isinstance(series, str):
+                    restored += 1
+                    series.restore(data, row=row, seen=seen)
+                    self.by_rank.add(series, process.rank)
+        except _ILLEGIBLE as error:
+            process.forgotten = True
+            raise StoreError(errno.EIO, f"the state of a series is not legible: {error}", run.name) from error
+        process.forgotten = run.history.count(process) > restored
+
+    def expire(self, now: int, lock: threading.Lock) -> None:
+        """Let go of series that nobody has sent for the time to live, and of processes and runs that have none left.
+
+        The lock is held for slices.
+        """
+        with lock:
+            everything = list(self.series)
+        for some in _slices(everything):
+            with lock:
+                self._remove([series for series in some if self._is_over(series.seen, series.owner, now)])
+        closing = []
+        with lock:
+            for process in self.processes():
+                if not process.lanes and self._is_over(process.last_export, process, now):
+                    self._dismiss(process)
+            for name, run in list(self._runs.items()):
+                if not run.processes and run is not self.default:
+                    closing.append(self._runs.pop(name))
+        for run in closing:
+            run.close()
+
+    def _is_over(self, seen: int, process: Process, now: int) -> bool:
+        return now - seen > max(self._time_to_live, INTERVALS * process.interval)
+
+    def _remove(self, gone: Iterable[Series]) -> None:
+        by_lane: dict[tuple[Process, LaneKey], set[Series]] = {}
+        for series in gone:
+            of = series.instrument
+            if (of.scope, of.name) == _DROPPED:
+                self._dropped_before += _counted(series)
+            del self.series[series], of.series[series]
+            self._room.remove(series.text(), series.bounds)
+            if series.row:
+                series.owner.forgotten = True
+            if not of.series:
+                del self.instruments[of.scope, of.name, of.unit, of.kind]
+            self.by_rank.remove(series)
+            by_lane.setdefault((series.owner, (of.scope, of.name, of.unit, series.shape)), set()).add(series)
+        for (process, key), some in by_lane.items():
+            lane = process.lanes[key]
+            lane.remove(some)
+            if not lane.by_attributes:
+                del process.lanes[key]
+
+    def _dismiss(self, process: Process) -> None:
+        if self._is_told(process):
+            self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
+        del process.run.processes[process.instance]
+        del self._labels[process.labels]
+        self._senders.clear()
+
+    def lost(self, *, at_the_end: bool = False) -> list[Lost]:
+        """Return the starts that are lost, of processes that were heard and of the run that was named.
+
+        Args:
+            at_the_end: nothing more will come, so that whatever has not ended is lost.
+        """
+        told = [process for process in self.processes() if self._is_told(process)]
+        return [*self._lost_before, *(each for process in told for each in process.lost(at_the_end=at_the_end))]
+
+    def _is_told(self, process: Process) -> bool:
+        return process.heard or process.run is self.default
+
+    def dropped(self) -> int:
+        """Return how much the processes say that they dropped, those that are gone included."""
+        found = self._dropped_before
+        for (scope, name, _, _), of in self.instruments.items():
+            if (scope, name) == _DROPPED:
+                found += sum(map(_counted, of.series))
+        return found
+
+    def close(self) -> None:
+        """Close every run's file."""
+        for run in self._runs.values():
+            run.close()
+
+
+def _counted(series: Series) -> int:
+    """Return what a counter shows; 0 for all else that may have its name, and beyond the range of floats."""
+    shown = series.shown() if series.shape == "counter" else None
+    return 0 if shown is None or not isfinite(shown) else int(shown)
+
+
+def _is_legal(name: str) -> bool:
+    """Tell whether a page may hold a name or a key: for an empty one or a NUL, Prometheus 3 refuses all of the page."""
+    return 0 < len(name) <= MOST_NAME and "\0" not in name
+
+
+def _labels(of_process: Labels, attributes: Attributes) -> Labels:
+    """Return a series' labels: its own, and those of its process that it has not itself in classic names."""
+    own = [(key, label_value(value)) for key, value in attributes]
+    taken = {prometheus_label(key) for key, _ in own}
+    return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
+
+
+def _slices(found: Sequence[Series]) -> Iterator[Sequence[Series]]:
+    return (found[start : start + _SLICE] for start in range(0, len(found), _SLICE))

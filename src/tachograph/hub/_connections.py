@@ -1,0 +1,222 @@
+"""Connections of the hub, bounded in number and in patience: a client that sends nothing keeps no other one out."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tachograph.runs.descriptors import limit
+
+Why = Literal["silent", "slow", "deaf", "crowded"]
+
+_SAID: dict[Why, str] = {
+    "silent": "nothing was sent on it",
+    "slow": "its request took too long",
+    "deaf": "it did not take its answer",
+    "crowded": "there are too many, or too many of one address",
+}
+_NETWORK = 64  # bits of an IPv6 address: what one subscriber has (RFC 6177)
+
+_log = logging.getLogger("tachograph")
+
+
+class Patience(NamedTuple):
+    """Seconds that a client may take; beyond them its connection is closed.
+
+    Attributes:
+        first_byte: until it sends something.
+        headers: from a request's first byte to its last header.
+        body: from there to the request's end: more than the receiver gives, which answers in words.
+        answer: in which nothing of an answer was taken.
+    """
+
+    first_byte: float = 10.0
+    headers: float = 10.0
+    body: float = 40.0
+    answer: float = 30.0
+
+
+class _Address:
+    """The connections of one client address, those first that have waited longest."""
+
+    __slots__ = ("busy", "idle", "silent")
+
+    def __init__(self) -> None:
+        self.silent: dict[Connection, None] = {}  # they have not asked anything yet
+        self.idle: dict[Connection, None] = {}
+        self.busy: dict[Connection, None] = {}
+
+    def count(self) -> int:
+        return len(self.silent) + len(self.idle) + len(self.busy)
+
+    def leave(self, connection: Connection) -> bool:
+        """Forget a connection; False where it is none of these."""
+        found = False
+        for some in (self.silent, self.idle, self.busy):
+            if connection in some:
+                del some[connection]
+                found = True
+        return found
+
+
+class Connections:
+    """The connections of a server, on the event loop's thread.
+
+    Of one address there are at most half as many as there are descriptors, and of all addresses five eighths: the rest
+    is for files. Where there are too many, the one goes that has waited longest without a request, those first that
+    never sent one.
+
+    Args:
+        count: called with the reason for which a connection was closed.
+        patience: with slow clients.
+        descriptors: that there are; None for the limit of this process.
+    """
+
+    def __init__(
+        self, count: Callable[[Why], None], patience: Patience | None = None, *, descriptors: int | None = None
+    ) -> None:
+        there_are = limit() if descriptors is None else descriptors
+        self.patience = patience or Patience()
+        self._most, self._most_of_one = there_are * 5 // 8, there_are // 2
+        self._count = count
+        self._total = 0
+        self._addresses: dict[str, _Address] = {}
+        self._said: set[Why] = set()
+
+    def protocol(self) -> type[H11Protocol]:
+        """Return the class of the connections, for uvicorn."""
+        return type("Connection", (Connection,), {"among": self})
+
+    def opened(self, connection: Connection, address: str) -> None:
+        """Take in a connection; another one may have to go for it."""
+        of = self._addresses.setdefault(address, _Address())
+        crowd = of if of.count() >= self._most_of_one else None
+        if self._total >= self._most and crowd is None:
+            crowd = max(self._addresses.values(), key=_Address.count)
+        longest = next(iter(crowd.silent or crowd.idle), connection) if crowd is not None else None
+        of.silent[connection] = None
+        self._total += 1
+        if longest is not None:
+            self.close(longest, "crowded")
+
+    def moved(self, connection: Connection, address: str, *, busy: bool) -> None:
+        """Note that a connection has a request, or waits for the next one."""
+        of = self._addresses.get(address)
+        if of is not None and of.leave(connection):
+            (of.busy if busy else of.idle)[connection] = None
+
+    def closed(self, connection: Connection, address: str) -> None:
+        """Forget a connection."""
+        of = self._addresses.get(address)
+        if of is not None and of.leave(connection):
+            self._total -= 1
+            if not of.count():
+                del self._addresses[address]
+
+    def close(self, connection: Connection, why: Why) -> None:
+        """Close a connection now; that is counted, and the first time logged."""
+        connection.transport.abort()
+        self.closed(connection, connection.address)
+        self._count(why)
+        if why not in self._said:
+            self._said.add(why)
+            _log.warning("the hub closed a connection: %s (further ones are counted)", _SAID[why])
+
+
+class Connection(H11Protocol):
+    """A connection that is closed where its client takes too long; see :class:`Patience`.
+
+    Attributes:
+        among: which it is one of.
+        address: of its client, as far as it counts.
+    """
+
+    among: Connections
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self.address = _address(self.client)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._phase: Literal["silent", "idle", "headers", "body", "received"] = "silent"
+        self._deadline = self.loop.call_later(self.among.patience.first_byte, self.among.close, self, "silent")
+        self.among.opened(self, self.address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        for timer in (self._deadline, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self.among.closed(self, self.address)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request."""
+        super().on_response_complete()
+        self._look()
+
+    def _look(self) -> None:
+        """Note how far the request has come, and set its deadline anew where that has changed."""
+        if self.transport.is_closing():
+            return
+        before, theirs = self._phase, self.conn.their_state
+        if theirs is h11.SEND_BODY:
+            self._phase = "body"
+        elif theirs is not h11.IDLE:
+            self._phase = "received"
+        else:
+            self._phase = "headers" if self.conn.trailing_data[0] else "idle"
+        waits = self.cycle is None or self.cycle.response_complete
+        if self.cycle is not None:
+            self.among.moved(self, self.address, busy=not waits)
+        if self._phase == before:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if self._phase in ("headers", "body"):
+            patience = self.among.patience
+            seconds = patience.headers if self._phase == "headers" else patience.body
+            self._deadline = self.loop.call_later(seconds, self.among.close, self, "slow")
+
+    def pause_writing(self) -> None:
+        """Wait for the client to take what it was sent."""
+        super().pause_writing()
+        self._wait_for(self.transport.get_write_buffer_size())
+
+    def _wait_for(self, left: int) -> None:
+        self._stall = self.loop.call_later(self.among.patience.answer, self._taken, left)
+
+    def _taken(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            self._wait_for(left)
+        else:
+            self.among.close(self, "deaf")
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        super().resume_writing()
+
+
+def _address(client: tuple[str, int] | None) -> str:
+    """Return what counts as one client's address: of IPv6 the network, in which it may have any."""
+    if client is None or ":" not in client[0]:
+        return "" if client is None else client[0]
+    network = ipaddress.ip_network(f"{client[0].partition('%')[0]}/{_NETWORK}", strict=False)
+    return str(network.network_address)

@@ -1,0 +1,241 @@
+"""From OTLP points to series: everything that one process sends under one instrument's name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, cast
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_DELTA,
+    DataPointFlags,
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    NumberDataPoint,
+    SummaryDataPoint,
+)
+
+from tachograph.hub._room import MOST_BOUNDS, Room
+from tachograph.hub._series import Series, Shape
+from tachograph.recording.own_metrics import Reason
+from tachograph.recording.points import Attributes, AttributeValue
+from tachograph.recording.spread import Exemplar
+from tachograph.runs.buckets import Buckets
+
+NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+_ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
+AHEAD = 60 * 10**9  # nanoseconds that a sender's clock may be ahead of the hub's
+MOST_BYTES = 16_384  # of one series' attributes
+_EXEMPLARS = 64  # of one point that are kept, the last ones
+
+# Makes the series for attributes, or returns why there is none.
+MakeSeries = Callable[[Attributes], "Series | Reason"]
+
+
+def shape_of(of_data: Any, data: str) -> Shape:
+    """Return how the points of a metric's data add up; ``data`` is which of its fields they are."""
+    if data == "gauge":
+        return "gauge"
+    if data == "sum":
+        return "counter" if of_data.is_monotonic else "sum"
+    return "histogram"
+
+
+class Lane:
+    """The series of one process and instrument, found by their attributes as they are on the wire.
+
+    Args:
+        shape: how its points add up.
+        make: makes a series that is new.
+        room: for more buckets.
+
+    Attributes:
+        ahead: how many points came that were ahead of the hub's clock.
+    """
+
+    __slots__ = ("_by_bytes", "_make", "_room", "ahead", "by_attributes", "shape")
+
+    def __init__(self, shape: Shape, make: MakeSeries, room: Room) -> None:
+        self.shape = shape
+        self._make = make
+        self._room = room
+        self.ahead = 0
+        self._by_bytes: dict[tuple[bytes, ...], Series] = {}
+        self.by_attributes: dict[str, Series] = {}
+
+    def take(self, of_data: Any, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
+        """Take the points of a metric, and return how many were rejected by reason.
+
+        What is more than a minute ahead of the hub's clock takes the hub's time, so that the points after it still
+        count once the sender's clock is set right.
+
+        Args:
+            of_data: the metric's data.
+            data: which of a metric's fields they are.
+            writer: the process, a restarted one being another.
+            now: the hub's clock in nanoseconds.
+        """
+        delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
+        read, by_bytes = _READ[data], self._by_bytes
+        cumulative = self.shape in ("counter", "histogram")
+        latest = now + AHEAD
+        rejected: dict[Reason, int] = {}
+        for point in of_data.data_points:
+            attributes = point.attributes
+            key = tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
+            series = by_bytes.get(key)
+            if series is None:
+                found = self._series(key, attributes)
+                if isinstance(found, str):
+                    rejected[found] = rejected.get(found, 0) + 1
+                    continue
+                series = found
+            value = read(point, series)
+            if value.__class__ is Buckets and len(value.bounds) > series.bounds:
+                value = value if self._room.grow(series, len(value.bounds)) else "cardinality"
+            if value.__class__ is str:
+                if value:
+                    reason = cast("Reason", value)
+                    rejected[reason] = rejected.get(reason, 0) + 1
+                continue
+            series.seen = now
+            time, ahead = point.time_unix_nano or now, None
+            if time > latest:
+                self.ahead += 1
+                ahead = now
+            if delta:
+                series.delta(writer, point.start_time_unix_nano, time, value, ahead)
+            elif cumulative:
+                series.cumulative(point.start_time_unix_nano, ahead or time, value)
+            else:
+                series.latest(ahead or time, value, now)
+        return rejected
+
+    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | Reason:
+        if sum(map(len, key)) > MOST_BYTES:
+            return "cardinality"
+        series = self.add(plain_attributes(attributes))
+        if isinstance(series, str):
+            return series
+        if len(self._by_bytes) > 4 * len(self.by_attributes) + _ALIASES:
+            self._by_bytes.clear()
+        self._by_bytes[key] = series
+        return series
+
+    def add(self, attributes: Attributes) -> Series | Reason:
+        """Return the series with these attributes, made where there was none; the reason where it is refused."""
+        name = canonical(attributes)
+        series = self.by_attributes.get(name)
+        if series is not None:
+            return series
+        made = self._make(attributes)
+        if not isinstance(made, str):
+            self.by_attributes[name] = made
+        return made
+
+    def series(self) -> list[Series]:
+        """Return its series."""
+        return list(self.by_attributes.values())
+
+    def remove(self, gone: set[Series]) -> None:
+        """Forget series."""
+        self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
+        self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
+
+
+def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:
+    """Return a message's attributes sorted by key; of two with the same key the later one."""
+    found = {each.key: plain_value(each.value) for each in attributes}
+    return tuple((key, found[key]) for key in sorted(found))
+
+
+def plain_value(value: AnyValue) -> AttributeValue:
+    """Return an attribute's value; a map as JSON text, bytes in base64, and nothing as the empty string."""
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return tuple(plain_value(each) for each in value.array_value.values)  # type: ignore[return-value]
+    if kind == "kvlist_value":
+        return json.dumps(dict(plain_attributes(value.kvlist_value.values)), sort_keys=True)
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    if kind == "string_value":
+        return value.string_value
+    if kind in ("bool_value", "int_value", "double_value"):
+        found: bool | int | float = getattr(value, kind)
+        return found
+    return ""
+
+
+def canonical(attributes: Attributes) -> str:
+    """Return attributes as JSON: the same text for the same attributes, and another one for 1, 1.0 and true."""
+    return json.dumps(attributes, separators=(",", ":")) if attributes else "[]"
+
+
+def read_back(text: str) -> Attributes:
+    """Return the attributes of a :func:`canonical` text."""
+    return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in json.loads(text))
+
+
+def _number(point: NumberDataPoint, series: Series) -> Any:
+    kind = point.WhichOneof("value")
+    if kind is None or (point.flags and point.flags & NO_VALUE):
+        return "" if point.flags & NO_VALUE else "no_value"
+    value = point.as_double if kind == "as_double" else point.as_int
+    if series.shape != "gauge":
+        if value - value:  # neither NaN nor an infinity can be added to
+            return "nonfinite"
+        if value < 0 and series.shape == "counter":
+            return "negative"
+    return value
+
+
+def _histogram(point: HistogramDataPoint, series: Series) -> Any:
+    if point.flags and point.flags & NO_VALUE:
+        return ""
+    total = point.sum
+    if total - total:
+        return "nonfinite"
+    of_counts, of_bounds = point.bucket_counts, point.explicit_bounds  # each is made anew when it is asked for
+    if len(of_bounds) > MOST_BOUNDS or len(of_counts) > MOST_BOUNDS + 1:
+        return "too_large"
+    exemplars = point.exemplars
+    if exemplars:
+        series.exemplars = tuple(map(_exemplar, exemplars[-_EXEMPLARS:]))
+    if len(of_counts) < 2:  # noqa: PLR2004 - one bucket has no bound: it is the count
+        return Buckets(point.count, total, (), ()) if not of_bounds else "malformed"
+    counts, bounds = tuple(of_counts[:]), tuple(of_bounds[:])  # a slice is a list: quicker than to go over them
+    known = series.value if series.value is not None else series.before
+    is_known = known is not None and known.bounds == bounds
+    if len(counts) != len(bounds) + 1 or not (is_known or _ascending(bounds)):
+        return "malformed"
+    bounds = known.bounds if is_known else bounds
+    return Buckets(sum(counts), total, counts, bounds)
+
+
+def _ascending(bounds: tuple[float, ...]) -> bool:
+    return all(map(math.isfinite, bounds)) and all(map(float.__lt__, bounds, bounds[1:]))
+
+
+def _without_bounds(point: ExponentialHistogramDataPoint | SummaryDataPoint, series: Series) -> Any:  # noqa: ARG001
+    if point.flags & NO_VALUE:
+        return ""
+    total = point.sum
+    return "nonfinite" if total - total else Buckets(point.count, total, (), ())
+
+
+def _exemplar(found: Any) -> Exemplar:
+    value = float(found.as_double if found.WhichOneof("value") == "as_double" else found.as_int)
+    trace, span = int.from_bytes(found.trace_id[:16], "big"), int.from_bytes(found.span_id[:8], "big")
+    return Exemplar(value, found.time_unix_nano, trace, span)
+
+
+_READ: dict[str, Callable[[Any, Series], Any]] = {
+    "gauge": _number,
+    "sum": _number,
+    "histogram": _histogram,
+    "exponential_histogram": _without_bounds,
+    "summary": _without_bounds,
+}

@@ -1,0 +1,164 @@
+"""Settings: one value each, from a keyword argument or from an environment variable, with an error that names it.
+
+An empty variable counts as unset, and words do not depend on case: OpenTelemetry specification, "Environment Variable
+Specification". That a wrong value is an error, and no warning, is our own rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+from urllib.parse import unquote
+
+from tachograph.recording.values import shown
+
+Word = TypeVar("Word", bound=str)
+
+_LAST_PORT = 65535
+_MOST_SHOWN = 200  # characters of a value
+
+_log = logging.getLogger("tachograph")
+
+
+def clean(value: str) -> str:
+    """Return ``value`` such that UTF-8 can carry it; bytes that the system could not decode become U+FFFD."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape" if _escaped(value) else "replace").decode("utf-8", "replace")
+    return value
+
+
+def _escaped(value: str) -> bool:
+    return all(not "\ud800" <= letter <= "\udfff" or "\udc80" <= letter <= "\udcff" for letter in value)
+
+
+def text(environ: Mapping[str, str], *variables: str) -> str:
+    """Return the first variable that is set, without blanks around it; the empty string where none is."""
+    for variable in variables:
+        value = environ.get(variable, "").strip()
+        if value:
+            return clean(value)
+    return ""
+
+
+def pairs(value: str) -> tuple[dict[str, str], list[str]]:
+    """Return the keys and percent-decoded values of ``a=b,c=d``, and the parts that are none, up to their ``=``.
+
+    OpenTelemetry specification, "Resource SDK" and "OpenTelemetry Protocol Exporter": as W3C Baggage, without
+    properties. A part's value may be a secret, so that it is never returned among those that are wrong.
+    """
+    found: dict[str, str] = {}
+    wrong: list[str] = []
+    for part in value.split(","):
+        key, equals, encoded = part.partition("=")
+        name = unquote(key).strip()
+        if name and equals:
+            found[name] = unquote(encoded.strip())
+        elif part.strip():
+            wrong.append(key.strip() if equals else "…")
+    return found, wrong
+
+
+@lru_cache(maxsize=16)
+def _resource_pairs(value: str) -> Mapping[str, str]:
+    found, wrong = pairs(value)
+    if wrong:
+        _log.warning("OTEL_RESOURCE_ATTRIBUTES: %d parts are no key=value and are left out", len(wrong))
+    return MappingProxyType(found)
+
+
+def resource_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the attributes in OTEL_RESOURCE_ATTRIBUTES; what is no ``key=value`` is left out, and said once."""
+    return _resource_pairs(text(environ, "OTEL_RESOURCE_ATTRIBUTES"))
+
+
+class Setting(NamedTuple):
+    """A value that a user gave, and where: the name of a variable, or ``keyword=``."""
+
+    source: str
+    value: object
+
+    @property
+    def is_variable(self) -> bool:
+        """Tell whether the value is the text of an environment variable."""
+        return not self.source.endswith("=")
+
+    def wrong(self, allowed: str) -> ValueError:
+        """Return the error to raise for this value."""
+        return ValueError(f"{self.source} is {shown(self.value, _MOST_SHOWN)}: {allowed}")
+
+    def wrong_type(self, wanted: str) -> TypeError:
+        """Return the error to raise for a value of this type."""
+        given = shown(self.value, _MOST_SHOWN)
+        return TypeError(f"{self.source} must be {wanted}, not {type(self.value).__name__}: {given}")
+
+    def string(self) -> str:
+        """Return a string that is not empty."""
+        if not isinstance(self.value, str):
+            raise self.wrong_type("a string")
+        if not self.value.strip():
+            raise self.wrong("it must not be empty")
+        return clean(self.value.strip())
+
+    def choice(self, allowed: Sequence[Word]) -> Word:
+        """Return the word of ``allowed`` that was given."""
+        given = self.string().lower()
+        for word in allowed:
+            if word == given:
+                return word
+        raise self.wrong(f"allowed are {', '.join(map(repr, allowed))}")
+
+    def boolean(self) -> bool:
+        """Return a bool: a variable gives ``true`` or ``false``."""
+        if self.is_variable:
+            return self.choice(("true", "false")) == "true"
+        if not isinstance(self.value, bool):
+            raise self.wrong_type("True or False")
+        return self.value
+
+    def seconds(self) -> float:
+        """Return seconds above zero: a variable gives milliseconds, a keyword argument seconds."""
+        unit, factor = ("milliseconds", 1e-3) if self.is_variable else ("seconds", 1.0)
+        number = math.nan
+        if self.is_variable:
+            with contextlib.suppress(ValueError):
+                number = float(self.string())
+        elif isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.wrong_type("a number of seconds")
+        else:
+            with contextlib.suppress(OverflowError):
+                number = float(self.value)
+        if not 0 < number < math.inf:
+            raise self.wrong(f"a number of {unit} above 0 is allowed")
+        return number * factor
+
+    def port(self) -> int:
+        """Return a TCP port; 0 stands for any free one."""
+        if self.is_variable:
+            given = self.string()
+            readable = given.isascii() and given.isdigit() and len(given) <= len(str(_LAST_PORT))
+            number = int(given) if readable else -1
+        elif isinstance(self.value, bool) or not isinstance(self.value, int):
+            raise self.wrong_type("an int")
+        else:
+            number = self.value
+        if not 0 <= number <= _LAST_PORT:
+            raise self.wrong(f"a port from 1 to {_LAST_PORT} is allowed, and 0 for any free one")
+        return number
+
+
+def setting(environ: Mapping[str, str], keyword: str, value: object, *variables: str) -> Setting | None:
+    """Return the keyword argument where it was given, else the first variable that is set, else ``None``."""
+    if value is not None:
+        return Setting(f"{keyword}=", value)
+    for variable in variables:
+        found = text(environ, variable)
+        if found:
+            return Setting(variable, found)
+    return None

@@ -1,0 +1,214 @@
+"""The bridge from the real torch.monitor: its events reach the journal, its Stats the metrics as well.
+
+torch holds a C++ mutex while it calls a handler, and whoever logs waits for that mutex without letting go of the
+interpreter: a handler in Python, which may lose the interpreter, stops the process for good as soon as two threads log.
+So the handlers here are bound functions of C that never give the interpreter up: one counts, one queues. A thread of
+ours reads the queue.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from types import ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from tachograph.instrumentation._bridged_stats import STAT_EVENT, BridgedStats
+from tachograph.monitor.stat_series import SCOPE
+from tachograph.recording.journal import Journal
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import MetricPoints
+from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
+
+LIMIT = 65_536
+EVERY = 0.25  # seconds between looks at the queue: a handler that woke a thread would cost every log_event
+_SLICE = 16
+_CLOSING = 1.0
+
+_log = logging.getLogger("tachograph")
+
+_open: WeakSet[Bridge] = WeakSet()
+
+
+class Bridge:
+    """Receives the events of torch.monitor until it is closed, at the latest with the interpreter.
+
+    An event is read a quarter of a second after it was logged at the latest, where the process is not busy. One that
+    the program changes meanwhile arrives changed, and the span in which it was logged is not known. Beyond 65,536 of
+    them that wait, the oldest is dropped and counted.
+
+    Args:
+        monitor: the module ``torch.monitor``.
+        journal: where all events go.
+        registry: where Stats are published, and losses counted.
+        stats: what is known of Stats already, where there was a bridge before.
+        limit: how many events may wait.
+    """
+
+    def __init__(
+        self,
+        monitor: ModuleType | Any,
+        journal: Journal,
+        registry: Registry,
+        stats: BridgedStats | None = None,
+        *,
+        limit: int = LIMIT,
+    ) -> None:
+        self._monitor = monitor
+        self._journal = journal
+        self._registry = registry
+        self._stats = stats or BridgedStats(registry)
+        self._limit = limit
+        self._waiting: deque[Any] = deque(maxlen=limit)
+        self._numbers = itertools.count()
+        self._looked = 0  # how often we have taken a number ourselves
+        self._taken = 0
+        self._dropped = 0
+        self._said = False
+        self._free()
+        # In this order the count is never behind the queue.
+        handlers: tuple[Callable[[Any], object], ...] = (partial(next, self._numbers), self._waiting.append)
+        self._handles = [monitor.register_event_handler(handler) for handler in handlers]
+        registry.group(SCOPE).sources.insert(0, self._before_collection)
+        journal.last_words.append(self.drain)
+        journal.feeders.append(self.drain)
+        _open.add(self)
+        atexit.register(self.close)
+        self._start()
+
+    def _free(self) -> None:
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="tachograph torch.monitor", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is about to end: collections and the last words drain
+            return
+        self._thread = thread
+
+    def _run(self) -> None:
+        stop = self._stop
+        while not stop.wait(EVERY):
+            if self._waiting:
+                self.drain()
+
+    def _before_collection(self) -> Iterator[MetricPoints]:
+        self.drain(_CLOSING)
+        if self._thread is None and self._handles:  # a forked child that records on its own account
+            self._start()
+        return iter(())
+
+    def drain(self, timeout: float = _CLOSING) -> bool:
+        """Read what waits at the call; False where that took longer than ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        if not self._lock.acquire(timeout=max(timeout, 0)):
+            return False
+        try:
+            return self._drain(deadline)
+        finally:
+            self._lock.release()
+
+    def _drain(self, deadline: float) -> bool:
+        waiting = self._waiting
+        left = len(waiting)
+        if left >= self._limit:  # only a full queue has dropped anything since it was last read
+            self._count_dropped()
+        pace = Pace()
+        for number in range(left):
+            if number % _SLICE == 0:
+                pace()
+                if time.monotonic() > deadline:
+                    return False
+            try:
+                event = waiting.popleft()
+            except IndexError:  # emptied by a fork
+                break
+            self._taken += 1
+            self._take(event)
+        return True
+
+    def _take(self, event: Any) -> None:
+        if not switch.on:
+            return
+        try:
+            name, data = event.name, event.data
+            self._journal.append(name, _unix_nano(event.timestamp), data)
+            if name == STAT_EVENT:
+                self._stats.add(data, _unix_nano(event.timestamp))
+        except Exception as error:  # noqa: BLE001 - whatever one event holds, the others arrive
+            self._registry.count_error(SCOPE)
+            if not self._said:
+                self._said = True
+                _log.warning("an event of torch.monitor cannot be read (further ones are counted): %r", error)
+
+    def _logged(self) -> int:
+        """Return how many events were logged; looking counts, too."""
+        self._looked += 1
+        return next(self._numbers) - (self._looked - 1)
+
+    def _count_dropped(self) -> None:
+        # Between the two looks more may be logged: that is counted at the next look.
+        dropped = self._logged() - self._taken - len(self._waiting)
+        if dropped > self._dropped:
+            self._registry.count_dropped("queue_full", SCOPE, dropped - self._dropped)
+            self._dropped = dropped
+
+    def close(self) -> None:
+        """Leave torch.monitor as it was, then read what waits. Does nothing the second time."""
+        handles, self._handles = self._handles, []
+        if not handles:
+            return
+        atexit.unregister(self.close)
+        for handle in reversed(handles):
+            self._monitor.unregister_event_handler(handle)
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSING)
+        self.drain(_CLOSING)
+        self._count_dropped()
+        if self._waiting:
+            self._registry.count_dropped("shutdown", SCOPE, len(self._waiting))
+        self._journal.last_words.remove(self.drain)
+        self._journal.feeders.remove(self.drain)
+        self._registry.group(SCOPE).sources.remove(self._before_collection)
+        _open.discard(self)
+
+    def reset_in_child(self) -> None:
+        """Forget what the parent process reads, after a fork; torch's list of handlers was copied, and so are ours."""
+        self._free()
+        self._waiting.clear()
+        self._taken, self._dropped = self._logged(), 0
+        self._stats.reset_in_child()
+        if os.environ.get("TACHOGRAPH_HELPERS") == "1":
+            self._start()
+
+
+def _unix_nano(timestamp: datetime) -> int:
+    """Return a time in nanoseconds since 1970; for what OTLP cannot carry, a time before that, 0."""
+    try:
+        return max(0, round(timestamp.timestamp() * 1e6) * 1000)
+    except (OverflowError, ValueError, OSError):  # years that the platform's C library cannot do
+        return 0
+
+
+def _after_fork_in_child() -> None:
+    for bridge in list(_open):
+        bridge.reset_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,163 @@
+"""The providers that instrumentors were given: their records reach those, without a ``start()``, and only those."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tachograph.recording import journal as journals
+from tachograph.recording import registry as registries
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
+
+if TYPE_CHECKING:
+    from tachograph.exporters.joined import Joined
+    from tachograph.pipeline.destinations import Route
+    from tachograph.pipeline.event_feed import EventFeed
+    from tachograph.pipeline.ticker import Ticker
+
+_CLOSING = 1.0
+
+
+class Recording(NamedTuple):
+    """Where an instrumentor records."""
+
+    registry: Registry
+    journal: Journal
+
+
+EVERYWHERE = Recording(registries.default, journals.default)
+
+
+class _Meters(NamedTuple):
+    """A meter provider, and the registry that is published through it."""
+
+    provider: Any
+    registry: Registry
+    joined: Joined
+
+
+class _Loggers(NamedTuple):
+    """A logger provider, and the journal that is emptied into it."""
+
+    provider: Any
+    journal: Journal
+    feed: EventFeed
+    routes: list[Route]
+
+
+class GivenProviders:
+    """All providers that instrumentors were given, each once, and the thread that delivers to them.
+
+    They are delivered to until the process ends, also after an instrumentor's end: a provider keeps what it has got.
+    """
+
+    def __init__(self) -> None:
+        self._meters: list[_Meters] = []
+        self._loggers: list[_Loggers] = []
+        self._ticker: Ticker | None = None
+
+    def recording(self, *, meter_provider: Any, logger_provider: Any, tracer_provider: Any) -> Recording:
+        """Return where an instrumentor records that was given these.
+
+        A signal without a provider takes the way of all that the process records, and so does one whose provider is
+        the global one: into that, and to the destinations of :func:`tachograph.start`.
+
+        Raises:
+            TypeError: one of them is no provider of its signal; the message names the argument.
+        """
+        wanted = (
+            ("meter_provider", meter_provider, "get_meter"),
+            ("logger_provider", logger_provider, "get_logger"),
+            ("tracer_provider", tracer_provider, "get_tracer"),
+        )
+        for name, provider, getter in wanted:
+            if provider is not None and (isinstance(provider, type) or not callable(getattr(provider, getter, None))):
+                raise TypeError(f"{name} must have {getter}(), not {type(provider).__name__}: {provider!r:.100}")
+        registry, journal = EVERYWHERE
+        if meter_provider is not None:
+            registry = self._registry_into(meter_provider)
+        if logger_provider is not None:
+            journal = self._journal_into(logger_provider, registry)
+        return Recording(registry, journal)
+
+    def _registry_into(self, provider: Any) -> Registry:
+        from tachograph.exporters.joined import Joined, foreign_provider
+
+        if provider is foreign_provider(load=False):
+            return EVERYWHERE.registry
+        for found in self._meters:
+            if found.provider is provider:
+                return found.registry
+        registry = Registry()
+        self._meters = [*self._meters, _Meters(provider, registry, Joined(provider, registry))]
+        self._begin()
+        return registry
+
+    def _journal_into(self, provider: Any, registry: Registry) -> Journal:
+        from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
+        from tachograph.pipeline.destinations import Route
+        from tachograph.pipeline.event_feed import EventFeed
+
+        if provider is foreign_logger_provider():
+            return EVERYWHERE.journal
+        for found in self._loggers:
+            if found.provider is provider:
+                return found.journal
+        journal = Journal(registry)
+        feed, routes = EventFeed(journal, registry), [Route(into_provider(provider, registry), events=True)]
+        feed.open(routes)
+        self._loggers = [*self._loggers, _Loggers(provider, journal, feed, routes)]
+        self._begin()
+        return journal
+
+    def _begin(self) -> None:
+        from tachograph.pipeline.ticker import TICK, Ticker
+
+        atexit.unregister(self.close)
+        atexit.register(self.close)  # before the end of the providers, which were there first
+        if self._ticker is None:
+            self._ticker = Ticker(TICK, lambda _metrics: self.deliver(None), registries.default)
+            self._ticker.start()
+
+    def deliver(self, deadline: float | None) -> None:
+        """Hand over what was recorded, until ``deadline``, monotonic."""
+        for meters in self._meters:
+            meters.joined.refresh()
+        for loggers in self._loggers:
+            loggers.feed.deliver(loggers.routes, {}, deadline)
+
+    def close(self, timeout: float = _CLOSING) -> None:
+        """Hand over what is left, within ``timeout`` seconds: the process ends. The providers collect once more."""
+        deadline = time.monotonic() + timeout
+        if self._ticker is not None:
+            self._ticker.stop()
+        for loggers in self._loggers:
+            loggers.feed.hear_last_words(timeout / 4)
+        self.deliver(deadline)
+        for meters in self._meters:
+            meters.joined.drain(max(deadline - time.monotonic(), 0.0))
+        for loggers in self._loggers:
+            for route in loggers.routes:
+                route.destination.close(max(deadline - time.monotonic(), 0.0))
+            loggers.feed.close(exiting=True)
+
+    def reset_in_child(self) -> None:
+        """Leave everything to the parent process, after a fork."""
+        if self._ticker is not None:
+            self._ticker.stop()
+        atexit.unregister(self.close)
+        for meters in self._meters:
+            meters.joined.reset_in_child()
+            meters.joined.close()
+        for loggers in self._loggers:
+            for route in loggers.routes:
+                route.destination.reset_in_child()
+
+
+given_providers = GivenProviders()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=given_providers.reset_in_child)

@@ -1,0 +1,163 @@
+"""torchelastic's events, as records of the journal and as metrics of torchrun.
+
+Modules of torch have bound ``record`` before anybody could replace it. So what ``record`` and its like look up at each
+call is replaced instead, and looks at the event there: whoever calls them is heard, whether or not a handler was asked
+for, and no frame of ours stands where torch looks for its caller.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import wraps
+from types import FrameType, ModuleType
+from typing import Any
+
+from tachograph.instrumentation._torchrun_series import TorchrunSeries
+from tachograph.recording.points import AttributeValue, attributes_key
+
+STATUS = "torchelastic.worker.status"
+WATCHDOG = "torchelastic.watchdog"
+RENDEZVOUS = "torchelastic.rendezvous"
+OTHER = "torchelastic.event"  # an event without a name
+_LOOKED_UP = ("_get_or_create_logger", "get_logging_handler")
+
+_log = logging.getLogger("tachograph")
+
+
+class ElasticEvents:
+    """Logs every event of the real torchelastic, until it is closed.
+
+    ``torchelastic.worker.status`` (the state is an attribute), ``torchelastic.watchdog`` and
+    ``torchelastic.rendezvous`` carry all that torchelastic tells as flat attributes; events of the program's own keep
+    their name. The time is that of the call, as torchelastic leaves its own at 0. The heartbeats of a rendezvous are
+    left out, unless the program has asked torch for its events.
+
+    Args:
+        events: the module ``torch.distributed.elastic.events``.
+        series: gets the status of workers and agent, for the metrics; events are logged where it records.
+    """
+
+    def __init__(self, events: ModuleType | Any, series: TorchrunSeries) -> None:
+        self._events = events
+        self._series = series
+        self._registry, self._journal = series.recording
+        self._said = False
+        self._closed = False
+        self._replaced: list[tuple[str, Any, Any]] = []
+        if not all(hasattr(events, name) for name in _LOOKED_UP):
+            _log.warning("this torch's elastic events cannot be heard: none is recorded")
+            return
+        self._tap("_get_or_create_logger", self._recorded)
+        self._tap("get_logging_handler", self._rendezvous)
+
+    def _tap(self, name: str, hear: Any) -> None:
+        original = getattr(self._events, name)
+
+        @wraps(original)
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            caller = sys._getframe(1)  # noqa: SLF001 - documented, and there is no other way to the caller
+            if not self._closed and caller.f_globals is vars(self._events):
+                self._guard(hear, caller, result)
+            return result
+
+        setattr(self._events, name, heard)
+        self._replaced.append((name, original, heard))
+
+    def _guard(self, hear: Any, caller: FrameType, result: Any) -> None:
+        try:
+            hear(caller.f_locals, caller.f_back, result)
+        except Exception as error:  # noqa: BLE001 - the border to torch: whatever it tells, it gets no error
+            self._registry.count_error("torchelastic")
+            if not self._said:
+                self._said = True
+                _log.warning("an event of torchelastic cannot be recorded (further ones are counted): %r", error)
+
+    def _recorded(self, arguments: Mapping[str, Any], _caller: FrameType | None, _logger: logging.Logger) -> None:
+        event = arguments.get("event")
+        if event is None:
+            return
+        if hasattr(event, "node_state"):
+            self._append(RENDEZVOUS, vars(event))
+            return
+        told = _flat({"source": getattr(event.source, "value", event.source), **event.metadata})
+        if "watchdog_event" in told:
+            name = WATCHDOG
+        elif event.name.startswith(STATUS):
+            name = STATUS
+            self._series.status(told)
+        else:
+            name = event.name or OTHER
+        at = event.timestamp * 1_000_000 if isinstance(event.timestamp, int) and event.timestamp > 0 else 0
+        self._journal.append(name, at or time.time_ns(), told)
+
+    def _rendezvous(self, arguments: Mapping[str, Any], caller: FrameType | None, handler: logging.Handler) -> None:
+        """Log what nobody asked torch for, which it therefore does not tell; the rest comes as an event."""
+        if "node_state" not in arguments or not isinstance(handler, logging.NullHandler):
+            return
+        state = getattr(arguments["node_state"], "value", None)
+        if state == "RUNNING" and str(arguments.get("name")).endswith(_HEARTBEATS):
+            return
+        told = {key: value for key, value in arguments.items() if key in _RENDEZVOUS}
+        file = "no_file" if caller is None else os.path.basename(caller.f_code.co_filename)  # noqa: PTH119
+        name = told.get("name") or ("" if caller is None else caller.f_code.co_name)
+        told |= {"name": f"{file}:{name}", "pid": told.get("pid") or os.getpid()}
+        if state == "FAILED":
+            told["error_trace"] = traceback.format_exc()
+        self._append(RENDEZVOUS, told)
+
+    def _append(self, name: str, told: Mapping[str, Any]) -> None:
+        kept = {key: value for key, value in told.items() if value != ""}
+        self._journal.append(name, time.time_ns(), _flat(kept))
+
+    def close(self) -> None:
+        """Leave torchelastic as it was."""
+        self._closed = True
+        for name, original, heard in self._replaced:
+            if getattr(self._events, name) is heard:  # else somebody has wrapped ours
+                setattr(self._events, name, original)
+        self._replaced.clear()
+
+
+# The arguments of construct_and_record_rdzv_event.
+_RENDEZVOUS = frozenset(
+    {"run_id", "message", "node_state", "name", "hostname", "pid", "master_endpoint", "local_id", "rank"}
+)
+# The methods that keep a rendezvous alive, every few seconds for as long as the job runs.
+_HEARTBEATS = ("._keep_alive", "Executor.run")
+
+
+def _flat(told: Mapping[str, Any]) -> dict[str, AttributeValue]:
+    """Return what is told as attributes: nothing that is None, and with what is in the JSON of ``metadata``."""
+    return dict(_pairs({**_inner(told.get("metadata")), **told}))
+
+
+def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, AttributeValue]]:
+    for key, given in told.items():
+        if key == "metadata" and _inner(given):
+            continue
+        value = getattr(given, "value", given)  # of an enumeration
+        if value is None or not key:
+            continue
+        try:
+            ((_, attribute),) = attributes_key({key: value})
+        except TypeError:
+            attribute = str(value)
+        yield key, attribute
+
+
+def _inner(text: object) -> dict[str, Any]:
+    """Return the mapping in a JSON text; a list of one, as torchelastic writes by mistake, stands for what it holds."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in found.items()}

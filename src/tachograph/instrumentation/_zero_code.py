@@ -1,0 +1,157 @@
+"""Zero code: the telemetry of a process that was not asked to have any, from its first moment on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import entry_points
+
+from tachograph.exporters.otlp.settings import ENDPOINT
+from tachograph.identity.environment import setting, text
+from tachograph.identity.program import command_name
+from tachograph.identity.rank import HELPERS, is_helper
+from tachograph.identity.start_marks import unmark_start
+from tachograph.pipeline.settings import Settings, read_settings
+from tachograph.pipeline.starting import begin as begin_pipeline
+
+# Programs that do an errand for the job, by the names of their scripts, modules or folders.
+ERRANDS = frozenset(
+    {
+        "pip",
+        "pip3",
+        "ensurepip",
+        "venv",
+        "virtualenv",
+        "uv",
+        "compileall",
+        "compile_worker",
+        "tachograph",
+        "tensorboard",
+    }
+)
+
+_log = logging.getLogger("tachograph")
+
+
+class _Begun:
+    """Whether this process has begun, and which."""
+
+    pid: int | None = None
+
+
+def begin(*, directly: bool = True, forked: bool = False) -> None:
+    """Begin to deliver, where this process is part of the job, and install our instrumentors.
+
+    A wrong setting is one line in the log, and the program goes on without us.
+
+    Args:
+        directly: whether ``tachograph run`` itself started this process; see :class:`tachograph.pipeline._ambient.Ambient`.
+        forked: whether it is the forked child of a process that has begun: delivered is once it is a rank, or at once
+            with ``TACHOGRAPH_HELPERS=1``.
+    """
+    if _Begun.pid == os.getpid():
+        return
+    if is_helper(os.environ, os.getpid()) or _is_errand():
+        unmark_start(os.environ)
+        return
+    _Begun.pid = os.getpid()
+    try:
+        settings = zero_code_settings(os.environ)
+    except ValueError as error:
+        _log.warning("no telemetry, the program goes on without it: %s", error)
+        return
+    if settings.disabled:
+        unmark_start(os.environ)
+        return
+    asked = text(os.environ, HELPERS) == "1"
+    waits = not asked and not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
+    begin_pipeline(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
+    if loads_instrumentors(os.environ):
+        _instrument(os.environ)
+
+
+def loads_instrumentors(environ: Mapping[str, str]) -> bool:
+    """Tell whether zero code loads instrumentors itself, rather than ``opentelemetry-instrument``."""
+    return bool(text(environ, "TACHOGRAPH_ENDPOINT", "TACHOGRAPH_INSTRUMENT"))
+
+
+def begun() -> bool:
+    """Tell whether this process has begun."""
+    return _Begun.pid == os.getpid()
+
+
+def zero_code_settings(environ: Mapping[str, str]) -> Settings:
+    """Return what zero code runs with.
+
+    Under ``tachograph run`` TACHOGRAPH_ENDPOINT says where everything goes, TACHOGRAPH_INTERVAL (milliseconds) how
+    often. The hub that it starts is nobody's OTLP endpoint but ours, so that ``OTEL_EXPORTER_*`` and the choice of
+    exporters do not concern it; an endpoint that the user named gets the headers, the protocol and so on of those
+    variables, and no signal whose exporter is ``none``. Without TACHOGRAPH_ENDPOINT all is as for ``start()``.
+
+    Raises:
+        ValueError: a wrong value; the message names the variable.
+    """
+    endpoint = text(environ, "TACHOGRAPH_ENDPOINT")
+    if not endpoint:
+        return read_settings(environ)
+    every = setting(environ, "", None, "TACHOGRAPH_INTERVAL")
+    interval = every.seconds() if every else None
+    if text(environ, "TACHOGRAPH_HUB") == "1":
+        rest = {key: value for key, value in environ.items() if not key.startswith("OTEL_EXPORTER_")}
+        return read_settings(
+            rest,
+            metrics="otlp",
+            traces="none",
+            logs="otlp",
+            endpoint=endpoint,
+            protocol="http/protobuf",
+            interval=interval,
+        )
+    return read_settings(
+        environ,
+        metrics=_unless_none(environ, "OTEL_METRICS_EXPORTER"),
+        traces="none",
+        logs=_unless_none(environ, "OTEL_LOGS_EXPORTER"),
+        endpoint=None if text(environ, ENDPOINT) == endpoint else endpoint,
+        interval=interval,
+    )
+
+
+def _unless_none(environ: Mapping[str, str], variable: str) -> str:
+    return "none" if text(environ, variable).lower() == "none" else "otlp"
+
+
+def _is_errand() -> bool:
+    return command_name().rpartition(".")[2] in ERRANDS
+
+
+def _is_child_of_multiprocessing() -> bool:
+    """Tell whether RANK may appear: launchers set it in such children while they run."""
+    return "--multiprocessing-fork" in sys.orig_argv
+
+
+def _instrument(environ: Mapping[str, str]) -> None:
+    try:
+        from tachograph.instrumentation._own import instrument
+    except ImportError as error:
+        _log.warning("our instrumentors are not there: %s", error)
+        return
+    patterns = [line for line in environ.get("TACHOGRAPH_PROF", "").splitlines() if line.strip()]
+    instrument(patterns, environ)
+    if text(environ, "TACHOGRAPH_INSTRUMENT") == "all":
+        _instrument_others(environ)
+
+
+def _instrument_others(environ: Mapping[str, str]) -> None:
+    """Load every other instrumentor that is installed, as ``opentelemetry-instrument`` does."""
+    disabled = {name.strip() for name in text(environ, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS").split(",")}
+    for entry_point in entry_points(group="opentelemetry_instrumentor"):
+        if entry_point.value.startswith("tachograph.") or {entry_point.name, "*"} & disabled:
+            continue
+        try:
+            entry_point.load()().instrument()
+        except Exception as error:  # noqa: BLE001 - the border to their code
+            _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)

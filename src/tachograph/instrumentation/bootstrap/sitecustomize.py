@@ -1,0 +1,96 @@
+"""Begins zero code in each Python process of a job, which has this folder in front of its PYTHONPATH.
+
+``tachograph run`` puts it there, and ``torchrun --logs-specs tachograph``.
+
+It runs at the start of every interpreter, helpers too, so it decides first and imports after. Whatever happens here,
+the program starts as it would have: the next ``sitecustomize`` on the path is run as Python itself would run it.
+"""
+# ruff: noqa: INP001 - a folder on the path, no package
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def _concerned() -> bool:
+    """Tell whether this process may be part of the job itself, rather than something that helps a process of it."""
+    environ = os.environ
+    asked = environ.get("TACHOGRAPH_ENDPOINT") or environ.get("TACHOGRAPH_INSTRUMENT")
+    if not asked or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    owner = environ.get("TACHOGRAPH_OWNER", "").rpartition(":")[2]
+    if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":
+        return False
+    # Code behind -c is a small errand, most likely; but not a child of multiprocessing, which may become a rank.
+    return _program() != "-c" or "--multiprocessing-fork" in sys.orig_argv or "RANK" in environ or _started_by_run()
+
+
+def _program() -> str:
+    """Return what the interpreter was given behind its options, of which two take a value: a path, ``-c`` or ``-m``."""
+    arguments = iter(sys.orig_argv[1:])
+    for argument in arguments:
+        if argument[:1] != "-" or argument in ("-", "--"):
+            return argument
+        letters = "" if argument[:2] == "--" else argument[1:]
+        for place, letter in enumerate(letters, 2):
+            if letter in "cm":
+                return "-" + letter
+            if letter in "WX":
+                if place == len(argument):
+                    next(arguments, None)
+                break
+    return ""
+
+
+def _mark() -> None:
+    """Note that this process has started: see :mod:`tachograph.identity.start_marks`, which may not load here."""
+    folder = os.environ.get("TACHOGRAPH_STARTED")
+    rank = os.environ.get("RANK", "")
+    # A child of multiprocessing is part of the job once it has a rank.
+    if folder and (rank or "--multiprocessing-fork" not in sys.orig_argv):
+        name = os.path.basename(_program())  # noqa: PTH119
+        name = f"python {name}" if name[:1] == "-" else name
+        try:
+            with open(os.path.join(folder, str(os.getpid())), "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123
+                file.write(f"{rank}\n{name}")
+        except OSError:
+            pass
+
+
+def _started_by_run() -> bool:
+    try:
+        with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:  # noqa: PTH123 - pathlib is not imported yet
+            words = file.read(65536).split(b"\0")
+    except OSError:  # no /proc: no more is known
+        return True
+    names = [word.rpartition(b"/")[2] for word in words]
+    return (b"tachograph", b"run") in zip(names, names[1:], strict=False)  # noqa: RUF007 - itertools would be one more import
+
+
+def _run_next() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+
+
+try:
+    if _concerned():
+        _mark()
+        from tachograph.instrumentation._zero_code import begin
+
+        begin(directly=_started_by_run())
+except Exception as error:  # noqa: BLE001 - the border to the program: it starts, with telemetry or without
+    import logging
+
+    logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
+finally:
+    _run_next()

@@ -1,0 +1,153 @@
+"""What a logged value becomes: an int, a float, a string, or the statistics of a list."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tachograph.recording.values import Number, Pending, as_float, fits_int64, leave_device, read
+
+ELEMENTS = 4096  # of an array or tensor that counts as a list of numbers; a larger one becomes a string
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.0005, 0.02
+
+
+class Statistics(NamedTuple):
+    """What a list of numbers becomes; NaN where one of them is."""
+
+    mean: float
+    min: float
+    max: float
+    median: float
+
+
+class Arriving:
+    """A value that is still on its way from a device to the host."""
+
+    __slots__ = ("_ready", "_take")
+
+    def __init__(self, ready: Callable[[], bool], take: Callable[[], object]) -> None:
+        self._ready = ready
+        self._take = take
+
+    def wait(self, deadline: float) -> Plain:
+        """Return the value once it is there; not in the training thread.
+
+        Raises:
+            TimeoutError: it had not come at the deadline, on the monotonic clock.
+        """
+        pause = _SHORTEST_WAIT
+        while not self._ready():
+            if time.monotonic() >= deadline:
+                raise TimeoutError("a value did not arrive from its device")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_WAIT)
+        return _plain(self._take())
+
+
+Plain = Number | str | Statistics
+Field = Plain | Arriving
+
+
+def field(value: object) -> Field:  # noqa: PLR0911 - a table
+    """Read a value as the table of the documents has it: what a program may change later is read now.
+
+    Never waits for a device. Arrays and tensors are lists of numbers, without dimensions they are numbers; integers
+    beyond 64 bits become strings, as no receiver takes them.
+
+    Raises:
+        Exception: whatever the program's own object raises.
+    """
+    if value is None:
+        return 0.0
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        whole = int(value)
+        return whole if fits_int64(whole) else str(whole)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return _of_list(value)
+    if hasattr(value, "ndim") and hasattr(value, "tolist"):
+        return _of_array(value)
+    return str(value)
+
+
+def process_value(value: object) -> Number | str | dict[str, float]:
+    """Return what a field becomes; a list of numbers its ``mean``, ``min``, ``max`` and ``median``.
+
+    An int stays an int (a bool becomes 0 or 1), a float a float, a string a string; a list of ints becomes a string, as
+    lists of peers do; None and an empty list become 0.0, anything else its ``str()``. NumPy's and torch's scalars are
+    numbers, their arrays lists. Only here, a value on a device is waited for.
+    """
+    found = field(value)
+    if isinstance(found, Arriving):
+        found = found.wait(math.inf)
+    return found._asdict() if isinstance(found, Statistics) else found
+
+
+def _plain(value: object) -> Plain:
+    found = field(value)
+    return str(value) if isinstance(found, Arriving) else found
+
+
+def _of_array(value: Any) -> Field:
+    device = getattr(getattr(value, "device", None), "type", "cpu")
+    if device == "cuda":
+        return _from_cuda(value)
+    if device != "cpu":
+        raise RuntimeError(f"a tensor on {value.device} cannot be read without waiting for it: log .item() yourself")
+    if value.ndim == 0:
+        number = value.item()
+        return float(number) if hasattr(number, "ndim") else field(number)  # NumPy's long double stays what it is
+    if math.prod(value.shape) > ELEMENTS:
+        return str(value)
+    return _of_list(value.reshape(-1).tolist() if value.ndim > 1 else value.tolist())
+
+
+def _from_cuda(tensor: Any) -> Field:
+    if tensor.numel() > ELEMENTS:
+        return f"<{type(tensor).__name__} of {tensor.numel()} elements on {tensor.device}>"
+    host, event = leave_device(tensor)
+    return Arriving(event.query, lambda: host)
+
+
+def _of_list(values: Sequence[object]) -> Field:
+    if not values:
+        return 0.0
+    numbers = [_number(part) for part in values]
+    if any(number is None for number in numbers):
+        return str(values)
+    if any(isinstance(number, Pending) for number in numbers):
+        return Arriving(
+            lambda: all(number.ready() for number in numbers if isinstance(number, Pending)),
+            lambda: [number.value() if isinstance(number, Pending) else number for number in numbers],
+        )
+    if all(isinstance(number, int) for number in numbers):
+        return str(numbers)
+    return _statistics([as_float(number) for number in numbers if isinstance(number, int | float)])
+
+
+def _number(part: object) -> Number | Pending | None:
+    """Return a part of a list as a number, a bool as it is; None for what is none."""
+    if part.__class__ is float or part.__class__ is int or part.__class__ is bool:
+        return part
+    if isinstance(part, int | float) or getattr(part, "ndim", None) == 0:
+        try:
+            return read(part)
+        except TypeError:  # a scalar that is no number: a string, a date
+            return None
+    return None
+
+
+def _statistics(numbers: list[float]) -> Statistics:
+    if any(number != number for number in numbers):  # noqa: PLR0124 - NaN, which cannot be put in order
+        return Statistics(math.nan, math.nan, math.nan, math.nan)
+    try:
+        mean = math.fsum(numbers) / len(numbers)
+    except (OverflowError, ValueError):  # beyond the range of a float on the way, or both infinities
+        mean = sum(number / len(numbers) for number in numbers)
+    return Statistics(mean, min(numbers), max(numbers), statistics.median(numbers))

@@ -1,0 +1,36 @@
+"""What the machine reads of itself, for a point that asks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+
+from tachograph.recording import registry as registries
+
+TAGS = ("gpu_name", "gpu_id")
+
+_log = logging.getLogger("tachograph")
+_said: set[str] = set()
+
+
+def get_system_metrics() -> dict[str, int | float | str]:
+    """Return ``cpu_usage`` (percent), ``mem_used`` and ``mem_total`` (MB), read a moment ago; empty where unknown."""
+    return _read("system_fields")
+
+
+def get_gpu_metrics() -> dict[str, int | float | str]:
+    """Return the ``gpu_*`` readings of the process's device, ``gpu_name`` and ``gpu_id``; empty without a device."""
+    return _read("gpu_fields")
+
+
+def _read(which: str) -> dict[str, int | float | str]:
+    try:
+        read: Callable[[], dict[str, int | float | str]] = getattr(import_module("tachograph.hardware.snapshot"), which)
+        return read()
+    except Exception as error:  # noqa: BLE001 - whatever the machine's libraries raise, the program goes on without
+        registries.default.count_error("hardware")
+        if which not in _said:
+            _said.add(which)
+            _log.warning("%s are left out (pip install 'tachograph[hardware]'): %r", which, error)
+        return {}

@@ -1,0 +1,292 @@
+"""Curves of experiments: ``Metric``, its chart, progress bars, tasks.
+
+Each value is shown as it is now by a gauge, and kept in the journal as a point with its x. Nothing needs to be set up:
+what was recorded before :func:`tachograph.start` leaves once that is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf, nan
+from typing import Any, cast
+
+from tachograph.metric._executed import task, workflow
+from tachograph.metric._progress_loop import progress
+from tachograph.metric._under_way import tasks
+from tachograph.metric.execution import Execution, current, process, recording
+from tachograph.recording.chart import MetricGroup, MetricScale, finite, number
+from tachograph.recording.curve import CHUNK, Curve
+from tachograph.recording.definition import Definition
+from tachograph.recording.losses import Losses
+from tachograph.recording.naming import check_name
+from tachograph.recording.nowhere import NOWHERE
+from tachograph.recording.registry import Registry
+from tachograph.recording.values import Number, Pending, read
+
+__all__ = ["Metric", "MetricGroup", "MetricScale", "progress", "task", "workflow"]
+
+THROTTLE = 10.0  # points a second
+
+
+class _Unreadable(Exception):  # noqa: N818 - it leaves this file nowhere
+    """The program's own object fails."""
+
+
+class _Handle:
+    """What a Metric knows of the executions in which it has recorded; lives as long as its ``record``.
+
+    Args:
+        definition: of the metric.
+        a_second: points that it may have, at most; None for all.
+        late: where values go that are recorded in an execution that has ended; None to count them as dropped.
+        registry: where values are counted that cannot be read.
+    """
+
+    __slots__ = ("__weakref__", "_a_second", "_late", "_losses", "at", "curves", "definition", "home")
+
+    def __init__(
+        self, definition: Definition, a_second: float | None, late: Execution | None, registry: Registry
+    ) -> None:
+        self.definition, self._late = definition, late
+        self.at = f"at, of Metric.record for {definition.key!r},"
+        self.curves: dict[Execution, Curve] = {}
+        self.home: Curve | None = None  # where it records unless a task is under way
+        self._a_second = a_second
+        self._losses = Losses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
+
+    def attach(self, execution: Execution, value: object, at: object) -> Curve:
+        """Return where a first value goes; one that is wrong shall leave nothing behind."""
+        if value.__class__ is not float:
+            with suppress(_Unreadable):  # counted once it is recorded
+                self._read(value)
+        if at is not None:
+            finite(at, self.at)
+        if not recording(execution):
+            return NOWHERE
+        with execution.changing:
+            if not execution.ended:
+                curve = self.curves[execution] = execution.curve(self.definition, self._a_second)
+                execution.followers.add(self)
+                if not execution.number:
+                    self.home = curve
+                return curve
+        return self._too_late(execution)
+
+    def _too_late(self, execution: Execution) -> Curve:
+        """Return where a value goes that comes from a thread or an asyncio task that outlives the execution."""
+        if self._late is not None:
+            with suppress(ValueError):  # the process has another definition
+                return self.home or self.attach(self._late, 0.0, None)
+        execution.registry.count_dropped("closed", "journal")
+        return NOWHERE
+
+    def forget(self, execution: Execution) -> None:
+        self.curves.pop(execution, None)
+        if not execution.number:
+            self.home = None
+
+    def pass_on(self, *, everything: bool) -> None:
+        """Its curves are the execution's."""
+
+    def define_again(self) -> None:
+        """Its definition is the execution's."""
+
+    def read(self, value: object) -> Number | Pending | None:
+        """Return a value that is neither a float nor an int; None where the program's own object fails."""
+        try:
+            return self._read(value)
+        except _Unreadable:
+            return self._losses.read(value)
+
+    def _read(self, value: object) -> Number | Pending:
+        what = f"a value of Metric {self.definition.key!r}"
+        try:
+            device = getattr(getattr(value, "device", None), "type", "cpu")
+            return read(value) if device == "cuda" else number(value, what)
+        except TypeError:
+            raise
+        except Exception as error:  # the border to user code: any object's __float__ or item() may fail
+            raise _Unreadable from error
+
+
+class Metric:
+    """One curve: values over x.
+
+    Args:
+        key: names the metric; within an execution there is one of a key.
+        group: the chart, which metrics of one group share, or only its name.
+        scale: the y axis, which metrics of one group share by its name, or only its name.
+        throttle: points a second at most. The first value goes at once, then one point at the end of each interval: its
+            last value, with its smallest and its largest one and their x. None for a point each value.
+        execution: where it always records, with its clock, its journal and its registry; by default in the one that
+            runs: the task, or else the process.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the key is empty or too long, ``throttle`` is not above zero, or a definition that has recorded in
+            this execution says something else of the key, its group or its scale.
+    """
+
+    __slots__ = {
+        "__weakref__": "",
+        "_handle": "",
+        "_throttle": "",
+        "record": """Record a value: ``record(value, *, at=None)``.
+
+        Numbers of Python, NumPy and torch (one element); NaN and infinities are recorded as they are. ``at`` is x;
+        without it, the seconds since the execution began. Where it goes back, a new branch of the curve begins.
+        Points hold double precision.
+
+        An attribute that holds a plain function: ``record = metric.record`` outside the loop is as good.
+
+        Raises:
+            TypeError: the value or ``at`` is no number, or a bool.
+            ValueError: ``at`` is not finite, or beyond the range of floats (while values are held back, such an integer
+                becomes the largest float instead); at the first value in an execution, also for a definition that says
+                something else than one that has recorded there.
+        """,
+    }
+    record: Callable[..., None]
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        group: str | MetricGroup | None = None,
+        scale: str | MetricScale | None = None,
+        throttle: float | None = THROTTLE,
+        execution: Execution | None = None,
+    ) -> None:
+        check_name(key, "metric name")
+        wanted = Definition(key, _group(key, group), _scale(key, scale))
+        self._throttle = _a_second(key, throttle)
+        (current.get() if execution is None else execution).check(wanted)
+        late = process if execution is None else None
+        self._handle = _Handle(wanted, self._throttle, late, (process if execution is None else execution).registry)
+        _set_record(self, _recorder(self._handle, execution))
+
+    @property
+    def key(self) -> str:
+        """What names the metric."""
+        return self._handle.definition.key
+
+    @property
+    def group(self) -> MetricGroup | None:
+        """The chart, as it was given."""
+        return self._handle.definition.group
+
+    @property
+    def scale(self) -> MetricScale | None:
+        """The y axis, as it was given."""
+        return self._handle.definition.scale
+
+    @property
+    def throttle(self) -> float | None:
+        """How many points a second it may have; None for any number."""
+        return self._throttle
+
+    def __repr__(self) -> str:
+        return f"<tachograph.Metric {self.key!r}>"
+
+
+# Not by assignment: a subclass may have a method of this name, which calls this one.
+_set_record = cast("Any", Metric).__dict__["record"].__set__
+
+
+def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., None]:  # noqa: C901, PLR0915 - see record
+    """Return :attr:`Metric.record`: variables of the function around it are read faster than attributes."""
+    curves, attach, border = handle.curves, handle.attach, handle.read
+    always = partial(_same, execution or process)
+    elsewhere, where = (tasks, current.get) if execution is None else ({}, always)
+    clock = always().clock
+    plain, whole, chunk, never = float, int, CHUNK, nan
+    lowest, highest = -inf, inf
+    what, far = handle.at, 2**1023
+
+    def record(value: Any, *, at: Any = None) -> None:  # noqa: C901, PLR0912 - each call would cost as much as all of it
+        curve = handle.home
+        if elsewhere or curve is None:
+            try:
+                curve = curves[where()]
+            except KeyError:
+                curve = attach(where(), value, at)
+        now = clock()
+        if now < curve.until and value.__class__ is plain:  # held back: no call in this block, see curve.ATOMIC
+            x = at if at.__class__ is whole else now - curve.start if at is None else never
+            if x >= curve.x:
+                if value <= curve.high:
+                    if value >= curve.low:
+                        curve.x, curve.last, curve.moment = x, value, now
+                        curve.count += 1
+                        return
+                    if value > lowest:
+                        curve.low, curve.low_x = value, x
+                        curve.x, curve.last, curve.moment = x, value, now
+                        curve.count += 1
+                        return
+                elif value < highest:
+                    curve.high, curve.high_x = value, x
+                    if value < curve.low:
+                        curve.low, curve.low_x = value, x
+                    curve.x, curve.last, curve.moment = x, value, now
+                    curve.count += 1
+                    return
+        if value.__class__ is not plain and value.__class__ is not whole:
+            value = border(value)
+            if value is None:
+                return
+        if at.__class__ is whole:
+            if not -far < at < far:
+                at = finite(at, what)
+        elif at is not None and (at.__class__ is not plain or at - at):
+            at = finite(at, what)
+        curve.until = -inf  # what follows goes the same way, as it came later
+        buffer = curve.buffer
+        buffer += value, at, now  # one step for all threads
+        if value.__class__ is Pending:
+            curve.late = True
+        else:
+            curve.shown = curve.last
+            curve.gauge._value = value  # noqa: SLF001 - a call takes as long as all of this
+        if now >= curve.due or len(buffer) >= chunk:
+            curve.fold(now)
+
+    return record
+
+
+def _same(execution: Execution) -> Execution:
+    return execution
+
+
+def _group(key: str, group: object) -> MetricGroup | None:
+    if group is None or isinstance(group, MetricGroup):
+        return group
+    if isinstance(group, str):
+        return MetricGroup(group)
+    raise TypeError(
+        f"the group of Metric {key!r} must be a MetricGroup or its name, not {type(group).__name__}: {group!r:.100}"
+    )
+
+
+def _scale(key: str, scale: object) -> MetricScale | None:
+    if scale is None or isinstance(scale, MetricScale):
+        return scale
+    if isinstance(scale, str):
+        return MetricScale(scale)
+    raise TypeError(
+        f"the scale of Metric {key!r} must be a MetricScale or its name, not {type(scale).__name__}: {scale!r:.100}"
+    )
+
+
+def _a_second(key: str, throttle: object) -> float | None:
+    if throttle is None:
+        return None
+    found = finite(throttle, f"throttle, of Metric {key!r},")
+    if found <= 0:
+        raise ValueError(
+            f"throttle, of Metric {key!r}, is the number of points a second and must be above 0: {throttle!r:.100}; "
+            "write None for a point each value"
+        )
+    return found

@@ -1,0 +1,224 @@
+"""Loops that are under way: what each records of how far it is."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from math import inf
+
+from tachograph.metric import _progress_bar as progress_bar
+from tachograph.metric._progress_bar import Bar, TerminalBar
+from tachograph.metric.execution import RUN_START, Execution, recording
+from tachograph.recording.chart import MetricGroup, MetricScale
+from tachograph.recording.curve import POINT
+from tachograph.recording.definition import Definition
+from tachograph.recording.last_value import LastValue
+from tachograph.recording.points import AttributeValue
+
+INTERVAL = 0.1  # seconds a point
+LOOPS_A_SECOND, LOOPS_AT_ONCE = 10, 100  # of one key: beyond that a loop draws its bar, and records nothing
+MOST = 64  # items without a look at the clock
+_LOOK = 0.02  # seconds between looks at the clock, about
+
+_GAUGES = (("", "{item}"), (".rate", "{item}/s"), (".total", "{item}"), (".eta", "s"))
+_SCALE = MetricScale(units="item", progress=True, lower=0)
+
+_log = logging.getLogger("tachograph")
+
+
+class Key:
+    """The loops of one key in one execution, one after the other or nested.
+
+    Attributes:
+        loops: how many have recorded.
+        open: the places that are taken: nested loops have gauges of their own, those that follow share them.
+    """
+
+    __slots__ = ("_allowed", "_gauges", "_since", "_taking", "loops", "open")
+
+    def __init__(self) -> None:
+        self.loops = 0
+        self._gauges: dict[int, tuple[LastValue, ...]] = {}
+        self._taking = threading.RLock()
+        self.open: set[int] = set()
+        self._allowed, self._since = float(LOOPS_AT_ONCE), -inf
+
+    def admit(self, now: float) -> bool:
+        """Tell whether one more loop may record: thousands of short ones shall not flood anybody."""
+        more = min(LOOPS_AT_ONCE, (now - self._since) * LOOPS_A_SECOND)
+        self._allowed, self._since = min(self._allowed + more, LOOPS_AT_ONCE), now
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        return True
+
+    def take_place(self) -> int:
+        """Return the first place that is free."""
+        with self._taking:
+            place = next(place for place in itertools.count(1) if place not in self.open)
+            self.open.add(place)
+        return place
+
+    def gauges(self, place: int, definition: Definition, execution: Execution) -> tuple[LastValue, ...]:
+        """Return the gauges of a place: how many items are done, the rate, the total, and the time that is left."""
+        found = self._gauges.get(place)
+        if found is None:
+            labels = {} if place == 1 else {"loop": str(place)}
+            found = tuple(execution.gauge(definition, suffix, unit, **labels) for suffix, unit in _GAUGES)
+            self._gauges[place] = found
+        return found
+
+
+class Loop:
+    """One loop.
+
+    Attributes:
+        done: how many items are done.
+
+    Args:
+        key: of the metric; the second loop of a key is called ``<key>#2`` in the journal.
+        group: of the metric.
+        total: how many items there will be; None where nobody knows.
+        execution: where it records.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_asked",
+        "_bar",
+        "_due",
+        "_execution",
+        "_gauges",
+        "_key",
+        "_labels",
+        "_last",
+        "_lock",
+        "_looked",
+        "_loops",
+        "_place",
+        "_start",
+        "_step",
+        "_total",
+        "done",
+    )
+
+    def __init__(self, key: str, group: MetricGroup | None, total: int | None, execution: Execution) -> None:
+        self.done = 0
+        self._key = Definition(key, group, _SCALE)
+        self._total, self._execution = total, execution
+        self._bar: Bar | None = None
+        self._labels: Mapping[str, AttributeValue] | None = None
+        self._gauges: tuple[LastValue, ...] = ()
+        self._lock = threading.Lock()
+        self._loops: Key = execution.loops.setdefault(key, Key())
+        self._place = self._loops.take_place()
+        self._start = self._looked = execution.clock()
+        self._due, self._step, self._last = -inf, 1, -1
+        self._asked = False  # somebody wants a point, and who holds the lock makes it
+
+    def begin(self) -> None:
+        """Record that nothing is done yet."""
+        execution = self._execution
+        if progress_bar.on_terminal():
+            self._bar = _bar(self._key.key, self._total, self._place)
+        if not recording(execution):
+            return
+        self._gauges = self._loops.gauges(self._place, self._key, execution)
+        if self._loops.admit(self._start):
+            self._loops.loops += 1
+            if self._loops.loops > 1:
+                self._key = self._key._replace(key=f"{self._key.key}#{self._loops.loops}")
+            execution.followers.add(self)
+            execution.define(self._key)
+            self._labels = execution.labels(self._key)
+        else:
+            execution.registry.count_dropped("throttled", "journal")
+        self._record(self._start)
+
+    def look(self) -> int:
+        """Record and draw where it is time for it, and return after how many items to look again."""
+        now = self._execution.clock()
+        since, self._looked = now - self._looked, now
+        if since < _LOOK:
+            self._step = min(self._step * 2, MOST)
+        elif since > _LOOK * 2:
+            self._step = max(1, min(self._step // 2, int(self._step * _LOOK / since)))
+        if now >= self._due:
+            self._record(now)
+        if self._bar is not None:
+            self._draw(self._bar.draw)
+        return self.done + self._step
+
+    def end(self) -> None:
+        """Record how far it came."""
+        self._loops.open.discard(self._place)
+        self._execution.followers.discard(self)
+        if self.done != self._last:
+            self._record(self._execution.clock())
+        if self._bar is not None:
+            self._draw(self._bar.close)
+
+    def forget(self, _execution: Execution) -> None:
+        """Record nothing any more."""
+        self._labels, self._gauges, self._bar = None, (), None
+
+    def pass_on(self, *, everything: bool) -> None:
+        """Record how far it is, where that is due: an item may take long."""
+        now = self._execution.clock()
+        if self.done != self._last and (everything or now >= self._due):
+            self._record(now)
+
+    def define_again(self) -> None:
+        """Log its definition once more: a loop may take days."""
+        if self._labels is not None:
+            self._execution.define(self._key)
+
+    def _record(self, now: float) -> None:
+        self._asked = True
+        while self._asked and not self._lock.locked():
+            with self._lock:
+                self._asked = False
+                self._record_now(now)
+            now = self._execution.clock()
+
+    def _record_now(self, now: float) -> None:
+        done = self._last = self.done
+        self._due = now + INTERVAL
+        seconds = now - self._start
+        rate = done / seconds if done and seconds > 0 else None
+        left = None if self._total is None or rate is None else max(self._total - done, 0) / rate
+        said = {"value": float(done), "rate": rate, "total": self._total, "eta": left}
+        for gauge, value in zip(self._gauges, said.values(), strict=False):
+            if value is not None:
+                gauge.record(float(value))
+        if self._labels is not None:
+            at = time.time_ns()
+            x = now - self._execution.start
+            known = {key: value for key, value in said.items() if value is not None}
+            where = {"x": x, "branch": self._execution.branch, "elapsed": (at - RUN_START) / 1e9}
+            self._execution.journal.append(POINT, at, {**self._labels, **where, **known})
+
+    def _draw(self, how: Callable[[int], None]) -> None:
+        try:
+            how(self.done)
+        except Exception as error:  # noqa: BLE001 - a terminal that has gone away
+            self._bar = None
+            _log.warning("progress: the bar is not drawn any more: %s: %s", type(error).__name__, error)
+
+
+def _bar(title: str, total: int | None, place: int) -> Bar | None:
+    try:
+        return TerminalBar(title, total, stays=place == 1)
+    except ImportError:
+        if not _said:
+            _said.append(True)
+            _log.warning("progress: no bar is drawn, tqdm is not installed")
+    except Exception:  # noqa: BLE001 - a terminal that is none
+        _log.exception("progress: no bar is drawn")
+    return None
+
+
+_said: list[bool] = []

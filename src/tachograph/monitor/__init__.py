@@ -1,0 +1,101 @@
+"""Drop-in for ``torch.monitor``: change the import, and every program runs as before. Needs no torch.
+
+What is logged also reaches the exporters of :func:`tachograph.start`: each event as a log record, each
+:class:`Stat` as gauges and a histogram in the group ``torch.monitor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tachograph.monitor import _event_log as event_log
+from tachograph.monitor._aggregation import Aggregation
+from tachograph.monitor._event_log import EventHandlerHandle
+from tachograph.monitor.event import Event, data_value_t
+from tachograph.monitor.stat import Stat
+from tachograph.monitor.stat_window import STAT_EVENT
+from tachograph.monitor.wait_counter import _WaitCounter, _WaitCounterTracker
+
+__all__ = [
+    "COUNT",
+    "MAX",
+    "MEAN",
+    "MIN",
+    "P50",
+    "P90",
+    "P99",
+    "STAT_EVENT",
+    "STDDEV",
+    "SUM",
+    "VALUE",
+    "Aggregation",
+    "Event",
+    "EventHandlerHandle",
+    "Stat",
+    "TensorboardEventHandler",
+    "_WaitCounter",
+    "_WaitCounterTracker",
+    "data_value_t",
+    "log_event",
+    "register_event_handler",
+    "unregister_event_handler",
+]
+
+VALUE = Aggregation.VALUE
+MEAN = Aggregation.MEAN
+COUNT = Aggregation.COUNT
+SUM = Aggregation.SUM
+MAX = Aggregation.MAX
+MIN = Aggregation.MIN
+P50 = Aggregation.P50
+P90 = Aggregation.P90
+P99 = Aggregation.P99
+STDDEV = Aggregation.STDDEV
+
+log_event = event_log.default.log_event
+
+
+def register_event_handler(callback: Callable[[Event], Any]) -> EventHandlerHandle:
+    """Call ``callback`` with every event that is logged from now on, Stats' included.
+
+    Handlers run in the order of their registration, in the thread that logs; for Stats, that may be the one that closes
+    windows, where a slow handler delays later windows, but never ``add``. No handler is ever in two threads at once.
+
+    Returns:
+        What :func:`unregister_event_handler` takes.
+
+    Raises:
+        TypeError: it is not callable.
+    """
+    return event_log.default.register(callback)
+
+
+def unregister_event_handler(handler: EventHandlerHandle) -> None:
+    """Call a handler no more.
+
+    Returns when no other thread is still in it; called from inside that handler, at once.
+
+    Raises:
+        TypeError: it is not what :func:`register_event_handler` returned.
+        ValueError: it was unregistered before.
+    """
+    event_log.default.unregister(handler)
+
+
+class TensorboardEventHandler:
+    """An event handler that writes the events of Stats as scalars.
+
+    Args:
+        writer: a ``SummaryWriter``, or whatever has its ``add_scalar``.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __call__(self, event: Event) -> None:
+        """Write an event of a Stat; others are left out."""
+        if event.name == STAT_EVENT:
+            walltime = event.timestamp.timestamp()
+            for key, value in event.data.items():
+                self._writer.add_scalar(key, value, walltime=walltime)

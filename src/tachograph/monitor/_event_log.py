@@ -1,0 +1,322 @@
+"""Logging events: into the journal, and to each handler, synchronously, in the thread that logs.
+
+A handler is never in two threads at once, and none is called while another one's turn is held: what a handler logs is
+handed out after the event that it was given. So no order of locks exists that threads could take in different ways.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from tachograph.monitor.event import Event, data_value_t, made, unix_nano
+from tachograph.profiling.trace_context import TRACE, current_span
+from tachograph.recording import journal as journals
+from tachograph.recording import registry as registries
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.journal import Journal, Later
+from tachograph.recording.registry import Registry
+
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.00005, 0.002
+CHAIN = 4096  # events that may be logged while a thread hands out those that it has, and that handlers get then
+
+_log = logging.getLogger("tachograph")
+
+Handler = Callable[[Event], object]
+
+
+class EventHandlerHandle:
+    """What :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
+
+    __slots__ = ("active", "callback", "owner", "said", "token")
+    callback: Handler
+    active: bool
+    said: bool
+    owner: int  # the thread that is in it
+    # In one thread at a time is who has taken the only token out. A deque and no lock: taking it either happens or
+    # raises, so that an interrupt right after it cannot leave it taken; putting it back twice does nothing; and both
+    # take a fifth of the time of a lock in a with statement. Equal callbacks share it.
+    token: deque[bool]
+
+    def __init__(self) -> None:
+        raise TypeError("an EventHandlerHandle comes from register_event_handler(callback): it cannot be made")
+
+
+class _Outgoing:
+    """What one thread has still to hand out, and whether it is at it."""
+
+    __slots__ = ("active", "pending", "thread")
+
+    def __init__(self) -> None:
+        self.pending: deque[Event] = deque()
+        self.active = False
+        self.thread = threading.get_ident()
+
+
+class _Local(threading.local):
+    """A thread's own :class:`_Outgoing`."""
+
+    def __init__(self) -> None:
+        self.outgoing = _Outgoing()
+
+
+class EventLog:
+    """Takes events, and gives them to the journal and to the handlers.
+
+    Args:
+        journal: where every event goes, for the exporters.
+        registry: where it is counted what handlers raise.
+
+    Attributes:
+        log_event: logs an event; see :func:`~tachograph.monitor.log_event`.
+    """
+
+    log_event: Callable[[Event], None]
+
+    def __init__(self, journal: Journal, registry: Registry) -> None:
+        self.journal = journal
+        self._registry = registry
+        self._handles: tuple[EventHandlerHandle, ...] = ()
+        self.on_handed_over: Callable[[], object] | None = None
+        self._said_feedback = False
+        self._local = _Local()
+        self.reset_in_child()
+        self.log_event = self._logger()
+
+    def reset_in_child(self) -> None:
+        """Free every lock: the threads that held them are gone."""
+        self._changing = threading.Lock()
+        self._local.outgoing = _Outgoing()  # no other thread is left
+        self._waiting: dict[int, EventHandlerHandle] = {}
+        self._handed_over: deque[tuple[Event, Sequence[EventHandlerHandle]]] = deque()
+        tokens: dict[int, deque[bool]] = {}
+        for handle in self._handles:
+            handle.owner = 0
+            handle.token = tokens.setdefault(id(handle.token), _one_token())
+
+    def outgoing(self) -> deque[Event]:
+        """Return what waits for this thread's :meth:`hand_out`."""
+        return self._local.outgoing.pending
+
+    def register(self, callback: Handler) -> EventHandlerHandle:
+        """Call ``callback`` with every event from now on; see :func:`~tachograph.monitor.register_event_handler`."""
+        if not callable(callback):
+            raise TypeError(f"an event handler must be callable, not {type(callback).__name__}: {callback!r:.100}")
+        handle = EventHandlerHandle.__new__(EventHandlerHandle)
+        handle.callback, handle.active, handle.said, handle.owner = callback, True, False, 0
+        with self._changing:
+            same = next((other for other in self._handles if other.callback == callback), None)
+            handle.token = _one_token() if same is None else same.token
+            self._handles = (*self._handles, handle)
+        return handle
+
+    def unregister(self, handle: EventHandlerHandle) -> None:
+        """Call a handler no more; see :func:`~tachograph.monitor.unregister_event_handler`."""
+        if not isinstance(handle, EventHandlerHandle):
+            raise TypeError(
+                f"unregister_event_handler takes what register_event_handler returned, not {type(handle).__name__}"
+            )
+        with self._changing:
+            if handle not in self._handles:
+                raise ValueError("this event handler is not registered (any more)")
+            self._handles = tuple(other for other in self._handles if other is not handle)
+            handle.active = False
+        self._await_end_of(handle)
+
+    def _await_end_of(self, handle: EventHandlerHandle) -> None:
+        """Wait until no other thread is in a handler, unless that one waits (for others, who wait) for this thread."""
+        me = threading.get_ident()
+        self._waiting[me] = handle
+        try:
+            while handle.owner and not self._waits_for(handle, me):
+                time.sleep(_SHORTEST_WAIT)
+        finally:
+            del self._waiting[me]
+
+    def _waits_for(self, handle: EventHandlerHandle | None, thread: int) -> bool:
+        seen: set[int] = set()
+        while handle is not None and handle.owner not in seen:
+            if handle.owner == thread:
+                return True
+            seen.add(handle.owner)
+            handle = self._waiting.get(handle.owner)
+        return False
+
+    def _logger(self) -> Callable[[Event], None]:
+        """Return :attr:`log_event`: variables of the function around it are read faster than attributes."""
+        journal, local, modules, hand = self.journal, self._local, sys.modules, self._try
+
+        def log_event(event: Event) -> None:
+            """Log an event: to the exporters, if there are any, and to every handler, in this thread.
+
+            Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the
+            one that the handler was given. What handlers raise is counted and logged once, and the others still run.
+
+            Raises:
+                TypeError: it is no :class:`~tachograph.monitor.Event`.
+            """
+            try:
+                nano = event._unix_nano  # noqa: SLF001 - its properties take three times as long
+            except AttributeError:
+                wrong = f"not {type(event).__name__}: {event!r:.100}"
+                raise TypeError(f"log_event takes a tachograph.monitor.Event, {wrong}") from None
+            if nano < 0:
+                nano = unix_nano(event)
+            if TRACE in modules:
+                trace_id, span_id, flags = current_span()
+                journal.append(
+                    event._name,  # noqa: SLF001
+                    nano,
+                    event._data,  # noqa: SLF001
+                    trace_id=trace_id,
+                    span_id=span_id,
+                    trace_flags=flags,
+                )
+            else:
+                journal.append(event._name, nano, event._data)  # noqa: SLF001
+            handles = self._handles
+            if not handles:
+                return
+            outgoing = local.outgoing
+            if outgoing.active:
+                outgoing.pending.append(event)
+                return
+            outgoing.active = True
+            try:
+                rest = hand(event, handles, outgoing.thread)
+                if rest:
+                    self._hand(event, rest, outgoing.thread)
+            finally:
+                outgoing.active = False
+            if outgoing.pending:
+                self.hand_out()
+
+        return log_event
+
+    def enter(self, name: str, nano: int, data: dict[str, data_value_t] | Later) -> None:
+        """Put an event of our own into the journal, and keep it until this thread's :meth:`hand_out`.
+
+        Takes no lock and runs none of the program's code. The data is not copied, and may be made
+        :data:`~tachograph.recording.journal.Later`.
+        """
+        if not self._handles:
+            self.journal.append(name, nano, data)
+            return
+        known = data[0](*data[1:]) if isinstance(data, tuple) else data
+        self.journal.append(name, nano, known)
+        event = made(name, nano, datetime.fromtimestamp(nano / 1e9), known)  # noqa: DTZ006 - local, as the original's
+        self._local.outgoing.pending.append(event)
+
+    def hand_out(self, *, wait: bool = True) -> None:
+        """Give this thread's events to the handlers, unless that is what this thread is in the middle of.
+
+        Where each event that a handler gets makes another one (the handler logs it, or a trace function does at its
+        calls), handlers get :data:`CHAIN` of these, and the others are counted; exporters get them all.
+
+        Args:
+            wait: for handlers that are in another thread; else another thread is asked to hand the event out.
+        """
+        outgoing = self._local.outgoing
+        pending, left = outgoing.pending, len(outgoing.pending) + CHAIN
+        while pending and not outgoing.active:  # again, where a signal handler logged right before the end
+            outgoing.active = True
+            try:
+                while pending and left:
+                    left -= 1
+                    self._hand(pending.popleft(), self._handles, outgoing.thread, wait=wait)
+                if pending:
+                    self._give_up(pending)
+                    return  # a trace function may have logged again
+            finally:
+                outgoing.active = False
+
+    def _give_up(self, pending: deque[Event]) -> None:
+        lost = len(pending)
+        pending.clear()
+        self._registry.count_dropped("feedback", "handler", lost)
+        if not self._said_feedback:
+            self._said_feedback = True
+            _log.warning("event handlers log events without end: they do not get the rest (further ones are counted)")
+
+    def hand_over(self) -> None:
+        """Ask another thread to hand out what this one has logged, unless this one is in the middle of that."""
+        outgoing = self._local.outgoing
+        while outgoing.pending and not outgoing.active:
+            self._ask_to_hand(outgoing.pending.popleft(), self._handles)
+
+    def hand_out_for_others(self) -> None:
+        """Give the handlers what other threads could not wait to give them."""
+        outgoing = self._local.outgoing
+        while self._handed_over and not outgoing.active:
+            event, handles = self._handed_over.popleft()
+            outgoing.active = True
+            try:
+                self._hand(event, handles, outgoing.thread)
+            finally:
+                outgoing.active = False
+            self.hand_out()
+
+    def _ask_to_hand(self, event: Event, handles: Sequence[EventHandlerHandle]) -> None:
+        self._handed_over.append((event, handles))
+        if self.on_handed_over is not None:
+            self.on_handed_over()
+
+    def _hand(self, event: Event, handles: Sequence[EventHandlerHandle], thread: int, *, wait: bool = True) -> None:
+        while handles := self._try(event, handles, thread):
+            if not wait:
+                self._ask_to_hand(event, handles)
+                return
+            self._await_token(handles[0].token)
+
+    def _try(self, event: Event, handles: Sequence[EventHandlerHandle], thread: int) -> Sequence[EventHandlerHandle]:
+        """Give an event to one handler after the other; return those from the first on that another thread is in."""
+        for handle in handles:
+            token = handle.token
+            taken = True
+            try:
+                token.pop()
+                handle.owner = thread
+                if handle.active:
+                    handle.callback(event)
+            except Exception as error:  # noqa: BLE001 - the border to user code: it must not break training
+                taken = handle.owner == thread
+                pass_on(error)
+                if taken:
+                    self._refused(handle, error)
+            finally:
+                if taken:
+                    handle.owner = 0
+                    token.append(True)
+            if not taken:
+                return handles[handles.index(handle) :]
+        return ()
+
+    def _await_token(self, token: deque[bool]) -> None:
+        pause = _SHORTEST_WAIT
+        while not token:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_WAIT)
+
+    def _refused(self, handle: EventHandlerHandle, error: Exception) -> None:
+        self._registry.count_error("handler")
+        if not handle.said:
+            handle.said = True
+            _log.warning(
+                "event handler %r raised (further errors are counted): %r", handle.callback, error, exc_info=error
+            )
+
+
+def _one_token() -> deque[bool]:
+    return deque([True], maxlen=1)
+
+
+default = EventLog(journals.default, registries.default)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=default.reset_in_child)

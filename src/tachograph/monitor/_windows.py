@@ -1,0 +1,259 @@
+"""The windowed reader: one thread closes all windows of a process on time, whatever their size.
+
+A window's number is the wall clock divided by its size, so that all ranks' windows line up. What is overdue is closed
+late rather than never, as one window.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from tachograph.monitor import _event_log as event_log
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor.stat_series import SCOPE, StatSeries
+from tachograph.monitor.stat_window import StatWindow
+from tachograph.recording import journal
+from tachograph.recording import registry as registries
+from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import MetricPoints
+from tachograph.recording.registry import Registry
+
+EXIT_TIMEOUT = 1.0
+_LONGEST_SLEEP = 1.0  # seconds: the wall clock may be set meanwhile
+_FOLD_WAIT = 0.1
+_SLICE = 0.0008  # seconds of closing between two rests, which take time themselves
+_NANO = 1_000_000_000
+
+_log = logging.getLogger("tachograph")
+
+
+class _Size:
+    """All windows of one size, and the number of the one that is open."""
+
+    __slots__ = ("slot", "windows")
+
+    def __init__(self) -> None:
+        self.slot = 0
+        self.windows: dict[int, StatWindow] = {}
+
+
+class Windows:
+    """Closes windows.
+
+    Args:
+        events: where their events go.
+        registry: where their series are published.
+        clock: nanoseconds since 1970.
+        threaded: close them in a thread; else only :meth:`tick` does it.
+    """
+
+    def __init__(
+        self,
+        events: EventLog,
+        registry: Registry,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        threaded: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.events = events
+        self._registry = registry
+        self._threaded = threaded
+        dropped = registry.group(OWN_GROUP).own(DROPPED)
+        self.capped = dropped.bind(reason="max_samples", destination="registry")
+        self.overflowed = dropped.bind(reason="overflow", destination="registry")
+        self.unread = dropped.bind(reason="no_number", destination="registry")
+        self._sizes: dict[int, _Size] = {}
+        self._series: dict[str, StatSeries] = {}
+        self._free()
+
+    def _free(self) -> None:
+        self._changing = threading.RLock()
+        self._wake: queue.SimpleQueue[StatWindow | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ending: float | None = None
+        self._ended = threading.Event()
+        self.events.on_handed_over = lambda: self._wake.put(None)
+
+    def series(self, name: str, unit: str | None, boundaries: tuple[float, ...] | None) -> StatSeries:
+        """Return what the Stats of a name have in common.
+
+        Raises:
+            ValueError: an earlier Stat of this name has another unit, or other boundaries.
+        """
+        with self._changing:
+            found = self._series.get(name)
+            if found is None:
+                if not self._series and self._registry.enabled:
+                    self._registry.group(SCOPE).sources.append(self.collect)
+                made = StatSeries(name, unit or "", boundaries or (), self._registry.closed_windows)
+                return self._series.setdefault(name, made)
+        for what, has, wanted in (("unit", found.unit, unit), ("boundaries", found.boundaries, boundaries)):
+            if wanted is not None and wanted != has:
+                raise ValueError(f"a Stat {name!r} was already made with {what} {has!r}: give all of one name the same")
+        return found
+
+    def collect(self) -> Iterator[MetricPoints]:
+        """Yield what the Stats have come to; what closes meanwhile is handed out in the thread of the windows."""
+        for series in list(self._series.values()):
+            yield from series.points()
+            self.events.hand_over()
+
+    def open(self, window: StatWindow, size: int, series: StatSeries) -> None:
+        """Close a window from now on whenever its time is over.
+
+        Args:
+            window: whose time it is.
+            size: of the window, in nanoseconds.
+            series: where it is published.
+        """
+        window.start = self.clock()
+        window.slot = window.start // size
+        with self._changing:
+            others = self._sizes.setdefault(size, _Size()).windows
+            others[id(window)] = window
+            if self._registry.enabled:
+                series.add(window)
+            if self._threaded and self._thread is None and self._ending is None:
+                self._start()
+        if len(others) == 1:  # its end may be the next one
+            self._wake.put(None)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="tachograph windows", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is about to end: what is left is closed by finish()
+            return
+        self._thread = thread
+        atexit.unregister(self.finish)
+        atexit.register(self.finish)
+
+    def end(self, window: StatWindow) -> None:
+        """Log what a Stat that is gone still holds: now where no thread is waited for, else in the thread.
+
+        Never waits: it runs wherever the last reference goes, in the middle of anything.
+        """
+        window.ended = True
+        if not window.end(self.clock()):
+            self._wake.put(window)
+        self.events.hand_out(wait=False)
+
+    def _run(self) -> None:
+        while self._ending is None:
+            window = None
+            try:
+                window = self._wake.get(timeout=self._until_next())
+                while self._wake.qsize() and window is None:
+                    window = self._wake.get()
+            except queue.Empty:
+                pass
+            try:
+                if window is not None:
+                    window.end(self.clock(), wait=_FOLD_WAIT)
+                    self.events.hand_out()
+                self.tick()
+                self.events.hand_out_for_others()
+            except BaseException:  # noqa: BLE001 - the one guard around background work: it is counted and said
+                self._registry.count_error("windows")
+                _log.exception("closing windows failed; the next ones are tried")
+        self._finish()
+
+    def _until_next(self) -> float:
+        now = self.clock()
+        waits = [size - now % size for size, found in list(self._sizes.items()) if found.windows]
+        return min([_LONGEST_SLEEP, *(wait / _NANO for wait in waits)])
+
+    def tick(self) -> None:
+        """Close every window whose time is over; in slices, so that no other thread waits long for the interpreter."""
+        now, pace, thread = self.clock(), Pace(_SLICE), threading.get_ident()
+        outgoing, enter = self.events.outgoing(), self.events.enter
+        for size, found in list(self._sizes.items()):
+            slot = now // size
+            if slot == found.slot:
+                continue
+            found.slot = slot
+            end = slot * size
+            for number, window in enumerate(list(found.windows.copy().values())):
+                if slot <= window.slot:
+                    _set_back(window, slot, size)
+                    continue
+                if window.end_small(now, end, thread, enter):
+                    if not number & 7:
+                        pace()
+                elif window.end(now, end, wait=_FOLD_WAIT):
+                    pace()
+                else:
+                    found.slot = -1  # try again
+                    continue
+                window.slot, window.start = slot, end
+                if outgoing:
+                    self.events.hand_out()
+                if window.ended and window.latest is None:
+                    found.windows.pop(id(window), None)
+
+    def finish(self, timeout: float = EXIT_TIMEOUT) -> None:
+        """Close every window, and hand its event out, before the process ends; nothing is closed on time after it.
+
+        Args:
+            timeout: seconds that handlers may take at most.
+        """
+        if self._ending is not None:
+            self._ended.wait(timeout)
+            return
+        self._ending = time.monotonic() + timeout
+        self._wake.put(None)
+        if self._thread is None:
+            self._finish()
+        elif not self._ended.wait(timeout):  # a handler is slow: what is not handed out is at least recorded
+            self._close_all(hand_out=False)
+
+    def _finish(self) -> None:
+        try:
+            self._close_all(hand_out=True)
+            self.events.hand_out_for_others()
+        finally:
+            self._ended.set()
+
+    def _close_all(self, *, hand_out: bool) -> None:
+        now = self.clock()
+        for found in list(self._sizes.values()):
+            for window in list(found.windows.copy().values()):
+                window.end(now, wait=_FOLD_WAIT)
+                if hand_out:
+                    self.events.hand_out()
+
+    def reset_in_child(self) -> None:
+        """Forget what the parent process will log, after a fork; windows close again once a Stat is made here."""
+        self._free()
+        for found in self._sizes.values():
+            for window in found.windows.copy().values():
+                window.reset()
+        for series in self._series.values():
+            series.reset_in_child()
+        if self._threaded and os.environ.get("TACHOGRAPH_HELPERS") == "1" and self._sizes:
+            self._start()
+
+
+def _set_back(window: StatWindow, slot: int, size: int) -> None:
+    """Set a window back with the clock.
+
+    By no more than to the window before, it stays open until its own time is over; farther back it goes on as the
+    window that it is now, and closes at the end of that one.
+    """
+    if slot < window.slot - 1:
+        window.slot, window.start = slot, slot * size
+
+
+default = Windows(event_log.default, registries.default)
+journal.default.last_words.append(default.finish)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=default.reset_in_child)

@@ -1,0 +1,125 @@
+"""An event: a name, a time, and data."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from tachograph.recording.values import shown, unwrapped
+
+data_value_t = str | float | int | bool
+
+_EXACTLY = frozenset((str, float, int, bool))
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Event:
+    """Something that happened: logged by :func:`~tachograph.monitor.log_event`, given to each handler.
+
+    As in the original, ``data`` is a copy: to change an event's data, assign to it.
+
+    Args:
+        name: what happened, such as ``torch.monitor.Stat``; the log record's ``event_name``.
+        timestamp: when; without a time zone it is local time, with one it keeps it.
+        data: strings, floats, ints and bools by name; NumPy and torch scalars are read.
+
+    Raises:
+        TypeError: an argument, a key or a value of the data is of another type.
+    """
+
+    __slots__ = ("_data", "_name", "_timestamp", "_unix_nano")
+
+    def __init__(self, name: str, timestamp: datetime, data: Mapping[str, data_value_t]) -> None:
+        self._name: str = _checked(name, str, "name", "a string")
+        self._timestamp: datetime = _checked(timestamp, datetime, "timestamp", "a datetime")
+        self._unix_nano = -1
+        self._data = _checked_data(data)
+
+    @property
+    def name(self) -> str:
+        """What happened."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = _checked(name, str, "name", "a string")
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it happened, as it was given."""
+        return self._timestamp
+
+    @timestamp.setter
+    def timestamp(self, timestamp: datetime) -> None:
+        self._timestamp = _checked(timestamp, datetime, "timestamp", "a datetime")
+        self._unix_nano = -1
+
+    @property
+    def data(self) -> dict[str, data_value_t]:
+        """A copy of the data."""
+        return self._data.copy()
+
+    @data.setter
+    def data(self, data: Mapping[str, data_value_t]) -> None:
+        self._data = _checked_data(data)
+
+    def __repr__(self) -> str:
+        return f"Event(name={self._name!r}, timestamp={self._timestamp!r}, data={self._data!r})"
+
+
+def made(name: str, unix_nano: int, timestamp: datetime, data: dict[str, data_value_t]) -> Event:
+    """Return an event of our own, whose parts are known to be right; the data is not copied."""
+    event = Event.__new__(Event)
+    event._name, event._timestamp, event._unix_nano, event._data = name, timestamp, unix_nano, data  # noqa: SLF001
+    return event
+
+
+def unix_nano(event: Event) -> int:
+    """Return when it happened, in nanoseconds since 1970; for what OTLP cannot carry, a time before that, it is 0."""
+    if event._unix_nano < 0:  # noqa: SLF001 - worked out once for an event
+        event._unix_nano = _since_1970(event.timestamp)  # noqa: SLF001
+    return event._unix_nano  # noqa: SLF001
+
+
+def _since_1970(timestamp: datetime) -> int:
+    if timestamp.tzinfo is None:
+        with contextlib.suppress(OverflowError, ValueError, OSError):  # years that the platform's C library cannot do
+            return max(0, round(timestamp.timestamp() * 1e6) * 1000)
+        return 0
+    return max(0, (timestamp - _EPOCH) // _MICROSECOND * 1000)
+
+
+def _checked(value: object, kind: type, what: str, wanted: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"an event's {what} must be {wanted}, not {type(value).__name__}: {value!r:.100}")
+    return value
+
+
+def _checked_data(data: Any) -> dict[str, data_value_t]:
+    if data.__class__ is not dict and not isinstance(data, Mapping):
+        raise TypeError(f"an event's data must be a mapping, not {type(data).__name__}: {data!r:.100}")
+    found: dict[str, data_value_t] = {}
+    for key, value in data.items():
+        name = key if key.__class__ is str else str(_checked(key, str, "keys", "strings"))
+        plain: Any = value if value.__class__ in _EXACTLY else _plain(name, value)
+        found[name] = plain
+    return found
+
+
+def _plain(key: str, value: object) -> Any:
+    if isinstance(value, str):  # a subclass, whose own str() may say something else
+        return str.__str__(value)
+    if isinstance(value, int | float):
+        return int.__int__(value) if isinstance(value, int) else float.__float__(value)
+    if isinstance(value, bytes):  # the original takes them, too
+        return bytes.decode(value, "utf-8", "replace")
+    device = getattr(getattr(value, "device", None), "type", "cpu")
+    if hasattr(value, "item") and device == "cpu" and math.prod(getattr(value, "shape", ())) == 1:
+        return _plain(key, unwrapped(value))
+    raise TypeError(
+        f"{key!r} of an event's data must be a str, float, int or bool, not {type(value).__name__}: {shown(value)}"
+    )

@@ -1,0 +1,266 @@
+"""A Stat: summary statistics of what is added, window by window."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from itertools import pairwise
+from operator import index
+from typing import Any, cast
+
+from tachograph.monitor import _windows as all_windows
+from tachograph.monitor._aggregation import Aggregation
+from tachograph.monitor._windows import Windows
+from tachograph.monitor.stat_window import UNLIMITED, StatWindow
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.losses import Losses
+from tachograph.recording.naming import check_name
+from tachograph.recording.tally import CHUNK
+from tachograph.recording.values import Number, Pending, read
+
+_MILLISECOND = timedelta(milliseconds=1)
+_NANO_A_MILLISECOND = 1_000_000
+
+
+class _Life:
+    """Lives as long as a Stat or its ``add`` does, and logs what is still held when neither does any more."""
+
+    __slots__ = ("_losses", "_windows", "window")
+
+    def __init__(self, window: StatWindow, windows: Windows, losses: Losses) -> None:
+        self.window = window
+        self._windows = windows
+        self._losses = losses
+
+    def make_room(self) -> None:
+        self.window.make_room()
+        self._windows.events.hand_out()
+
+    def count(self) -> int:
+        found = self.window.count()
+        self._windows.events.hand_out()
+        return found
+
+    def values(self) -> dict[Aggregation, float]:
+        found = self.window.values()
+        self._windows.events.hand_out()
+        return found
+
+    def read(self, value: object) -> Number | Pending | None:
+        try:
+            return read(value)
+        except TypeError as error:
+            raise TypeError(f"Stat {self._losses.name!r}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+            pass_on(error)
+            return self._losses.read(value)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():  # then all is logged already, and modules are being taken apart
+            self._windows.end(self.window)
+
+
+class Stat:
+    """Computes summary statistics of values over windows of a fixed size.
+
+    A window closes at the wall clock's multiples of its size, so that those of all processes line up, whether values
+    come or not; it then leaves as an event ``torch.monitor.Stat``, as gauges ``<name>.<aggregation>``, and in one
+    cumulative histogram ``<name>``. A Stat that is destroyed logs what it still holds, as the interpreter does at exit.
+
+    Two Stats may share a name: each has its own window and events, gauges show the last one closed, sums add up.
+
+    Args:
+        name: 1 to 1,024 characters.
+        aggregations: what is wanted of each window.
+        window_size: at least 1 ms, in whole milliseconds; a float is seconds.
+        max_samples: the window closes at this many values; what is added to it afterwards is dropped, and counted.
+        boundaries: upper bounds of the histogram's buckets, finite and ascending; without them it has none.
+        unit: of the values, in UCUM, such as ``s`` or ``By``.
+        windows: the reader that closes the windows, with its clock.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the window is below 1 ms, ``max_samples`` below 1, boundaries do not ascend, the name is empty or
+            too long, or another Stat of this name has other boundaries or another unit.
+    """
+
+    __slots__ = {
+        "__weakref__": "",
+        "_life": "",
+        "_name": "",
+        "add": """Add one value to the open window.
+
+        Numbers of Python, NumPy and torch (one element); NaN and infinities count, and enter no sum. An attribute that
+        holds a plain function: ``add = stat.add`` outside the loop is as good.
+
+        Raises:
+            TypeError: it is no number.
+        """,
+    }
+    add: Callable[[float], None]
+
+    def __init__(
+        self,
+        name: str,
+        aggregations: Iterable[Aggregation],
+        window_size: timedelta | float,
+        max_samples: int = UNLIMITED,
+        *,
+        boundaries: Sequence[float] | None = None,
+        unit: str | None = None,
+        windows: Windows | None = None,
+    ) -> None:
+        windows = all_windows.default if windows is None else windows
+        self._name = check_name(name, "metric name")
+        wanted = _checked_aggregations(name, aggregations)
+        size = window_nanoseconds(f"Stat {name!r}", window_size)
+        samples = _checked_samples(name, max_samples)
+        if unit is not None and not isinstance(unit, str):
+            raise TypeError(f"the unit of Stat {name!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
+        series = windows.series(name, unit, _checked_boundaries(name, boundaries))
+        losses = Losses(name, windows.unread)
+        window = StatWindow(
+            name,
+            wanted,
+            samples,
+            series.boundaries,
+            series.history,
+            log=windows.events.enter,
+            capped=windows.capped,
+            overflowed=windows.overflowed,
+            arrived=losses.arrived,
+            clock=windows.clock,
+        )
+        self._life = life = _Life(window, windows, losses)
+        _set_add(self, _adder(life) if samples >= UNLIMITED else _capped_adder(life))
+        windows.open(window, size, series)
+
+    @property
+    def name(self) -> str:
+        """The name of the Stat."""
+        return self._name
+
+    @property
+    def count(self) -> int:
+        """How many values the open window holds; 0 again when it has been logged."""
+        return self._life.count()
+
+    def get(self) -> dict[Aggregation, float]:
+        """Return what was asked for, of the window that ended last.
+
+        Zeros before the first one has, and once one has ended empty. A window without finite values has no mean,
+        minimum, maximum, percentiles or standard deviation: they are NaN.
+        """
+        return self._life.values()
+
+    def __repr__(self) -> str:
+        return f"<tachograph.monitor.Stat {self._name!r}>"
+
+
+# Not by assignment: a subclass may have a method of this name, which calls this one.
+_set_add = cast("Any", Stat).__dict__["add"].__set__
+
+
+def _adder(life: _Life) -> Callable[[float], None]:
+    buffer = life.window.buffer
+    border = life.read
+    make_room = life.make_room  # keeps the Stat's life as long as this function is held
+    plain, chunk = float, CHUNK  # a variable of the function around it is read faster than a global
+
+    def add(v: Any) -> None:
+        if v.__class__ is not plain and v.__class__ is not int:
+            v = border(v)
+            if v is None:
+                return
+        buffer.append(v)  # CPython makes this one instruction; a bound append is a call
+        if len(buffer) >= chunk:
+            make_room()
+
+    return add
+
+
+def _capped_adder(life: _Life) -> Callable[[float], None]:
+    buffer = life.window.buffer
+    border = life.read
+    make_room = life.make_room
+    plain, threshold = float, life.window.threshold
+
+    def add(v: Any) -> None:
+        if v.__class__ is not plain and v.__class__ is not int:
+            v = border(v)
+            if v is None:
+                return
+        buffer.append(v)
+        if len(buffer) >= threshold[0]:
+            make_room()
+
+    return add
+
+
+def _checked_aggregations(name: str, aggregations: Iterable[Aggregation]) -> list[Aggregation]:
+    if isinstance(aggregations, str | bytes) or not isinstance(aggregations, Iterable):
+        raise TypeError(
+            f"the aggregations of Stat {name!r} must be a sequence of Aggregation, such as [Aggregation.MEAN], "
+            f"not {type(aggregations).__name__}: {aggregations!r:.100}"
+        )
+    wanted = list(dict.fromkeys(aggregations))
+    for asked in wanted:
+        if not isinstance(asked, Aggregation):
+            raise TypeError(
+                f"the aggregations of Stat {name!r} must be members of tachograph.monitor.Aggregation, "
+                f"not {type(asked).__name__}: {asked!r:.100}"
+            )
+    return wanted
+
+
+def window_nanoseconds(of: str, window_size: object) -> int:
+    """Return the size of a window in nanoseconds: a timedelta or a float of seconds, in whole milliseconds.
+
+    Args:
+        of: what has that window, for the message.
+        window_size: as the program gave it.
+
+    Raises:
+        TypeError: it is neither a timedelta nor a float.
+        ValueError: it is below 1 ms, or not finite.
+    """
+    if isinstance(window_size, float):
+        if not math.isfinite(window_size):
+            raise ValueError(f"the window of {of} must be finite: {window_size!r}")
+        milliseconds = int(window_size * 1000 + 1e-6)  # 0.29 is 290 ms, although 0.29 * 1000 is a little less
+    elif isinstance(window_size, timedelta):
+        milliseconds = window_size // _MILLISECOND
+    else:
+        raise TypeError(
+            f"the window of {of} must be a timedelta, or a float of seconds, "
+            f"not {type(window_size).__name__}: {window_size!r:.100}"
+        )
+    if milliseconds < 1:
+        raise ValueError(f"the window of {of} must be at least 1 ms: {window_size!r}")
+    return milliseconds * _NANO_A_MILLISECOND
+
+
+def _checked_samples(name: str, max_samples: object) -> int:
+    try:
+        samples = index(cast("Any", max_samples))
+    except TypeError:
+        raise TypeError(
+            f"max_samples of Stat {name!r} must be an int, not {type(max_samples).__name__}: {max_samples!r:.100}"
+        ) from None
+    if samples < 1:
+        raise ValueError(f"max_samples of Stat {name!r} must be at least 1: {max_samples!r}")
+    return min(samples, UNLIMITED)
+
+
+def _checked_boundaries(name: str, boundaries: Sequence[float] | None) -> tuple[float, ...] | None:
+    if boundaries is None:
+        return None
+    try:
+        bounds = tuple(float(bound) for bound in boundaries)
+    except (TypeError, ValueError):
+        raise TypeError(f"the boundaries of Stat {name!r} must be numbers: {boundaries!r:.100}") from None
+    if any(bound - bound for bound in bounds) or any(one >= other for one, other in pairwise(bounds)):
+        raise ValueError(f"the boundaries of Stat {name!r} must be finite and ascending: {boundaries!r:.100}")
+    return bounds

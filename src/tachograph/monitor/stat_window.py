@@ -1,0 +1,344 @@
+"""The open window of a Stat, and what its windows have come to: a fold takes values out, :meth:`StatWindow.end` closes.
+
+As in :mod:`tachograph.recording.accumulators`, what has been added up lies in one tuple that is replaced as a whole, and folding
+never waits for its lock where its own thread may hold it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tachograph.monitor._aggregation import QUANTILES, Aggregation, aggregates
+from tachograph.monitor._small_window import Sums, data_maker, plus, total_of
+from tachograph.recording.accumulators import LIMIT
+from tachograph.recording.closed_windows import Closed, WindowHistory
+from tachograph.recording.journal import Later
+from tachograph.recording.tally import CHUNK, Tally, Wanted, tally_of, together
+from tachograph.recording.values import Number, Pending
+
+UNLIMITED = 2**63 - 1
+_BACK_PRESSURE = 0.25
+_SMALL = 64
+
+STAT_EVENT = "torch.monitor.Stat"
+
+# Takes the name, the time in nanoseconds since 1970, and the data of an event.
+Log = Callable[[str, int, dict[str, Any] | Later], None]
+
+_order = itertools.count(1)
+
+# Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
+# many values the open one still takes (none where it was closed before its time); device values that have not arrived;
+# the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
+_State = tuple[Tally | None, Tally | None, Sums | None, Closed | None, int, tuple[Pending, ...], Closed | None]
+
+
+class StatWindow:
+    """Everything of a Stat but its ``add``, so that it may outlive it.
+
+    Attributes:
+        buffer: where ``add`` appends.
+        threshold: in its only element, the length of the buffer at which ``add`` is to call :meth:`make_room`.
+        ended: the Stat is gone: what it still holds is to be logged.
+        slot: the number of the window that is open, by the wall clock.
+        start: when it began, in nanoseconds since 1970: at a multiple of its size, or where the one before it was
+            closed before its time; the first one with the Stat.
+        shown: the last window that was not empty.
+
+    Args:
+        name: the Stat's name.
+        aggregations: what is asked for, each once.
+        max_samples: values that close a window before its time.
+        boundaries: of the cumulative histogram's buckets; empty for none.
+        history: where closed windows are kept for readers.
+        log: called for each window that closes; it neither waits nor calls into the program.
+        capped: called with a number of values that came after the last sample.
+        overflowed: called with a number of values for which there was no room.
+        arrived: reads a value that has come from its device; None where it cannot be read.
+        clock: nanoseconds since 1970.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_capped",
+        "_clock",
+        "_data",
+        "_folding",
+        "_history",
+        "_keys",
+        "_lock",
+        "_log",
+        "_overflowed",
+        "_state",
+        "_wanted",
+        "aggregations",
+        "buffer",
+        "ended",
+        "max_samples",
+        "shown",
+        "slot",
+        "start",
+        "threshold",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        aggregations: Sequence[Aggregation],
+        max_samples: int,
+        boundaries: tuple[float, ...],
+        history: WindowHistory,
+        *,
+        log: Log,
+        capped: Callable[[int], None],
+        overflowed: Callable[[int], None],
+        arrived: Callable[[Pending], Number | None],
+        clock: Callable[[], int],
+    ) -> None:
+        self.aggregations = tuple(aggregations)
+        self.max_samples = max_samples
+        self.ended = False
+        self.slot = self.start = 0
+        self._history = history
+        self._keys = tuple(f"{name}.{asked.name.lower()}" for asked in aggregations)
+        sample = any(asked in QUANTILES for asked in aggregations)
+        self._wanted = Wanted(boundaries, Aggregation.STDDEV in aggregations, sample)
+        self._data = data_maker(aggregations, self._keys) if self._wanted == Wanted() else None
+        self._log, self._clock = log, clock
+        self._capped, self._overflowed, self._arrived = capped, overflowed, arrived
+        self.buffer: list[Any] = []
+        self.threshold = [CHUNK]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self._lock = threading.Lock()
+        self._folding = 0
+        self.buffer.clear()
+        self.shown: Closed | None = None
+        self._set((None, None, None, None, self.max_samples, (), None))
+
+    def _set(self, state: _State) -> None:
+        self._state = state
+        if self.max_samples < UNLIMITED:  # what comes after the last sample is only to be thrown away
+            self.threshold[0] = min(CHUNK, state[4]) or CHUNK
+
+    @property
+    def latest(self) -> Closed | None:
+        """The window that ended last; None where there is none, or it was empty."""
+        return self._state[3]
+
+    def values(self) -> dict[Aggregation, float]:
+        """Return the aggregates of the window that ended last, zeros where there is none or it was empty."""
+        if len(self.buffer) >= self.threshold[0]:
+            self.fold(wait=_BACK_PRESSURE)
+        latest = self.latest
+        return dict.fromkeys(self.aggregations, 0.0) if latest is None else self.aggregates_of(latest)
+
+    def aggregates_of(self, closed: Closed) -> dict[Aggregation, float]:
+        """Return the aggregates of a window of this Stat."""
+        data = closed[4]
+        if isinstance(data, tuple):
+            data = data[0](*data[1:])
+        return dict(zip(self.aggregations, data.values(), strict=True))
+
+    def count(self) -> int:
+        """Return how many values the open window has taken."""
+        self.fold(wait=_BACK_PRESSURE)
+        opened, *_, late, _ = self._state
+        return (0 if opened is None else opened.added) + len(late)
+
+    def total(self) -> Tally | None:
+        """Return what all values come to that were folded so far, those of the open window, too."""
+        opened, found, sums, *_ = self._state
+        for more in (None if sums is None else total_of(sums), opened):
+            found = found or more if found is None or more is None else together(found, more)
+        return found
+
+    def make_room(self) -> None:
+        """Fold, where the buffer is full; while another thread is at it the buffer grows, up to a limit."""
+        if self.fold() or len(self.buffer) < LIMIT:
+            return
+        # Another thread was interrupted in the middle of its fold: let it finish. This thread's own fold cannot.
+        if not self.fold(wait=_BACK_PRESSURE):
+            self.buffer.pop()
+            self._overflowed(1)
+
+    def fold(self, wait: float = 0.0) -> bool:
+        """Add up what was added so far; closes the window where that makes ``max_samples``.
+
+        Args:
+            wait: seconds to wait for a fold in another thread.
+
+        Returns:
+            False where another fold is under way: the values stay in the buffer.
+        """
+        *_, room, late, unsent = self._state
+        if not self.buffer and room and not late and unsent is None:
+            return True
+        if self._lock.locked() and not self._free(wait):
+            return False
+        with self._lock:
+            self._folding = threading.get_ident()
+            self._fold()
+            self._folding = 0
+        return True
+
+    def end(self, now: int, end: int | None = None, wait: float = 0.0) -> bool:
+        """Close the window, whose time is over.
+
+        An empty one logs nothing, and neither does what is left of one that ``max_samples`` has closed.
+
+        Args:
+            now: the clock's time.
+            end: when the window's time was over; None for now.
+            wait: seconds to wait for a fold in another thread.
+
+        Returns:
+            False where a fold in another thread keeps it open.
+        """
+        if self._lock.locked() and not self._free(wait):
+            return False
+        with self._lock:
+            self._folding = threading.get_ident()
+            self._fold()
+            state = self._state
+            if state[4]:
+                self._close(state, now, now if end is None else end, self.max_samples)
+            else:
+                self._set((*state[:4], self.max_samples, *state[5:]))
+            self._folding = 0
+        return True
+
+    def end_small(self, now: int, end: int, thread: int, log: Log) -> bool:
+        """Close the window in a single step, where it holds few plain numbers or none.
+
+        Returns:
+            False where :meth:`end` is needed; nothing has changed then.
+        """
+        opened, closed, sums, latest, room, late, unsent = before = self._state
+        if opened is not None or late or unsent is not None or not room:
+            return False
+        buffer, make = self.buffer, self._data
+        if not buffer:
+            return latest is None
+        if make is None or not len(buffer) <= _SMALL < room or self._lock.locked():
+            return False
+        self._lock.acquire()  # no with statement, which takes 100 ns more: this thread is not one that is interrupted
+        try:
+            self._folding = thread
+            chunk = buffer[:_SMALL] if self._state is before else []
+            del buffer[: len(chunk)]
+            try:
+                total = sum(chunk)
+                if not chunk or total - total:
+                    raise OverflowError  # noqa: TRY301 - as an integer does that is beyond the range of floats
+                ordered = sorted(chunk)
+                low, high, count = ordered[0], ordered[-1], len(chunk)
+                data = (make, chunk[-1], total, count, high, low)
+                latest = (next(_order), now, count, total, data, self.start, end)
+                sums = plus(sums, count, total, low, high)
+                self._state = (None, closed, sums, latest, room, (), latest)
+            except BaseException as error:
+                if self._state is before:  # otherwise an interrupt came after all was done
+                    buffer[:0] = chunk
+                if isinstance(error, TypeError | OverflowError):  # other numbers than plain finite ones
+                    return False
+                raise
+            self.shown = latest
+            if self._history.wanted:
+                self._history.add(latest)
+            log(STAT_EVENT, now, data)
+            self._state = (None, closed, sums, latest, room, (), None)
+        finally:
+            self._lock.release()
+        return True
+
+    def _free(self, wait: float) -> bool:
+        """Wait until no other thread folds; never for this thread's own fold, which a signal has interrupted."""
+        given_up = time.monotonic() + wait
+        while self._lock.locked():
+            if self._folding == threading.get_ident() or time.monotonic() >= given_up:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def _fold(self) -> None:
+        *_, room, late, unsent = self._state
+        if unsent is not None:  # an interrupt came between closing a window and logging it
+            self._send(self._state)
+        if late and room:
+            self._take_late()
+        buffer = self.buffer
+        left = len(buffer)  # a trace function that adds refills it all the while
+        while (left > 0 and buffer) or not self._state[4]:
+            before = self._state
+            room = before[4]
+            if not room:
+                self._refuse(before)
+                return
+            chunk = buffer[: min(CHUNK, room, left)]
+            left -= len(chunk)
+            del buffer[: len(chunk)]
+            try:
+                self._take(before, chunk, len(chunk))
+            except BaseException:  # an interrupt: the chunk is either added up or back in the buffer
+                if self._state is before:
+                    buffer[:0] = chunk
+                raise
+
+    def _refuse(self, state: _State) -> None:
+        """Close the window that has all its samples, and throw away what came after them."""
+        if state[0] is not None:
+            now = self._clock()
+            self._close(state, now, now, 0)
+        count = len(self.buffer)
+        if count:
+            del self.buffer[:count]
+            self._capped(count)
+
+    def _take(self, state: _State, chunk: list[Any], samples: int) -> None:
+        """Add up one chunk."""
+        opened, closed, sums, latest, room, late, unsent = state
+        found, more = tally_of(chunk, self._wanted, None if opened is None else opened.sample)
+        if opened is not None:
+            found = opened if found is None else together(opened, found, squares=self._wanted.squares)
+        self._set((found, closed, sums, latest, room - samples, late + more, unsent))
+
+    def _take_late(self) -> None:
+        opened, closed, sums, latest, room, late, unsent = self._state
+        arrived = [pending for pending in late if pending.ready()]
+        if arrived:
+            rest = tuple(pending for pending in late if pending not in arrived)
+            read = [number for number in map(self._arrived, arrived) if number is not None]
+            state = opened, closed, sums, latest, room, rest, unsent
+            if read:
+                self._take(state, read, 0)
+            else:
+                self._set(state)
+
+    def _close(self, state: _State, now: int, end: int, room: int) -> None:
+        opened, closed, sums, _, _, late, _ = state
+        if opened is None:
+            self._set((None, closed, sums, None, room, late, None))
+            return
+        bare = opened if opened.sample is None else opened._replace(sample=None)
+        closed = bare if closed is None else together(closed, bare)
+        data = dict(zip(self._keys, aggregates(opened, self.aggregations), strict=True))
+        latest = (next(_order), now, opened.added, opened.total.value(), data, self.start, end)
+        self.start = end
+        self._state = (None, closed, sums, latest, room, late, latest)
+        self._send(self._state)
+
+    def _send(self, state: _State) -> None:
+        closed = state[6]
+        if closed is not None:
+            self.shown = closed
+            if self._history.wanted:
+                self._history.add(closed)
+            self._log(STAT_EVENT, closed[1], closed[4])
+            self._set((*state[:6], None))

@@ -1,0 +1,52 @@
+"""What a program waits for."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from tachograph.recording import registry
+from tachograph.recording.own_metrics import TORCH_MONITOR, WAIT_DURATION
+from tachograph.recording.registry import Registry
+
+
+class _WaitCounterTracker:
+    """Measures one wait; a context manager."""
+
+    __slots__ = ("_key", "_since")
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        waited(self._key, time.perf_counter() - self._since)
+
+
+class _WaitCounter:
+    """Measures how long a program waits for something: a histogram ``torch.wait.duration`` in seconds.
+
+    Args:
+        key: what it waits for; the histogram's attribute ``name``.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: str) -> None:
+        if not isinstance(key, str):
+            raise TypeError(f"the key of a _WaitCounter must be a string, not {type(key).__name__}: {key!r:.100}")
+        self._key = key
+
+    def guard(self) -> _WaitCounterTracker:
+        """Return a context manager; what runs in it is the wait."""
+        return _WaitCounterTracker(self._key)
+
+
+def waited(key: str, seconds: float, into: Registry = registry.default) -> None:
+    """Record that the program has waited."""
+    group = into.group(TORCH_MONITOR)
+    group.own(WAIT_DURATION).record(seconds, {"name": key})

@@ -1,0 +1,327 @@
+"""The destinations that the settings name: built-in ones, those of entry points, and whatever object was given."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData
+
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.exporter_queue import ItemExporter
+from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider, to_exporter
+from tachograph.exporters.otel_exporters import EntryPointExporter
+from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
+from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.reader_feed import ReaderFeed
+from tachograph.pipeline.settings import GROUP, Settings
+from tachograph.recording.pace import Pace
+from tachograph.recording.registry import Registry
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+
+_TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
+_POINT_BYTES = 500  # what a queued point keeps alive, roughly
+
+Temporality = Mapping[type, Any]
+
+_log = logging.getLogger("tachograph")
+
+
+class Queue(Protocol):
+    """What waits for one receiver."""
+
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the receiver takes anything."""
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was taken so far, within ``timeout`` seconds."""
+
+
+class Destination(Queue, Protocol):
+    """Where batches go: an exporter behind its queue, or behind one for each of its receivers."""
+
+    def __call__(self, batch: Batch) -> None:
+        """Take a batch; never waits."""
+
+    def close(self, timeout: float) -> None:
+        """Deliver and end, within ``timeout`` seconds."""
+
+    def reset_in_child(self) -> None:
+        """Forget everything, after a fork."""
+
+
+class Route(NamedTuple):
+    """A destination, which signals it takes, and how SDK instruments are to be aggregated for it.
+
+    Attributes:
+        reader: the destination, where that is a reader: it takes no batches, it collects by itself.
+        retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
+            many seconds: the end is near.
+        is_loading: tells whether it still loads what it needs to deliver anything.
+        queues: those of its receivers, where it may have several.
+    """
+
+    destination: Destination
+    metrics: bool = False
+    spans: bool = False
+    events: bool = False
+    temporality: Temporality | None = None
+    reader: ReaderFeed | None = None
+    retry_now: Callable[[float], None] = lambda _longest: None
+    is_loading: Callable[[], bool] = lambda: False
+    queues: Sequence[Queue] = ()
+
+
+class Queued:
+    """A plain exporter, a callable that takes a batch, behind a queue of its own.
+
+    Args:
+        exporter: called in a thread of ours; it raises where it could not take the batch.
+        name: of the destination, in logs and counts.
+        registry: where losses are counted.
+    """
+
+    def __init__(self, exporter: Any, name: str, registry: Registry) -> None:
+        self._exporter = exporter
+        self._outbox = Outbox(name, registry)
+        self.flush = self._outbox.flush
+        self.close = self._outbox.close
+        self.reset_in_child = self._outbox.reset_in_child
+
+    @property
+    def delivered(self) -> int:
+        """How much has arrived so far; it grows while the destination takes anything."""
+        return self._outbox.delivered
+
+    def __call__(self, batch: Batch) -> None:
+        """Queue the batch."""
+        items = sum(len(metric.points) for metric in batch.metrics) + len(batch.spans) + len(batch.events)
+        self._outbox.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
+
+
+class SdkInstruments:
+    """What instruments of other libraries hold in our own meter provider, for each temporality that is asked for.
+
+    A reader sees what is recorded after it was attached.
+    """
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._readers: dict[tuple[tuple[type, Any], ...], InMemoryMetricReader] = {}
+        self._mirrors: dict[MetricReader, InMemoryMetricReader] = {}
+
+    def attach_all(self, routes: Iterable[Route]) -> None:
+        """Begin to read as each of the routes wants it."""
+        for route in routes:
+            if route.metrics:
+                self.attach(route.temporality)
+            elif route.reader is not None:
+                self._mirror(route.reader.reader)
+
+    def _mirror(self, reader: MetricReader) -> None:
+        """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
+        mirror = InMemoryMetricReader()
+        # What a provider asks of a reader; there are no public names for it.
+        for preferred in ("temporality", "aggregation", "cardinality_limit"):
+            name = f"_instrument_class_{preferred}"
+            setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
+        with self._lock:
+            if self._provider is not None and reader not in self._mirrors:
+                self._mirrors[reader] = mirror
+                self._provider.add_metric_reader(mirror)
+
+    def read_for(self, reader: MetricReader) -> MetricsData | None:
+        """Collect as a reader prefers; None where nothing was recorded."""
+        mirror = self._mirrors.get(reader)
+        return mirror.get_metrics_data() if mirror is not None else None
+
+    def attach(self, temporality: Temporality | None) -> None:
+        """Begin to read with a temporality."""
+        key = _key(temporality)
+        with self._lock:
+            if self._provider is not None and key not in self._readers:
+                self._readers[key] = InMemoryMetricReader(preferred_temporality=dict(key))
+                self._provider.add_metric_reader(self._readers[key])
+
+    @property
+    def reads(self) -> bool:
+        """Tell whether there is a provider to read."""
+        return self._provider is not None
+
+    def read(self, temporality: Temporality | None) -> MetricsData | None:
+        """Collect; None where nothing was recorded."""
+        with self._lock:
+            reader = self._readers.get(_key(temporality))
+            return reader.get_metrics_data() if reader is not None else None
+
+    def reading(self) -> Callable[[Temporality | None], MetricsData | None]:
+        """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
+        found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
+
+        def read(temporality: Temporality | None) -> MetricsData | None:
+            key = _key(temporality)
+            if key not in found:
+                found[key] = self.read(temporality)
+            return found[key]
+
+        return read
+
+    def close(self) -> None:
+        """Take our readers off the provider."""
+        with self._lock:
+            if self._provider is not None:
+                for reader in (*self._readers.values(), *self._mirrors.values()):
+                    self._provider.remove_metric_reader(reader)
+            self._readers, self._mirrors = {}, {}
+
+
+def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
+    return tuple(sorted((temporality or {}).items(), key=repr))
+
+
+def build_routes(
+    settings: Settings,
+    registry: Registry,
+    *,
+    metrics: bool,
+    own_logs: bool,
+    served: frozenset[Signal] = frozenset(),
+) -> list[Route]:
+    """Return a route for everything that the settings name, the Prometheus page apart.
+
+    Args:
+        settings: what was asked for.
+        registry: where losses are counted.
+        metrics: deliver metrics; not where they leave through the program's own provider.
+        own_logs: deliver events even where the program has a logger provider of its own; else they leave through that.
+        served: the signals whose OTLP another pipeline delivers already.
+    """
+    asked: dict[Signal, Sequence[object]] = {
+        "metrics": settings.metrics if metrics else (),
+        "traces": settings.traces,
+        "logs": settings.logs,
+    }
+    for signal in served:
+        asked[signal] = [exporter for exporter in asked[signal] if exporter != "otlp"]
+    routes: list[Route] = []
+    theirs = None if own_logs else foreign_logger_provider()
+    if theirs is not None:
+        routes.append(Route(into_provider(theirs, registry), events=True))
+        asked["logs"] = ()
+    for exporter in dict.fromkeys([*asked["metrics"], *asked["traces"], *asked["logs"]]):
+        taken = [signal for signal in SIGNALS if exporter in asked[signal]]
+        if exporter == "otlp":
+            routes.append(_otlp(settings, registry, taken))
+        elif exporter != "prometheus":
+            built_in = _built_in(exporter, settings, registry, taken)
+            routes.extend(_to(exporter, registry, taken) if built_in is None else [built_in])
+    return routes
+
+
+def _takes(signals: Sequence[Signal]) -> Any:
+    return {_TAKES[signal]: True for signal in signals}
+
+
+def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[Route]:
+    """Return the routes to an exporter that is not ours; none, counted and said, where it cannot be had."""
+    exporter, name = wanted, wanted.name if isinstance(wanted, EntryPointExporter) else None
+    try:
+        if isinstance(wanted, EntryPointExporter):
+            exporter = wanted.make()
+        elif isinstance(wanted, str):
+            name = wanted
+            exporter = next(iter(entry_points(group=GROUP, name=wanted))).load()
+        if hasattr(exporter, "export"):  # with several bases it is an exporter of each signal by itself
+            return [given(exporter, registry, name=name, **_takes([signal])) for signal in signals]
+        return [given(exporter, registry, name=name, **_takes(signals))]
+    except Exception as error:  # noqa: BLE001 - the border to exporters and their libraries
+        registry.count_error("exporter")
+        what = name or type(exporter).__name__
+        _log.warning("exporter %s of %s was not started, the rest goes on: %r", what, ", ".join(signals), error)
+        return []
+
+
+def _built_in(name: object, settings: Settings, registry: Registry, signals: Sequence[Signal]) -> Route | None:
+    takes = _takes(signals)
+    if name == "jsonl":
+        from tachograph.exporters.jsonl import JsonLines
+
+        return Route(JsonLines(settings.jsonl_path(), registry, metrics="metrics" in signals, pace=Pace()), **takes)
+    if name == "console":
+        from tachograph.exporters.console import Console
+
+        return Route(Console(registry, pace=Pace()), **takes)
+    if name == "influxdb" and settings.influx is not None:
+        from tachograph.exporters.influxdb import InfluxDB
+
+        made = InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
+        return Route(made, is_loading=made.is_loading, **takes)
+    if name == "tensorboard":
+        from tachograph.exporters.tensorboard import TensorBoard
+
+        return Route(TensorBoard(settings.tensorboard_folder(), registry), **takes)
+    return None
+
+
+def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> Route:
+    from tachograph.exporters.otlp.exporter import OtlpExporter
+
+    by_signal: dict[Signal, OtlpSettings] = {
+        signal: found for signal in signals if (found := settings.otlp_for(signal)) is not None
+    }
+    exporter = OtlpExporter(by_signal, registry, pace=Pace())
+    return Route(
+        exporter,
+        temporality=exporter.temporality,
+        retry_now=exporter.retry_now,
+        queues=exporter.queues,
+        **_takes(signals),
+    )
+
+
+def given(
+    exporter: Any,
+    registry: Registry,
+    *,
+    metrics: bool = False,
+    spans: bool = False,
+    events: bool = False,
+    groups: set[str] | None = None,
+    name: str | None = None,
+) -> Route:
+    """Return a route for an exporter object: one of the SDK's, a metric reader, or a callable that takes a batch.
+
+    Args:
+        exporter: the object; one with ``export`` is for one signal.
+        registry: where losses are counted.
+        metrics: it takes metrics.
+        spans: it takes spans.
+        events: it takes events.
+        groups: the metric groups that an exporter of the SDK gets; None for all.
+        name: of the destination, in logs and counts; by default that of the function or class.
+
+    Raises:
+        ValueError: a reader is somebody else's, or was shut down.
+    """
+    from tachograph.exporters.producer import SdkExporter
+
+    if isinstance(exporter, MetricReader):
+        feed = ReaderFeed(exporter, registry, name=name)
+        return Route(feed, reader=feed)
+    if metrics and hasattr(exporter, "export"):
+        made = SdkExporter(exporter, registry, groups=groups, name=name, pace=Pace())
+        # What the SDK's own periodic reader asks; there is no public name for it.
+        return Route(made, metrics=True, temporality=getattr(exporter, "_preferred_temporality", None))
+    if spans and hasattr(exporter, "export"):
+        return Route(ItemExporter(exporter, registry, items=lambda batch: batch.spans, name=name), spans=True)
+    if events and hasattr(exporter, "export"):
+        return Route(to_exporter(exporter, registry, name=name), events=True)
+    called = name or str(getattr(exporter, "__name__", type(exporter).__name__))
+    return Route(Queued(exporter, called, registry), metrics=metrics, spans=spans, events=events)

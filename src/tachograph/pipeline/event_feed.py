@@ -1,0 +1,140 @@
+"""From the journal to the destinations that take events, a bounded batch at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tachograph.exporters.batch import Batch
+from tachograph.pipeline.destinations import Route
+from tachograph.recording.journal import Journal, LogEvent
+from tachograph.recording.pace import Pace
+from tachograph.recording.points import AttributeValue
+from tachograph.recording.registry import Registry
+
+EVENTS_PER_BATCH = 2048
+_SLICE = 256
+_FEEDING = 0.5
+
+_log = logging.getLogger("tachograph")
+
+
+class Feed(Protocol):
+    """Where a pipeline's events come from; see :class:`EventFeed`."""
+
+    def waiting(self) -> bool:
+        """Tell whether there are events to deliver, or somebody who may feed some."""
+
+    def deliver(
+        self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
+    ) -> bool:
+        """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
+
+    def open(self, routes: Sequence[Route]) -> None:
+        """Begin."""
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what leaves by another pipeline; False where ``timeout`` seconds were too short."""
+
+    def hear_last_words(self, timeout: float) -> None:
+        """Let everybody log what they still hold."""
+
+    def halt(self) -> None:
+        """Hand over no more, in whatever thread: the destinations are about to close."""
+
+    def close(self, *, exiting: bool) -> None:
+        """End."""
+
+
+class EventFeed:
+    """Takes events out of a journal, each once, and hands them to every route that wants them.
+
+    Args:
+        journal: where they wait.
+        registry: where losses are counted.
+    """
+
+    def __init__(self, journal: Journal, registry: Registry) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._failed: set[str] = set()
+        self._takes = self._halted = False
+
+    def waiting(self) -> bool:
+        """Tell whether there are events to deliver, or somebody who may feed some."""
+        return bool(len(self._journal) or self._journal.feeders)
+
+    def deliver(
+        self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
+    ) -> bool:
+        """Hand over what waits at the call; False where the deadline, on the monotonic clock, or the end came first."""
+        takers = [route for route in routes if route.events]
+        if takers:
+            self._takes = True
+            self._ask(self._journal.feeders, _FEEDING)
+        left = len(self._journal) if takers else 0
+        while left > 0:
+            if self._halted or (deadline is not None and time.monotonic() >= deadline):
+                return False
+            events = self._drained(min(left, EVENTS_PER_BATCH))
+            if not events:
+                break
+            left -= len(events)
+            batch = Batch([], None, [], resource, time.time_ns(), events)
+            for route in takers:
+                self._hand_over(route, batch)
+        return True
+
+    def open(self, routes: Sequence[Route]) -> None:
+        """Begin: where none of the routes takes events, the journal keeps none."""
+        self._takes, self._halted = any(route.events for route in routes), False
+        self._journal.keep(self._takes)
+
+    def flush(self, _timeout: float) -> bool:
+        """Return True: nothing leaves by another pipeline."""
+        return True
+
+    def hear_last_words(self, timeout: float) -> None:
+        """Let everybody log what they still hold, for ``timeout`` seconds at most: the process ends."""
+        self._ask(self._journal.last_words, timeout)
+
+    def _ask(self, holders: Sequence[Callable[[float], object]], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        for hand_in in list(holders):
+            try:
+                hand_in(max(deadline - time.monotonic(), 0.0))
+            except Exception:  # noqa: BLE001, PERF203 - each shall be heard
+                self._registry.count_error("journal")
+                _log.exception("something that was not logged yet is lost")
+
+    def halt(self) -> None:
+        """Hand over no more: what waits stays in the journal, where a closed destination would only count it out."""
+        self._halted = True
+
+    def close(self, *, exiting: bool) -> None:
+        """End: what could not leave waits for a later start, or is counted where the process ends."""
+        self._journal.keep(True)
+        lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
+        if lost:
+            self._registry.count_dropped("shutdown", "journal", lost)
+            what = "1 event was" if lost == 1 else f"{lost} events were"
+            _log.warning("journal: %s lost, the process ended before delivery", what)
+
+    def _drained(self, limit: int) -> list[LogEvent]:
+        pace, events = Pace(), list[LogEvent]()
+        while len(events) < limit and len(self._journal):  # a slice may be empty: of events that cannot be made
+            events += self._journal.drain(min(_SLICE, limit - len(events)))
+            pace()
+        return events
+
+    def _hand_over(self, route: Route, batch: Batch) -> None:
+        name = type(route.destination).__name__
+        try:
+            route.destination(batch)
+        except Exception as error:  # noqa: BLE001 - one destination that fails shall cost the others nothing
+            self._registry.count_dropped("encoding", name, len(batch.events))
+            if name not in self._failed:
+                self._failed.add(name)
+                _log.error("%s took no events (further losses are counted): %r", name, error)

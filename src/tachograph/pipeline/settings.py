@@ -1,0 +1,334 @@
+"""What a user has set: keyword arguments of ``start()`` over ``OTEL_*`` variables over ``TACHOGRAPH_*`` ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from tachograph.exporters.otel_exporters import EntryPointExporter, installed, is_reader, signals_of
+from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
+from tachograph.exporters.spool_limit import spool_limit_of
+from tachograph.identity import resource as who
+from tachograph.identity.environment import Setting, setting
+from tachograph.logger.influx_target import InfluxTarget
+from tachograph.recording.points import Attributes, AttributeValue, attributes_key
+
+GROUP = "tachograph.exporters"
+PROMETHEUS_HOST = "127.0.0.1"
+PROMETHEUS_PORT = 9464
+INTERVAL = 60.0
+
+_BUILT_IN: dict[Signal, tuple[str, ...]] = {
+    "metrics": ("otlp", "prometheus", "console", "jsonl", "none"),
+    "traces": ("otlp", "console", "jsonl", "none"),
+    "logs": ("otlp", "console", "jsonl", "influxdb", "tensorboard", "none"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a pipeline, already read; equal for equal input in one process.
+
+    Args:
+        disabled: nothing is recorded and nothing leaves; there are no exporters then.
+        metrics: names of exporters, those of OpenTelemetry's entry points, and exporters themselves; empty where
+            metrics are not exported.
+        traces: the same as ``metrics``, for spans.
+        logs: the same for log records.
+        otlp: how each signal leaves for which ``otlp`` was named.
+        interval: seconds between two exports of metrics.
+        service_name: the service's name.
+        run_id: the run's id.
+        resource: further resource attributes, sorted.
+        resource_labels: keys of the resource attributes that each Prometheus series has as labels.
+        prometheus_host: the address that ``/metrics`` is served on.
+        prometheus_port: its port, where it is free; 0 for any.
+        store: the folder for what outlives the process.
+        jsonl: the JSON-lines file that was asked for; see :meth:`jsonl_path`.
+        influx: the InfluxDB that ``influxdb`` stands for, where it was named.
+        spool_limit: bytes that may wait on the disk for each InfluxDB.
+        system_metrics: what the hardware does is exported, too: :func:`tachograph.hardware.observe`.
+        set_global: make the global providers of OpenTelemetry where the program has none.
+        join: have what is recorded arrive in the program's own providers.
+        prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
+    """
+
+    disabled: bool
+    metrics: tuple[object, ...]
+    traces: tuple[object, ...]
+    logs: tuple[object, ...]
+    otlp: tuple[OtlpSettings, ...]
+    interval: float
+    service_name: str
+    run_id: str
+    resource: Attributes
+    resource_labels: tuple[str, ...]
+    prometheus_host: str
+    prometheus_port: int
+    store: Path
+    jsonl: Path | None
+    influx: InfluxTarget | None
+    spool_limit: int
+    system_metrics: bool = False
+    set_global: bool = True
+    join: bool = True
+    prometheus_registry: bool = True
+
+    def otlp_for(self, signal: Signal) -> OtlpSettings | None:
+        """Return how a signal leaves as OTLP; ``None`` where it does not."""
+        return next((found for found in self.otlp if found.signal == signal), None)
+
+    def tensorboard_folder(self) -> Path:
+        """Return the folder for TensorBoard's event files: one a run in the store."""
+        return self.store / "tensorboard" / who.file_safe(self.run_id)
+
+    def jsonl_path(self) -> Path:
+        """Return the JSON-lines file of this process: as asked for, or a new one a process in the store."""
+        name = f"{who.file_safe(socket.gethostname())}-{os.getpid()}.jsonl"
+        return self.jsonl or self.store / "exports" / who.file_safe(self.run_id) / name
+
+
+def read_settings(
+    environ: Mapping[str, str],
+    *,
+    metrics: object = None,
+    traces: object = None,
+    logs: object = None,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    compression: str | None = None,
+    interval: float | None = None,
+    service_name: str | None = None,
+    run_id: str | None = None,
+    resource: Mapping[str, AttributeValue] | None = None,
+    resource_labels: Sequence[str] | None = None,
+    prometheus_host: str | None = None,
+    prometheus_port: int | None = None,
+    prometheus_registry: bool | None = None,
+    store: str | os.PathLike[str] | None = None,
+    jsonl: str | os.PathLike[str] | None = None,
+    system_metrics: bool | None = None,
+    set_global: bool | None = None,
+    join: bool | None = None,
+) -> Settings:
+    """Return the settings that the arguments of ``start()`` and the environment make together.
+
+    Args:
+        environ: environment variables; an empty one counts as unset.
+        metrics: names of exporters, as a sequence or separated by commas, and exporters themselves: a callable that
+            takes a :class:`tachograph.exporters.batch.Batch`, or an exporter or a metric reader of the SDK. A name is one of
+            ours, or of an entry point of ``tachograph.exporters``, or of OpenTelemetry's for this signal, in this
+            order. ``none`` or an empty sequence for none.
+            Unset, in OTEL_METRICS_EXPORTER too: ``otlp`` if an endpoint is given, and ``prometheus``.
+        traces: the same for spans; OTEL_TRACES_EXPORTER; unset: ``otlp`` if an endpoint is given.
+        logs: the same for log records; OTEL_LOGS_EXPORTER; unset: ``otlp`` if an endpoint is given.
+        endpoint: where OTLP goes; see :func:`tachograph.exporters.otlp.settings.read_otlp_settings`, for the next four, too.
+        protocol: of OTLP.
+        headers: of OTLP.
+        timeout: of OTLP, in seconds.
+        compression: of OTLP.
+        interval: seconds between two exports of metrics; OTEL_METRIC_EXPORT_INTERVAL has milliseconds; 60 s.
+        service_name: OTEL_SERVICE_NAME; else the program's name.
+        run_id: see :func:`tachograph.run_id.run_id`.
+        resource: further resource attributes, which win over OTEL_RESOURCE_ATTRIBUTES.
+        resource_labels: keys of resource attributes that become labels on each Prometheus series.
+        prometheus_host: OTEL_EXPORTER_PROMETHEUS_HOST; 127.0.0.1.
+        prometheus_port: OTEL_EXPORTER_PROMETHEUS_PORT; 9464 plus the local rank, 9463 for torchrun's own process.
+        prometheus_registry: show the program's own metrics in ``prometheus_client.REGISTRY`` on ``/metrics``, too;
+            TACHOGRAPH_PROMETHEUS_REGISTRY is ``true`` or ``false``; on.
+        store: TACHOGRAPH_STORE; see :func:`tachograph.identity.resource.store`.
+        jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
+        system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
+            and ``hw.*``; TACHOGRAPH_SYSTEM_METRICS is ``true`` or ``false``; off. Needs the extra ``hardware``.
+        set_global: set OpenTelemetry's global providers where the program has none, so that what other libraries
+            measure leaves, too; on. A provider that the program sets later is refused by OpenTelemetry then; off, it is
+            honoured and joined.
+        join: have what is recorded arrive in the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
+            Off where they belong to a backend that is paid by the series.
+
+    Raises:
+        ValueError: a wrong value; the message names where it was given, and what is allowed.
+        TypeError: an argument of a wrong type.
+    """
+
+    def find(keyword: str, value: object, *variables: str) -> Setting | None:
+        return setting(environ, keyword, value, *variables)
+
+    def string(keyword: str, value: object) -> str | None:
+        given = find(keyword, value)
+        return given.string() if given else None
+
+    switched_off = find("", None, "OTEL_SDK_DISABLED")
+    disabled = switched_off is not None and switched_off.choice(("true", "false")) == "true"
+    helpers = find("", None, "TACHOGRAPH_HELPERS")
+    if helpers:
+        helpers.choice(("0", "1"))
+    chosen: dict[Signal, object] = {"metrics": metrics, "traces": traces, "logs": logs}
+    exporters: dict[Signal, tuple[object, ...]] = {
+        signal: () if disabled else _exporters(signal, environ, chosen[signal], endpoint) for signal in SIGNALS
+    }
+    otlp = tuple(
+        read_otlp_settings(
+            signal,
+            environ,
+            endpoint=endpoint,
+            protocol=protocol,
+            headers=headers,
+            timeout=timeout,
+            compression=compression,
+        )
+        for signal in SIGNALS
+        if "otlp" in exporters[signal]
+    )
+    every = find("interval", interval, "OTEL_METRIC_EXPORT_INTERVAL")
+    hardware = find("system_metrics", system_metrics, "TACHOGRAPH_SYSTEM_METRICS")
+    globally, joining = find("set_global", set_global), find("join", join, "TACHOGRAPH_JOIN")
+    host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
+    port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
+    program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
+    further = _attributes(resource)
+    attributes = who.resource_attributes(
+        environ,
+        service_name=string("service_name", service_name),
+        run_id=string("run_id", run_id),
+        extra=resource,
+    )
+    return Settings(
+        disabled=disabled,
+        metrics=exporters["metrics"],
+        traces=exporters["traces"],
+        logs=exporters["logs"],
+        otlp=otlp,
+        interval=every.seconds() if every else INTERVAL,
+        service_name=str(attributes["service.name"]),
+        run_id=str(attributes["dl.run.id"]),
+        resource=further,
+        resource_labels=who.SERIES_KEYS if resource_labels is None else who.series_keys(resource_labels),
+        prometheus_host=host.string() if host else PROMETHEUS_HOST,
+        prometheus_port=port.port() if port else _default_port(attributes),
+        prometheus_registry=program.boolean() if program else True,
+        store=_path("store", store) or who.store(environ),
+        jsonl=_path("jsonl", jsonl),
+        influx=_influx(environ) if "influxdb" in exporters["logs"] else None,
+        spool_limit=spool_limit_of(environ),
+        system_metrics=hardware.boolean() if hardware else False,
+        set_global=globally.boolean() if globally else True,
+        join=joining.boolean() if joining else True,
+    )
+
+
+def _influx(environ: Mapping[str, str]) -> InfluxTarget:
+    """Return where ``influxdb`` writes: the ``INFLUXDB_*`` variables say it."""
+    target = InfluxTarget.read(environ)
+    if target is None:
+        raise ValueError("INFLUXDB_HOST is not set: the exporter 'influxdb' writes to the host or URL that it names")
+    if find_spec("influxdb_client") is None:
+        raise ValueError("the exporter 'influxdb' needs its client: pip install 'tachograph[influxdb]'")
+    return target
+
+
+def _exporters(signal: Signal, environ: Mapping[str, str], chosen: object, endpoint: str | None) -> tuple[object, ...]:
+    given = setting(environ, signal, chosen, f"OTEL_{signal.upper()}_EXPORTER")
+    if given is None:
+        sends = setting(environ, "endpoint", endpoint, *endpoint_variables(signal)) is not None
+        return ("otlp",) * sends + ("prometheus",) * (signal == "metrics")
+    found: list[object] = []
+    for part in _parts(given):
+        wanted = _name(signal, given, part) if isinstance(part, str) else part
+        if wanted is part:
+            _check_object(signal, given, part)
+        if not any(wanted is other or (_is_named(wanted) and wanted == other) for other in found):
+            found.append(wanted)
+    if "none" in found and len(found) > 1:
+        raise given.wrong("'none' is allowed alone only")
+    return tuple(part for part in found if part != "none")
+
+
+def _parts(given: Setting) -> list[object]:
+    """Return the names and exporters in a choice, one by one."""
+    value = given.value
+    if isinstance(value, str):
+        return [part for part in given.string().split(",") if part.strip()] if value.strip(", ") else [value]
+    parts: list[object] = list(value) if isinstance(value, Sequence) and not _exports(value) else [value]
+    for part in parts:
+        if not isinstance(part, str) and (isinstance(part, type) or not _exports(part)):
+            handler = given.source == "metrics=" and callable(getattr(part, "emit", None))
+            hint = " (a handler: configure(handler) for each point, HandlerExporter(handler) here)" if handler else ""
+            raise Setting(given.source, part).wrong_type(f"a name, an exporter, or a sequence of them{hint}")
+    return parts
+
+
+def _exports(value: object) -> bool:
+    return callable(value) or callable(getattr(value, "export", None)) or is_reader(value)
+
+
+def _is_named(exporter: object) -> bool:
+    return isinstance(exporter, str | EntryPointExporter)
+
+
+def _check_object(signal: Signal, given: Setting, exporter: object) -> None:
+    """Refuse an exporter that is known to be of other signals, and a reader that has its provider already."""
+    fitting = signals_of(exporter)
+    if fitting and signal not in fitting:
+        where = " or ".join(f"{other}=" for other in SIGNALS if other in fitting)
+        raise Setting(given.source, exporter).wrong_type(f"an exporter of {signal} (this one belongs into {where})")
+    if is_reader(exporter):
+        from tachograph.exporters.reader_feed import unfit
+
+        refused = unfit(exporter)  # type: ignore[arg-type] # is_reader() has told
+        if refused:
+            raise Setting(given.source, exporter).wrong(refused)
+
+
+def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter:
+    """Return what a name stands for: a built-in exporter, else one of our entry points, else one of OpenTelemetry's."""
+    name = part.strip()
+    if name.lower() in _BUILT_IN[signal]:
+        return name.lower()
+    ours, theirs = {entry.name for entry in entry_points(group=GROUP)}, installed(signal)
+    if name in ours:
+        return name
+    if name in theirs:
+        return EntryPointExporter(signal, name)
+    allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(theirs - ours - set(_BUILT_IN[signal])))
+    raise given.wrong(f"{name!r:.100} is no exporter of {signal}; allowed are {', '.join(allowed)}")
+
+
+def _attributes(resource: Mapping[str, AttributeValue] | None) -> Attributes:
+    if resource is not None and not isinstance(resource, Mapping):
+        raise Setting("resource=", resource).wrong_type("a mapping of attributes")
+    try:
+        return attributes_key(resource or {})
+    except TypeError as error:
+        raise TypeError(f"resource=: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"resource=: {error}") from None
+
+
+def _path(keyword: str, value: str | os.PathLike[str] | None) -> Path | None:
+    if value is None:
+        return None
+    given = Setting(f"{keyword}=", value)
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise given.wrong_type("a path")
+    if not os.fspath(value):
+        raise given.wrong("it must not be empty")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise given.wrong("there is no such home directory") from None
+
+
+def _default_port(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return a port of its own for each rank of a node, as far as there are ports; torchrun's own is the one below."""
+    if attributes.get("dl.role") == "agent" and "dl.rank" not in attributes:
+        return PROMETHEUS_PORT - 1
+    local_rank = attributes.get("dl.local_rank")
+    return min(PROMETHEUS_PORT + local_rank, 65535) if isinstance(local_rank, int) else PROMETHEUS_PORT

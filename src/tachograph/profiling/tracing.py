@@ -1,0 +1,155 @@
+"""Spans around profiled functions, where the program has tracing on.
+
+Whether it has is looked up at each call and costs some tens of nanoseconds: OpenTelemetry's API is never imported here,
+and a tracer that does nothing is never called (it takes 5 microseconds to do it).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tachograph.recording import registry
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.scope import scope_origin
+from tachograph.recording.spread import Exemplar
+
+TRACE = "opentelemetry.trace"
+
+
+class _Ids:
+    """Random ids from numbers of our own: the SDK's generator would advance the program's ``random`` (HAZARDS 13)."""
+
+    def __init__(self, replaced: Any) -> None:
+        import random
+
+        self._bits = random.Random(os.urandom(32)).getrandbits  # noqa: S311 - ids, not secrets
+        self.is_trace_id_random: Callable[[], bool] = getattr(replaced, "is_trace_id_random", lambda: False)
+
+    def generate_span_id(self) -> int:
+        return self._bits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        return self._bits(128) or 1
+
+
+class _Known:
+    """The provider seen last and its tracers by scope; None for a tracer that does nothing."""
+
+    __slots__ = ("idle", "own", "provider", "tracers")
+
+    def __init__(self) -> None:
+        self.idle: Any = None  # our own provider, while no pipeline takes its spans
+        self.own: Any = None  # the same, while it takes them, where it is not the global one
+        self.forget()
+
+    def forget(self) -> None:
+        self.provider: Any = None
+        self.tracers: dict[str, Any] = {}
+
+
+known = _Known()
+if hasattr(os, "register_at_fork"):
+    # a child that went on with the parent's numbers would repeat its ids
+    os.register_at_fork(after_in_child=known.forget)
+
+
+def tracer_for(scope: str) -> Any:
+    """Return the tracer of the program's provider for a scope, or None where tracing is off."""
+    trace = sys.modules.get(TRACE)
+    if trace is None:
+        return None
+    try:
+        # The getter would load a provider, and takes thrice as long.
+        provider = trace._TRACER_PROVIDER or known.own  # noqa: SLF001
+    except AttributeError:
+        provider = _asked(trace)
+    if provider is None or provider is known.idle:
+        return None
+    if provider is not known.provider:
+        known.forget()
+        known.provider = provider
+    try:
+        return known.tracers[scope]
+    except KeyError:
+        return _new_tracer(trace, provider, scope)
+
+
+def _asked(trace: Any) -> Any:
+    """Ask the public API for the provider, as far as the module has been loaded."""
+    provider = trace.get_tracer_provider() if hasattr(trace, "get_tracer_provider") else None
+    return None if isinstance(provider, getattr(trace, "ProxyTracerProvider", ())) else provider
+
+
+def _new_tracer(trace: Any, provider: Any, scope: str) -> Any:
+    tracers = known.tracers
+    tracer: Any = None
+    try:
+        tracer = provider.get_tracer(scope, *scope_origin(scope))
+        if isinstance(tracer, trace.NoOpTracer):
+            tracer = None
+        elif type(getattr(tracer, "id_generator", None)).__name__ == "RandomIdGenerator":
+            tracer = copy.copy(tracer)  # the provider hands its own to whoever asks for the same scope
+            tracer.id_generator = _Ids(tracer.id_generator)
+    except Exception as failure:  # noqa: BLE001 - the border to the program's tracing
+        pass_on(failure)
+        registry.default.count_error("tracing")
+    tracers[scope] = tracer
+    return tracer
+
+
+class Span:
+    """A span that is current only between :meth:`enter` and :meth:`leave`; what the body attaches in between is kept.
+
+    Tracing that fails is counted, and the function runs on without it.
+    """
+
+    __slots__ = ("_context", "_contexts", "_span", "_token", "_trace")
+
+    def __init__(self, tracer: Any, name: str, attributes: dict[str, str]) -> None:
+        self._trace: Any = sys.modules[TRACE]
+        self._contexts: Any = sys.modules["opentelemetry.context"]
+        self._token: Any = None
+        try:
+            self._span = tracer.start_span(name, attributes=attributes)
+            self._context = self._trace.set_span_in_context(self._span)
+        except Exception as failure:  # noqa: BLE001 - a sampler or span processor of the program
+            pass_on(failure)
+            registry.default.count_error("tracing")
+            self._span = None
+
+    def enter(self) -> None:
+        """Make the span current."""
+        if self._span is not None:
+            self._token = self._contexts.attach(self._context)
+
+    def leave(self) -> None:
+        """Make current what was so before :meth:`enter`."""
+        if self._span is not None:
+            self._context = self._contexts.get_current()
+            self._contexts.detach(self._token)
+
+    def end(self, error: BaseException | None, seconds: float, into: Distribution) -> None:
+        """End the span, note the exception that ended its body, and leave an exemplar if the span is sampled."""
+        span = self._span
+        if span is None:
+            return
+        try:
+            if error is not None and span.is_recording():
+                span.record_exception(error)
+                status = f"{type(error).__name__}: {error}"
+                span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, status))
+            context = span.get_span_context()
+            if context.trace_flags.sampled:
+                into.note(Exemplar(seconds, time.time_ns(), context.trace_id, context.span_id))
+            span.end()
+        except Exception as failure:  # noqa: BLE001 - a span processor, or an exception that cannot be shown
+            pass_on(failure)
+            registry.default.count_error("tracing")
+            if span.is_recording():
+                span.end()

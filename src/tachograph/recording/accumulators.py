@@ -1,0 +1,273 @@
+"""Where values go: one accumulator a series. Recording appends; folding aggregates, at C speed, later.
+
+An accumulator's ``record`` is all that runs while a program trains: for a gauge one assignment, else one append to a
+plain list. :meth:`fold` takes the list's content out and adds it up. It never waits for its lock, since a signal
+handler may record in the middle of a fold of its own thread. Everything that has been added up lives in one tuple that
+is replaced as a whole, so that a reader, another thread or an interrupt never sees half a fold.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tachograph.recording.last_value import LastValue
+from tachograph.recording.losses import Losses
+from tachograph.recording.spread import Exemplar, Spread, Total, no_values
+from tachograph.recording.switch import switch
+from tachograph.recording.values import Number, Pending, as_float, fits_int64, is_finite, numpy
+
+CHUNK = 2048
+LIMIT = 65_536
+_BACK_PRESSURE = 0.25
+
+
+class _Buffered:
+    """Records into a list, and folds it in chunks."""
+
+    __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
+    _state: Any
+
+    def __init__(self, losses: Losses) -> None:
+        self.losses = losses
+        self.start_unix_nano = time.time_ns()
+        self.tap: Callable[[Sequence[Number]], None] | None = None
+        self._lock = threading.Lock()
+        self._buffer: list[Any] = []
+        self._late: list[Pending] = []
+        self._folding = 0
+        self.record = _recorder(self._buffer, losses, self._make_room)
+
+    def _make_room(self) -> bool:
+        if self.fold() or len(self._buffer) < LIMIT:
+            return True
+        # Another thread was interrupted in the middle of its fold: let it finish. This thread's own fold cannot.
+        if self._folding != threading.get_ident() and self.fold(wait=_BACK_PRESSURE):
+            return True
+        self.losses.overflow += 1
+        return False
+
+    def fold(self, wait: float = 0.0) -> bool:
+        """Add up what was recorded so far.
+
+        Args:
+            wait: seconds to wait for a fold that another thread has begun; never wait in a signal handler.
+
+        Returns:
+            False where another fold is under way: the values stay in the buffer.
+        """
+        if not switch.on:
+            self._buffer.clear()
+            return True
+        given_up = time.monotonic() + wait
+        while self._lock.locked():
+            if time.monotonic() >= given_up:
+                return False
+            time.sleep(0.0005)
+        # A with statement, since an interrupt between acquire() and try would leave the lock held for ever. Where
+        # another thread was quicker it waits for that one fold; the holder is never this thread, which was asked above.
+        with self._lock:
+            self._folding = threading.get_ident()
+            if self._late:
+                self._take_late()
+            buffer = self._buffer
+            left = len(buffer)  # a trace function that records adds to it all the while
+            while left > 0 and buffer:
+                chunk = buffer[: min(CHUNK, left)]
+                left -= len(chunk)
+                before = self._state
+                del buffer[: len(chunk)]
+                try:
+                    self._fold_chunk(chunk)
+                except BaseException:  # an interrupt: the chunk is either added up or back in the buffer
+                    if self._state is before:
+                        buffer[:0] = chunk
+                    raise
+            self._folding = 0
+        return True
+
+    def _fold_chunk(self, chunk: list[Any]) -> None:
+        """Add up one chunk. Plain finite numbers are the case that is fast."""
+        try:
+            total: Number = sum(chunk)
+            clean = total - total == 0
+            if clean:
+                self._absorb(chunk, total, 0)
+        except (TypeError, OverflowError, struct.error):  # a device value, an integer beyond the range of floats
+            clean = False
+        if not clean:
+            self._fold_sorted_out(chunk)
+        tap = self.tap
+        if tap is not None:
+            tap(chunk)
+
+    def _fold_sorted_out(self, chunk: list[Any]) -> None:
+        late = [item for item in chunk if isinstance(item, Pending)]
+        numbers = [
+            item if isinstance(item, float) or fits_int64(item) else as_float(item)
+            for item in chunk
+            if not isinstance(item, Pending)
+        ]
+        finite = [number for number in numbers if is_finite(number)]
+        self._absorb(finite, _sum(finite), len(numbers) - len(finite))
+        self._late += late
+        chunk[:] = numbers
+
+    def _take_late(self) -> None:
+        arrived = [pending for pending in self._late if pending.ready()]
+        if arrived:
+            self._late = [pending for pending in self._late if pending not in arrived]
+            self._fold_chunk([number for number in map(self.losses.arrived, arrived) if number is not None])
+
+    def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
+        raise NotImplementedError
+
+    def outstanding(self) -> int:
+        """Return how many values wait to be folded, device values included."""
+        return len(self._buffer) + len(self._late)
+
+    def _reset_buffer(self) -> None:
+        self._lock = threading.Lock()
+        self._buffer.clear()
+        self._late = []
+        self.tap = None
+        self.start_unix_nano = time.time_ns()
+
+
+def _sum(numbers: list[Number]) -> Number:
+    try:
+        return math.fsum(numbers) if any(isinstance(number, float) for number in numbers) else sum(numbers)
+    except OverflowError:  # beyond the range of floats: such large ones are integers
+        return sum(map(int, numbers))
+
+
+def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) -> Callable[[object], None]:
+    append = buffer.append
+    border = losses.read
+
+    def record(value: object) -> None:
+        if value.__class__ is float and len(buffer) < CHUNK:
+            buffer.append(value)  # specialised by CPython, unlike a bound append
+            return
+        if len(buffer) >= CHUNK and not make_room():
+            return
+        if value.__class__ is not float and value.__class__ is not int:
+            value = border(value)
+            if value is None:
+                return
+        append(value)
+
+    return record
+
+
+class Sum(_Buffered):
+    """A counter: the sum of what was added, exact for integers. Negative and non-finite values are not added."""
+
+    __slots__ = ()
+    _state: tuple[Total, int]
+
+    def __init__(self, losses: Losses) -> None:
+        super().__init__(losses)
+        self._state = (Total(), 0)
+
+    def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
+        if finite and min(finite) < 0:
+            accepted = [number for number in finite if number >= 0]
+            self.losses.refuse_negative(len(finite) - len(accepted))
+            finite, total = accepted, _sum(accepted)
+        self.losses.nonfinite += nonfinite
+        before, count = self._state
+        self._state = (before.plus(total), count + len(finite))
+
+    def value(self) -> Number | None:
+        """Return the sum, or None where nothing was added yet."""
+        total, count = self._state
+        return total.value() if count else None
+
+    def recorded(self) -> int:
+        """Return how many values were added, those included that wait to be folded."""
+        return self._state[1] + self.outstanding()
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self._reset_buffer()
+        self._state = (Total(), 0)
+
+
+class Distribution(_Buffered):
+    """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
+
+    Args:
+        losses: where to count what cannot be taken.
+        boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
+    """
+
+    __slots__ = ("_bounds_array", "boundaries", "exemplars")
+    _state: Spread
+
+    def __init__(self, losses: Losses, boundaries: tuple[float, ...]) -> None:
+        super().__init__(losses)
+        self.boundaries = boundaries
+        self.exemplars: dict[int, Exemplar] | None = None
+        self._bounds_array: Any = None
+        self._state = no_values(boundaries)
+        if switch.made is not None:
+            switch.made(self)
+
+    def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
+        state = self._state
+        if finite:
+            low, high, counts = self._spread(finite)
+            self._state = Spread(
+                state.count + len(finite),
+                state.total.plus(total),
+                min(state.minimum, low),
+                max(state.maximum, high),
+                tuple(map(int.__add__, state.at_most, counts)),
+                state.nonfinite + nonfinite,
+            )
+        elif nonfinite:
+            self._state = replace(state, nonfinite=state.nonfinite + nonfinite)
+        if nonfinite:
+            self.losses.nonfinite += nonfinite
+
+    def _spread(self, finite: list[Any]) -> tuple[float, float, list[int]]:
+        np = numpy()
+        if np is None:
+            ordered = sorted(finite)
+            return float(ordered[0]), float(ordered[-1]), [bisect_right(ordered, b) for b in self.boundaries]
+        bounds = self._bounds_array
+        if bounds is None:
+            bounds = self._bounds_array = np.array(self.boundaries, dtype=np.float64)
+        packed = np.frombuffer(bytearray(struct.pack(f"{len(finite)}d", *finite)))
+        packed.sort()
+        return float(packed[0]), float(packed[-1]), packed.searchsorted(bounds, side="right").tolist()
+
+    def spread(self) -> Spread:
+        """Return what has been folded so far."""
+        return self._state
+
+    def recorded(self) -> int:
+        """Return how many values were recorded, those included that wait to be folded."""
+        return self._state.count + self._state.nonfinite + self.outstanding()
+
+    def note(self, exemplar: Exemplar) -> None:
+        """Keep an exemplar: the latest one for each bucket."""
+        if self.exemplars is None:
+            self.exemplars = {}
+        self.exemplars[bisect_left(self.boundaries, exemplar.value)] = exemplar
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self._reset_buffer()
+        self.exemplars = None
+        self._state = no_values(self.boundaries)
+
+
+Accumulator = LastValue | Sum | Distribution

@@ -1,0 +1,238 @@
+"""The journal: exact events on their way to whoever takes them, bounded, the oldest going first.
+
+Each process start has a stream of its own, and numbers its events from 1: a reader that finds both inserts an event
+once, however often it was sent, and a gap is a counted loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from tachograph.recording import registry as registries
+from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
+from tachograph.recording.points import AttributeValue
+from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
+
+LIMIT = 65_536
+SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
+SCOPE = "tachograph"  # the instrumentation scope of every record
+# A function that returns the attributes, and its arguments: called when the event leaves.
+Later = tuple[Any, ...]
+# As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
+Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
+_STREAM_BYTES = 16
+_AT_ONCE = 1024
+
+_log = logging.getLogger("tachograph")
+
+
+class LogEvent(NamedTuple):
+    """One event: an OpenTelemetry log record with an ``event_name``.
+
+    ``time_unix_nano`` is when it happened, ``observed_unix_nano`` when it was logged; ids are 0 outside a sampled span.
+    """
+
+    name: str
+    time_unix_nano: int
+    observed_unix_nano: int
+    attributes: Mapping[str, AttributeValue]
+    seq: int
+    trace_id: int
+    span_id: int
+    trace_flags: int
+    stream: str
+
+    def record_attributes(self) -> dict[str, AttributeValue]:
+        """Return the attributes as they leave: those by which a reader knows it again come with them."""
+        return {
+            **self.attributes,
+            "tachograph.schema": SCHEMA,
+            "tachograph.stream": self.stream,
+            "tachograph.seq": self.seq,
+        }
+
+
+class Append(Protocol):
+    """Logs one event; never waits, and never raises.
+
+    The attributes are kept, not copied: do not change them. A tuple of a function and its arguments stands for what it
+    returns when the event leaves.
+    """
+
+    def __call__(  # noqa: D102 - see above
+        self,
+        name: str,
+        time_unix_nano: int,
+        attributes: Mapping[str, AttributeValue] | Later,
+        *,
+        trace_id: int = 0,
+        span_id: int = 0,
+        trace_flags: int = 0,
+    ) -> None: ...
+
+
+class Journal:
+    """Events in the order in which they were logged, until somebody takes them out.
+
+    Args:
+        registry: where events are counted that were dropped.
+        limit: how many events it holds; beyond it the oldest is dropped.
+
+    Attributes:
+        append: logs one event, as :class:`Append` says. Look it up at each call: it changes with what is kept.
+        stream: random for each process start; see :meth:`LogEvent.record_attributes`.
+        last_words: called before the last events of the process leave, with the seconds that each may take: who holds
+            something that is not logged yet (an open window) logs it then.
+        feeders: called before events are taken out, with the seconds that each may take: who reads events from
+            elsewhere passes on what has come.
+    """
+
+    append: Append
+
+    def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
+        self._registry = registry
+        self._wanted, self._pinned, self._failed = True, False, False
+        self.last_words: list[Callable[[float], object]] = []
+        self.feeders: list[Callable[[float], object]] = []
+        self._limit = limit
+        # Resolved once: an overflowing journal drops at every event, wherever that comes from.
+        dropped = registry.group(OWN_GROUP).own(DROPPED)
+        self._count = dropped.bind(reason="queue_full", destination="journal")
+        self.reset()
+
+    def _appender(self) -> Append:
+        """Return :attr:`append`: variables of the function around it are read faster than attributes."""
+        events, limit, state = self._events, self._limit, switch
+        drop_oldest, now = self._drop_oldest, time.time_ns
+
+        def append(
+            name: str,
+            time_unix_nano: int,
+            attributes: Mapping[str, AttributeValue] | Later,
+            *,
+            trace_id: int = 0,
+            span_id: int = 0,
+            trace_flags: int = 0,
+        ) -> None:
+            if not state.on:
+                return
+            if len(events) >= limit:
+                drop_oldest()
+            events.append((name, time_unix_nano, now(), attributes, trace_id, span_id, trace_flags))
+
+        return append
+
+    def _drop_oldest(self) -> None:
+        try:
+            self._events.popleft()
+        except IndexError:  # somebody has just taken them all
+            return
+        next(self._numbers)
+        self._count(1)
+
+    def take_over(self, waiting: list[Raw]) -> None:
+        """Log events that wait in a list, and take them out of it: each once, whatever interrupts this thread."""
+        events, limit = self._events, self._limit
+        if self.append is _nothing or not switch.on:
+            waiting.clear()
+        while waiting:
+            some = waiting[:_AT_ONCE]
+            while events and len(events) + len(some) > limit:
+                self._drop_oldest()
+            # No call in between, so that they are in one place or the other: see tachograph.curve.ATOMIC.
+            del waiting[:_AT_ONCE]
+            events.extend(some)
+
+    def keep(self, wanted: bool) -> None:
+        """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
+        self._wanted = wanted
+        self._open()
+        if not self.kept:
+            self._events.clear()
+
+    def pin(self, pinned: bool) -> None:
+        """Keep what is logged whatever :meth:`keep` says: somebody has a destination of their own for it."""
+        self._pinned = pinned
+        self._open()
+
+    @property
+    def kept(self) -> bool:
+        """Tell whether anybody takes what is logged."""
+        return self._wanted or self._pinned
+
+    @property
+    def pinned(self) -> bool:
+        """Tell whether somebody has a destination of their own for it."""
+        return self._pinned
+
+    def widen(self, limit: int) -> None:
+        """Hold ``limit`` events at least."""
+        if limit > self._limit:
+            self._limit = limit
+            self._open()
+
+    def _open(self) -> None:
+        keeps = self.kept and self._registry.enabled
+        self.append = self._appender() if keeps else _nothing
+
+    def drain(self, limit: int | None = None) -> list[LogEvent]:
+        """Take out what was logged, the oldest first, ``limit`` events at most; each leaves once."""
+        events, numbers, stream = self._events, self._numbers, self.stream
+        found: list[LogEvent] = []
+        with contextlib.suppress(IndexError):  # somebody else takes some out, too
+            for _ in range(len(events) if limit is None else limit):
+                name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
+                if isinstance(attributes, tuple):
+                    try:
+                        attributes = attributes[0](*attributes[1:])
+                    except Exception as error:  # noqa: BLE001 - one event that cannot be made costs the others nothing
+                        next(numbers)
+                        self._fail(name, error)
+                        continue
+                span = trace_id, span_id, flags
+                found.append(LogEvent(name, at, observed, attributes, next(numbers), *span, stream))
+        return found
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self._registry.count_dropped("encoding", "journal")
+        if not self._failed:
+            self._failed = True
+            _log.error("an event %r was lost (further ones are counted): %r", name, error)
+
+    def give_up(self) -> int:
+        """Forget what was logged and not taken out, and return how much that is: it takes next to no time."""
+        lost = 0
+        with contextlib.suppress(IndexError):  # somebody else takes some out, too
+            while True:
+                self._events.popleft()
+                next(self._numbers)
+                lost += 1
+        return lost
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def reset(self) -> None:
+        """Forget every event and begin a new stream, as a forked child does."""
+        self._events: deque[Raw] = deque()
+        self._numbers = itertools.count(1)
+        self.stream = os.urandom(_STREAM_BYTES).hex()
+        self._open()
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Log nothing."""
+
+
+default = Journal(registries.default)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=default.reset)

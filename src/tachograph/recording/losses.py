@@ -1,0 +1,75 @@
+"""What was not recorded: counted, and said once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tachograph.recording._log_lines import OneLine
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.values import Number, Pending, read
+
+_log = logging.getLogger("tachograph")
+_log.addFilter(OneLine())  # here, as everything that says something of the program's names imports this
+
+
+class Losses:
+    """What a series could not take: values that are no number or beyond the limit, non-finite ones, attributes.
+
+    Args:
+        name: of what was recorded.
+        unread: called with 1 for each value that is no number, where nobody exports :attr:`no_number`.
+    """
+
+    __slots__ = ("_unread", "attribute", "name", "negative", "no_number", "nonfinite", "overflow")
+
+    def __init__(self, name: str, unread: Callable[[int], None] | None = None) -> None:
+        self.name = name
+        self._unread = unread
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin to count anew, in place: recorders hold on to this record."""
+        self.attribute = 0
+        self.no_number = 0
+        self.overflow = 0
+        self.negative = 0
+        self.nonfinite = 0
+
+    def read(self, value: object) -> Number | Pending | None:
+        """Return ``value`` as a number; what is none is counted, and said once."""
+        try:
+            return read(value)
+        except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+            pass_on(error)
+            self._count_unread(error)
+            return None
+
+    def arrived(self, pending: Pending) -> Number | None:
+        """Return a value that has come from its device; one that cannot be read is counted, and said once."""
+        try:
+            return pending.value()
+        except Exception as error:  # noqa: BLE001 - the border to a device: what it has lost costs nothing else
+            self._count_unread(error)
+            return None
+
+    def _count_unread(self, error: Exception) -> None:
+        if not self.no_number:
+            _log.warning("%s: a value was not recorded (further ones are counted): %s", self.name, error)
+        self.no_number += 1
+        if self._unread is not None:
+            self._unread(1)
+
+    def leave_out(self, key: str, error: Exception) -> None:
+        """Count an attribute whose own code raised when it was read."""
+        if not self.attribute:
+            _log.warning(
+                "%r: attribute %r was left out (further ones are counted): %s", self.name, key, type(error).__name__
+            )
+        self.attribute += 1
+
+    def refuse_negative(self, count: int) -> None:
+        """Count values that would have made a counter go backwards."""
+        if count and not self.negative:
+            _log.warning("%s: a negative value was not added to a counter (further ones are counted)", self.name)
+        self.negative += count

@@ -1,0 +1,220 @@
+"""The metrics that Tachograph makes by itself: one table, from which the code that records takes them.
+
+What the hardware does is in the tables of ``tachograph.hardware``; ``docs/metrics.md`` is made from all of them. Names
+and units follow the OpenTelemetry semantic conventions ("Metrics semantic conventions", "General guidelines").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from tachograph.recording.naming import Kind
+
+OWN_GROUP = "tachograph"
+TORCHELASTIC = "torchelastic"
+TORCH_MONITOR = "torch.monitor"
+EVERY_GROUP = ""
+
+
+class OwnMetric(NamedTuple):
+    """A metric and what is said of it.
+
+    Attributes:
+        group: its instrumentation scope; empty where it is in the group of what it is about.
+        unit: UCUM.
+        attributes: the keys of its series' attributes.
+    """
+
+    group: str
+    name: str
+    unit: str
+    kind: Kind
+    description: str
+    attributes: tuple[str, ...] = ()
+
+
+def _ours(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(OWN_GROUP, name, unit, kind, description, attributes)
+
+
+def _torchrun(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(TORCHELASTIC, f"torchrun.{name}", unit, kind, description, ("role", *attributes))
+
+
+DROPPED = _ours(
+    "tachograph.dropped",
+    "{item}",
+    "counter",
+    "What was not recorded or not delivered, by reason.",
+    *("reason", "destination"),
+)
+Reason = Literal[
+    "no_number",
+    "attribute",
+    "negative",
+    "nonfinite",
+    "overflow",
+    "max_samples",
+    "throttled",
+    "closed",
+    "empty",
+    "name_conflict",
+    "exponential_histogram",
+    "not_exportable",
+    "encoding",
+    "not_installed",
+    "queue_full",
+    "windows_full",
+    "unreachable",
+    "rejected",
+    "shutdown",
+    "feedback",
+    "spool_full",
+    "damaged",
+    "newer",
+    "replay_rate",
+    "replay_late",
+    "replay_negative",
+    "replay_aggregated",
+    "cardinality",
+    "malformed",
+    "no_value",
+    "illegal_name",
+    "too_large",
+]
+REASONS: Mapping[Reason, str] = {
+    "no_number": "What was recorded is no number: its `__float__` or `item` is missing, or raised.",
+    "attribute": "An attribute's own code raised when it was read: the value was recorded without it.",
+    "negative": "A negative value would have made a counter go backwards.",
+    "nonfinite": "NaN or an infinity came where there is no such number: in InfluxDB's line protocol, in a sum.",
+    "overflow": "Values came faster than they could be added up, or those on a device never arrived.",
+    "max_samples": "A `Stat` had its `max_samples` before its window ended: torch.monitor's rule.",
+    "throttled": "Points of `progress()` in a loop that begins anew more often than is of use.",
+    "closed": "A point came after `close()` of its `MetricsLogger`, or after the end of its task.",
+    "empty": "A point had no field that could be written.",
+    "name_conflict": "A metric has the name of another one of another kind; the later one is left out.",
+    "exponential_histogram": "An SDK's exponential histogram: Prometheus' text format has none.",
+    "not_exportable": "A metric of an SDK, or of the program's `prometheus_client`, that no text format can hold.",
+    "encoding": "It could not be encoded for this destination.",
+    "not_installed": "A package is missing that a destination needs: `tachograph[influxdb]`.",
+    "queue_full": "More waited than there is room for: the destination is away or too slow.",
+    "windows_full": "More windows of Stats have closed between two exports than there is room for; the oldest goes.",
+    "unreachable": "The destination did not answer, or asked for patience, until the time for it was up.",
+    "rejected": "The destination refused it; the log says what it answered.",
+    "shutdown": "The process ended before it was delivered.",
+    "feedback": "An event handler logs an event for each that it gets: it does not get the rest, exporters do.",
+    "spool_full": "The disk's share for what waits for InfluxDB is used up; the oldest goes.",
+    "damaged": "A line of the spool cannot be read, or is gone.",
+    "newer": "A later version of Tachograph has written it.",
+    "replay_rate": "More values than can be handed on one by one to your own SDK; its histogram lacks them.",
+    "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
+    "replay_negative": "Negative values, which an SDK's histogram does not take.",
+    "replay_aggregated": "Values that came added up, as a `Stat`'s do; your own SDK's histogram lacks them.",
+    "cardinality": "The hub has no room for one more series of this metric, or for one more process.",
+    "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
+    "no_value": "A data point came to the hub without a value.",
+    "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",
+    "too_large": "A histogram of more than 1,000 bounds came to the hub, or a resource of more than 64 KiB.",
+}
+NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
+ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
+EXPORT_DURATION = _ours(
+    "tachograph.export.duration", "s", "histogram", "Time that one export took, by destination.", "destination"
+)
+
+FUNCTION_DURATION = OwnMetric(
+    EVERY_GROUP,
+    "function.duration",
+    "s",
+    "histogram",
+    "Duration of the calls of a profiled function.",
+    ("code.function.name", "outcome"),
+)
+FUNCTION_CALLS = OwnMetric(
+    EVERY_GROUP,
+    "function.calls",
+    "{call}",
+    "counter",
+    "Calls of a profiled function, by outcome.",
+    ("code.function.name", "outcome", "error.type"),
+)
+WAIT_DURATION = OwnMetric(
+    TORCH_MONITOR, "torch.wait.duration", "s", "histogram", "How long the program waited, by what for.", ("name",)
+)
+
+# torch.distributed.elastic.agent.server.api, SimpleElasticAgent._record_metrics and _invoke_run, put each of these as
+# ``workers.<role>.<name>``.
+WORKERS = {
+    "run_total": _torchrun("run", "{run}", "counter", "Runs of the worker group that have ended."),
+    "run_success_no_retries": _torchrun(
+        "run_success_no_retries", "{run}", "counter", "Runs that succeeded without a restart."
+    ),
+    "run_success_with_retries": _torchrun(
+        "run_success_with_retries", "{run}", "counter", "Runs that succeeded after a restart."
+    ),
+    "run_failed_no_retries": _torchrun(
+        "run_failed_no_retries", "{run}", "counter", "Runs that failed without a restart."
+    ),
+    "run_failed_with_retries": _torchrun(
+        "run_failed_with_retries", "{run}", "counter", "Runs that failed in spite of restarts."
+    ),
+    "flakiness": _torchrun(
+        "flakiness", "%", "gauge", "Share of the allowed restarts that was used up; 100 for a run that failed."
+    ),
+    "remaining_restarts": _torchrun("remaining_restarts", "{restart}", "gauge", "Restarts that are left."),
+}
+WORKER_GROUP_STATE = _torchrun(
+    "state", "", "gauge", "1 for the state that the worker group is in, 0 for those it was in.", "state"
+)
+RESTARTS = _torchrun(
+    "restarts", "{restart}", "counter", "Restarts of the worker group that used up one of --max-restarts."
+)
+WORKER_STATUS = _torchrun(
+    "worker.status", "{event}", "counter", "Workers that were started, or have ended, by how they did.", "state"
+)
+RENDEZVOUS_DURATION = _torchrun("rendezvous.duration", "s", "histogram", "Duration of torchrun's rendezvous.")
+ASSIGN_DURATION = _torchrun(
+    "assign_worker_ranks.duration", "s", "histogram", "Duration of torchrun's assign worker ranks."
+)
+PHASES = {"RENDEZVOUS": RENDEZVOUS_DURATION, "ASSIGN_WORKER_RANKS": ASSIGN_DURATION}
+
+PROCESS_LAST_EXPORT = _ours(
+    "tachograph.process.last_export", "s", "gauge", "When the process was heard last, in Unix time."
+)
+PROCESS_LOST = _ours(
+    "tachograph.process.lost", "{process}", "counter", "Starts of the process that fell silent without a word."
+)
+HUB = {
+    metric.name: metric
+    for metric in (
+        _ours("tachograph.hub.points", "", "counter", "Data points that the hub received."),
+        _ours("tachograph.hub.points.ahead", "", "counter", "Data points over a minute ahead of the hub's clock."),
+        _ours("tachograph.hub.events", "", "counter", "Events that the hub stored."),
+        _ours("tachograph.hub.events.repeated", "", "counter", "Events that came again, and were not stored again."),
+        _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, and not looked into."),
+        _ours("tachograph.hub.events.missing", "", "counter", "Events that never came, by gaps in their numbers."),
+        _ours("tachograph.hub.samples.thinned", "", "counter", "Samples that went because a run's file is too large."),
+        _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
+        _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
+        _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),
+        _ours("tachograph.hub.files.renewed", "", "counter", "Files of runs that were deleted or damaged.", "why"),
+        _ours("tachograph.hub.page.omitted", "", "counter", "Lines and series left out of pages: of 256 MiB at most."),
+        _ours("tachograph.hub.processes.dismissed", "", "counter", "Ended processes that left the page for new ones."),
+        _ours(
+            "tachograph.hub.connections.closed",
+            "",
+            "counter",
+            "Connections that the hub closed: silent, slow, deaf to the answer, or too many.",
+            "reason",
+        ),
+    )
+}
+
+ALL = (
+    *(FUNCTION_DURATION, FUNCTION_CALLS),
+    *(DROPPED, NONFINITE, ERRORS, EXPORT_DURATION),
+    *(RESTARTS, WORKER_STATUS, WORKER_GROUP_STATE, *WORKERS.values(), *PHASES.values()),
+    WAIT_DURATION,
+    *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
+)

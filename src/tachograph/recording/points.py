@@ -1,0 +1,155 @@
+"""What a collection returns: plain tuples that every reader turns into its own form."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from tachograph.recording.accumulators import Distribution
+from tachograph.recording.closed_windows import Windowed
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.naming import Kind
+from tachograph.recording.spread import Exemplar, Spread
+from tachograph.recording.values import Number, fits_int64, shown, unwrapped
+
+AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+Attributes = tuple[tuple[str, AttributeValue], ...]
+OVERFLOW: Attributes = (("otel.metric.overflow", True),)
+
+
+class NumberPoint(NamedTuple):
+    """The state of one series of a gauge or a counter: at the collection, unless it has a time of its own."""
+
+    attributes: Attributes
+    value: Number
+    start_unix_nano: int
+    time_unix_nano: int = 0
+
+
+class HistogramPoint(NamedTuple):
+    """The state of one series of a histogram; ``spread.at_most`` belongs to ``boundaries``."""
+
+    attributes: Attributes
+    spread: Spread
+    boundaries: tuple[float, ...]
+    start_unix_nano: int
+    exemplars: tuple[Exemplar, ...]
+
+    def exemplars_by_bucket(self) -> dict[int, Exemplar]:
+        """Return the newest exemplar of each bucket that has one, by the bucket's index; the last one is ``+Inf``."""
+        newest = sorted(self.exemplars, key=lambda exemplar: exemplar.time_unix_nano)
+        return {bisect_left(self.boundaries, exemplar.value): exemplar for exemplar in newest}
+
+
+class MetricPoints(NamedTuple):
+    """One instrument as it is at a collection; cumulative. ``scope`` is the metric group.
+
+    A gauge of windows has one point, that of the last window that has closed; ``windows`` are all of them, for a
+    :class:`tachograph.exporters._closed_window_reader.ClosedWindowReader`.
+    """
+
+    scope: str
+    name: str
+    unit: str
+    kind: Kind
+    description: str
+    points: Sequence[NumberPoint | HistogramPoint]
+    windows: Windowed | None = None
+
+
+def attributes_key(
+    attributes: Mapping[str, object], leave_out: Callable[[str, Exception], object] | None = None
+) -> Attributes:
+    """Return attributes in their sorted, hashable form: copies, with nothing of the program's own classes in them.
+
+    Args:
+        attributes: as the program gave them.
+        leave_out: called for each whose own code raises, with its key and the exception; by default that is raised.
+
+    Raises:
+        TypeError: it is no mapping, a key is no string, or a value is nothing that OpenTelemetry takes.
+        ValueError: a key is empty.
+    """
+    if not isinstance(attributes, Mapping):
+        raise TypeError(f"attributes must be a mapping, not {type(attributes).__name__}: {attributes!r:.100}")
+    found: list[tuple[str, AttributeValue]] = []
+    for key, value in attributes.items():
+        if not isinstance(key, str):
+            raise TypeError(f"an attribute's key must be a string, not {type(key).__name__}: {shown(key)}")
+        name = str.__str__(key)  # a subclass may have a hash of its own
+        if not name:
+            raise ValueError("an attribute's key must not be empty")
+        if value.__class__ in _PLAIN:  # no code of an attribute's own: what is raised here, a signal handler raises
+            found.append((encodable(name), _attribute_value(name, value)))
+            continue
+        try:
+            found.append((encodable(name), _attribute_value(name, value)))
+        except TypeError:
+            raise
+        except Exception as error:
+            pass_on(error)
+            if leave_out is None:
+                raise
+            leave_out(name, error)
+    return tuple(sorted(found, key=_by_key))
+
+
+_by_key = itemgetter(0)
+_PLAIN = frozenset((str, bool, int, float))
+
+
+def _attribute_value(key: str, value: object) -> AttributeValue:
+    if isinstance(value, str):
+        return encodable(str.__str__(value))
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):  # OTLP carries 64 bits
+        whole = int.__int__(value)
+        return whole if fits_int64(whole) else str(whole)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return _attribute_value(key, unwrapped(value))
+    if isinstance(value, list | tuple) and all(isinstance(part, str | bool | int | float) for part in value):
+        return tuple(_attribute_value(key, part) for part in value)  # type: ignore[return-value]
+    raise TypeError(
+        f"attribute {key!r:.100} must be a string, bool, int, float or a sequence of them, "
+        f"not {type(value).__name__}: {shown(value)}"
+    )
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with what UTF-8 cannot carry (lone surrogates) replaced: it would lose a whole OTLP batch."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def identity(attributes: Attributes) -> tuple[object, ...]:
+    """Return a key that keeps 1, 1.0 and True apart, which a dict does not."""
+    return tuple((key, type(value), repr(value)) for key, value in attributes)
+
+
+def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> HistogramPoint | None:
+    """Return the point of one or several distributions with the same boundaries; None where they hold nothing."""
+    spread: Spread | None = None
+    start = 0
+    exemplars: dict[int, Exemplar] = {}
+    boundaries: tuple[float, ...] = ()
+    for part in parts:
+        found = part.spread()
+        if not found.count and not found.nonfinite:
+            continue
+        exemplars.update(part.exemplars or {})
+        if spread is None:
+            spread, start, boundaries = found, part.start_unix_nano, part.boundaries
+            continue
+        start = min(start, part.start_unix_nano)
+        spread = spread.plus(found)
+    if spread is None:
+        return None
+    return HistogramPoint(attributes, spread, boundaries, start, tuple(exemplars[key] for key in sorted(exemplars)))

@@ -1,0 +1,314 @@
+"""The registry: (group, name, attributes) to the accumulator that holds the series.
+
+Look-ups that the hot path repeats are done once and kept by the caller; what is here runs when a series is new, and
+when somebody collects.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tachograph.recording.accumulators import Accumulator
+from tachograph.recording.closed_windows import ClosedWindows
+from tachograph.recording.function_calls import FunctionCalls
+from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, creation
+from tachograph.recording.losses import Losses
+from tachograph.recording.naming import KINDS, Kind, Meaning, check_name, meaning
+from tachograph.recording.own_metrics import (
+    DROPPED,
+    ERRORS,
+    EXPORT_DURATION,
+    FUNCTION_CALLS,
+    FUNCTION_DURATION,
+    NONFINITE,
+    OWN_GROUP,
+    OwnMetric,
+    Reason,
+)
+from tachograph.recording.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
+from tachograph.recording.switch import switch
+
+
+class Group:
+    """A metric group: an instrumentation scope, with its instruments and its profiled functions.
+
+    Attributes:
+        sources: called in each collection, for points that no instrument of the group holds; a source folds what it
+            holds while its points are taken.
+    """
+
+    __slots__ = ("_enabled", "_limit", "_taken", "functions", "instruments", "name", "sources")
+
+    def __init__(self, name: str, limit: int, *, enabled: bool = True) -> None:
+        self.name = name
+        self._enabled = enabled
+        self.instruments: dict[str, Instrument] = {}
+        self.functions: dict[str, FunctionCalls] = {}
+        self.sources: list[Callable[[], Iterator[MetricPoints]]] = []
+        self._limit = limit
+        self._taken: dict[str, tuple[Kind, str, str]] = {}
+
+    def instrument(self, recorded: str) -> Instrument:
+        """Return the instrument for a recorded name; what it is follows from the name unless it was declared."""
+        found = self.instruments.get(recorded)
+        return found if found is not None else self._add(check_name(recorded), meaning(recorded))
+
+    def own(self, metric: OwnMetric) -> Instrument:
+        """Return the instrument for a metric of Tachograph's own."""
+        _, name, unit, kind, description, _ = metric
+        found = self.instruments.get(name)
+        if found is not None:
+            return found
+        return self.declare(name, kind=kind, unit=unit, description=description, boundaries=None)
+
+    def declare(
+        self,
+        recorded: str,
+        *,
+        kind: Kind | None,
+        unit: str | None,
+        description: str,
+        boundaries: Sequence[float] | None,
+    ) -> Instrument:
+        """Return the instrument for a recorded name, as declared; see :func:`tachograph.declare`."""
+        said = meaning(check_name(recorded))
+        kind = said.kind if kind is None and unit in (None, said.unit) else kind or "gauge"
+        if kind not in KINDS:
+            raise ValueError(f"{recorded!r} cannot be a {kind!r}: kind is one of {', '.join(KINDS)}")
+        if unit is not None and not isinstance(unit, str):
+            raise TypeError(f"the unit of {recorded!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
+        bounds = _checked_boundaries(recorded, kind, boundaries)
+        description = encodable(description)
+        name = said.name if unit in (None, said.unit) else recorded
+        wanted = Meaning(name, encodable(said.unit if unit is None else unit), kind)
+        with creation.lock:
+            found = self.instruments.get(recorded)
+            if found is None:
+                return self._add(recorded, wanted, description=description, boundaries=bounds, declared=True)
+            _check_same(found, wanted, description, bounds)
+            found.description = found.description or description
+            found.declared = True
+            return found
+
+    def _add(self, recorded: str, named: Meaning, **definition: Any) -> Instrument:
+        with creation.lock:
+            kind, unit, owner = self._taken.get(named.name, (named.kind, named.unit, ""))
+            if (kind, unit) != (named.kind, named.unit):
+                named = named._replace(name=recorded)
+            elif owner and not definition and not self.instruments[owner].declared:
+                return self.instruments.setdefault(recorded, self.instruments[owner])
+            self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
+            made = Instrument(self.name, recorded, named, limit=self._limit, enabled=self._enabled, **definition)
+            return self.instruments.setdefault(recorded, made)
+
+    def function(self, name: str) -> FunctionCalls:
+        """Return the record of the calls of one profiled function."""
+        found = self.functions.get(name)
+        if found is not None:
+            return found
+        with creation.lock:
+            attributes: Attributes = (("code.function.name", name),)
+            if name not in self.functions and len(self.functions) >= self._limit - 1:
+                name, attributes = "", OVERFLOW
+            return self.functions.setdefault(name, FunctionCalls(attributes, self._limit))
+
+    def collect(self) -> Iterator[MetricPoints]:
+        """Yield what each instrument and each source of the group holds."""
+        for instrument in dict.fromkeys(list(self.instruments.values())):
+            yield from instrument.collect()
+        durations: list[HistogramPoint] = []
+        calls: list[NumberPoint] = []
+        for function in list(self.functions.values()):
+            more_durations, more_calls = function.points()
+            durations += more_durations
+            calls += more_calls
+        if durations:
+            yield MetricPoints(self.name, *FUNCTION_DURATION[1:5], durations)
+            yield MetricPoints(self.name, *FUNCTION_CALLS[1:5], calls)
+        for source in list(self.sources):
+            yield from source()
+
+    def losses(self) -> list[Losses]:
+        """Return what was lost, one record an instrument or function."""
+        instruments = dict.fromkeys(list(self.instruments.values()))
+        return [owner.losses for owner in instruments] + [owner.losses for owner in list(self.functions.values())]
+
+    def reset(self) -> None:
+        """Forget every value, as a forked child does."""
+        for instrument in list(self.instruments.values()):
+            instrument.reset()
+        for function in list(self.functions.values()):
+            function.reset()
+
+
+def _checked_boundaries(recorded: str, kind: Kind, boundaries: Sequence[float] | None) -> tuple[float, ...] | None:
+    if boundaries is None:
+        return None
+    if kind != "histogram":
+        raise ValueError(f"{recorded!r} is a {kind}: only a histogram has boundaries")
+    try:
+        bounds = tuple(float(bound) for bound in boundaries)
+    except (TypeError, ValueError):
+        raise TypeError(f"the boundaries of {recorded!r} must be numbers: {boundaries!r:.100}") from None
+    if any(bound - bound for bound in bounds) or any(a >= b for a, b in pairwise(bounds)):
+        raise ValueError(f"the boundaries of {recorded!r} must be finite and ascending: {boundaries!r:.100}")
+    return bounds
+
+
+def _check_same(found: Instrument, wanted: Meaning, description: str, bounds: tuple[float, ...] | None) -> None:
+    differences = [
+        f"{what} {is_!r} (now {new!r})"
+        for what, is_, new in (
+            ("kind", found.kind, wanted.kind),
+            ("unit", found.unit, wanted.unit),
+            ("boundaries", found.boundaries, found.boundaries if bounds is None else bounds),
+            ("description", found.description or description, description or found.description),
+        )
+        if is_ != new
+    ]
+    if differences:
+        how = "declared" if found.declared else "recorded"
+        raise ValueError(
+            f"{found.recorded!r} of group {found.group!r} was already {how} with {', '.join(differences)}: "
+            "declare it once, before the first value"
+        )
+
+
+class Registry:
+    """All groups of a process, and the counts of what they lost.
+
+    Args:
+        cardinality_limit: series a metric may have; beyond it, values go into one series with the attribute
+            ``otel.metric.overflow``.
+        enabled: record at all; by default unless ``OTEL_SDK_DISABLED`` is ``true``.
+        begun: called with each new group but that of our own metrics.
+
+    Attributes:
+        closed_windows: those of Stats, for readers that want each of them.
+        told: called with the name of each new group; to change it, put another sequence in its place.
+        silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        cardinality_limit: int = CARDINALITY_LIMIT,
+        enabled: bool | None = None,
+        begun: Callable[[], object] | None = None,
+    ) -> None:
+        if enabled is None:
+            enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+        self.enabled = enabled
+        self.groups: dict[str, Group] = {}
+        self.closed_windows = ClosedWindows()
+        self.told: Sequence[Callable[[str], object]] = ()
+        self.silenced: Callable[[str], bool] = lambda _group: False
+        self._limit, self._begun = cardinality_limit, begun
+        self._start_unix_nano = time.time_ns()
+        own = self.group(OWN_GROUP)
+        self._dropped, self._errors = own.own(DROPPED), own.own(ERRORS)
+        self.export_duration = own.own(EXPORT_DURATION)
+
+    def group(self, name: str) -> Group:
+        """Return the group of this name, new where there was none; the empty string names one, too."""
+        found = self.groups.get(name)
+        if found is None:
+            made = Group(check_name(name, "metric group"), self._limit, enabled=self.enabled)
+            found = self.groups.setdefault(name, made)
+            if self._begun is not None and self.enabled and name != OWN_GROUP:
+                self._begun()
+            for told in self.told:
+                told(name)
+        return found
+
+    def series(self) -> Iterator[Accumulator]:
+        """Yield every series of a metric or of a profiled function, but those of our own metrics."""
+        for name, group in list(self.groups.items()):
+            if name == OWN_GROUP:
+                continue
+            for instrument in dict.fromkeys(list(group.instruments.values())):
+                yield from (series for _, series in instrument.all_series())
+            for function in list(group.functions.values()):
+                yield from (series for _, series in function.distributions())
+
+    def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
+        """Count what was given up: exported as ``tachograph.dropped``."""
+        self._dropped.record(count, {"reason": reason, "destination": destination})
+
+    def count_error(self, where: str) -> None:
+        """Count an exception that was kept away from the program: exported as ``tachograph.errors``."""
+        self._errors.record(1, {"where": where})
+
+    def collect(self, pace: Callable[[], None] | None = None) -> list[MetricPoints]:
+        """Fold everything and return it, cumulative since the process began to record.
+
+        Args:
+            pace: called after each group's instrument; a background thread sleeps in it, to let others run.
+        """
+        found: list[MetricPoints] = []
+        groups = list(self.groups.values())
+        # Ours about ourselves come last: the sources of other groups count what they lose while they are asked.
+        for group in sorted(groups, key=lambda group: group.name == OWN_GROUP):
+            if group.name != OWN_GROUP and self.silenced(group.name):
+                continue
+            for metric in group.collect():
+                found.append(metric)
+                if pace is not None:
+                    pace()
+        return self._with_losses(found)
+
+    def _with_losses(self, found: list[MetricPoints]) -> list[MetricPoints]:
+        reasons = dict.fromkeys(("no_number", "attribute", "overflow", "negative"), 0)
+        nonfinite: dict[str, int] = {}
+        for group in list(self.groups.values()):
+            for instrument in dict.fromkeys(list(group.instruments.values())):
+                if instrument.losses.nonfinite:
+                    nonfinite[instrument.recorded] = nonfinite.get(instrument.recorded, 0) + instrument.losses.nonfinite
+            for losses in group.losses():
+                for reason in reasons:
+                    reasons[reason] += getattr(losses, reason)
+        lost = [
+            NumberPoint((("destination", "registry"), ("reason", reason)), count, self._start_unix_nano)
+            for reason, count in reasons.items()
+            if count
+        ]
+        if lost:
+            dropped = self._dropped
+            others = next((m for m in found if m.scope == OWN_GROUP and m.name == dropped.name), None)
+            if others is not None:
+                found = [metric for metric in found if metric is not others]
+                lost = [*(point for point in others.points if isinstance(point, NumberPoint)), *lost]
+            found.append(MetricPoints(*DROPPED[:5], lost))
+        if nonfinite:
+            points = [NumberPoint((("metric", name),), n, self._start_unix_nano) for name, n in nonfinite.items()]
+            found.append(MetricPoints(*NONFINITE[:5], points))
+        return found
+
+    def reset(self) -> None:
+        """Forget every value and free every lock: what a forked child does before it records on its own account."""
+        creation.lock = threading.RLock()
+        self._start_unix_nano = time.time_ns()
+        for group in list(self.groups.values()):
+            group.reset()
+        switch.on = True
+
+
+default = Registry(begun=switch.begin)
+
+
+def _after_fork_in_child() -> None:
+    default.closed_windows.reset_in_child()
+    # A forked data-loader worker inherits copies of every value: it records nothing unless it is asked to.
+    if os.environ.get("TACHOGRAPH_HELPERS") == "1":
+        default.reset()
+    else:
+        switch.on = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,63 @@
+"""Which runs' files are open: a bounded number, as each takes six descriptors; the least recently used rest first."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import Protocol
+
+from tachograph.runs.descriptors import limit
+
+EACH = 6  # descriptors of an open file: database, log and lock, those of the checkpoints, and the claim
+_MOST_OPEN, _MOST_CLAIMED = 128, 16_384
+_SHARE = 8  # of the descriptors, one in so many for open files, and as many for claims
+
+
+class Resting(Protocol):
+    """A file that can rest: it is opened again when it is used again."""
+
+    def rest(self) -> bool:
+        """Close it, and keep the claim; False where it is in use just now."""
+
+    def let_go(self) -> bool:
+        """Close it and release the claim; False where it is in use just now."""
+
+
+class OpenStores:
+    """The files that are open, and those that are closed and still claimed.
+
+    Args:
+        most_open: how many files may be open at once; None for as many as the limit of descriptors allows, up to 128.
+        most_claimed: how many may be claimed; None for the same, up to 16,384. What nobody claims may be deleted.
+    """
+
+    def __init__(self, most_open: int | None = None, most_claimed: int | None = None) -> None:
+        share = limit() // _SHARE
+        self._most_open = max(2, min(share // EACH, _MOST_OPEN)) if most_open is None else most_open
+        self._most_claimed = max(2, min(share, _MOST_CLAIMED)) if most_claimed is None else most_claimed
+        self._lock = threading.Lock()
+        self._open: dict[Resting, None] = {}  # the least recently used first
+        self._claimed: dict[Resting, None] = {}
+
+    def use(self, store: Resting) -> None:
+        """Note that a file is used; what there are too many of rests, unless it is in use just now."""
+        with self._lock:
+            for held in (self._open, self._claimed):
+                held.pop(store, None)
+                held[store] = None
+            over_open, over_claimed = len(self._open) - self._most_open, len(self._claimed) - self._most_claimed
+            resting = list(islice(self._open, max(0, over_open)))
+            released = list(islice(self._claimed, max(0, over_claimed)))
+        for each in resting:
+            if each is not store and each.rest():
+                with self._lock:
+                    self._open.pop(each, None)
+        for each in released:
+            if each is not store and each.let_go():
+                self.forget(each)
+
+    def forget(self, store: Resting) -> None:
+        """Forget a file that is closed for good."""
+        with self._lock:
+            self._open.pop(store, None)
+            self._claimed.pop(store, None)

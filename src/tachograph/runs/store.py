@@ -1,0 +1,435 @@
+"""One run's file: SQLite in WAL mode, which other processes may read while the hub writes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tachograph.identity.run_id import file_safe
+from tachograph.runs._schema import NewerSchema, migrate
+from tachograph.runs.claim import Claim
+from tachograph.runs.open_stores import OpenStores
+
+SUFFIX = ".db"
+MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
+_LOG_BYTES = 64 * 2**20  # of the log on disk, where nobody reads for long
+_FEW = 256  # pages of the log: a moment's writing
+_MANY = 4096  # of them, from which on it is to begin anew: 16 MiB
+_BUSY = 5.0  # seconds to wait for another process that writes
+_NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
+_NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
+
+_NO_LOG = (0, 0, 0)
+_HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
+
+_log = logging.getLogger("tachograph")
+
+
+class StoreError(OSError):
+    """A run's file cannot be used; the message names the file and says why."""
+
+
+class Store:
+    """A run's file, opened, and made where there was none: readable by its owner only.
+
+    Where too many are open it is closed until it is used again. What several threads write goes in one after the other.
+    Nothing that was written is lost when the process is killed, at whatever point (SQLite, "Write-Ahead Logging",
+    "synchronous=NORMAL").
+
+    Args:
+        folder: the hub's store.
+        run: the run's id.
+        open_stores: bounds how many files are open at once; None for no bound.
+
+    Attributes:
+        shared: another hub used the file already when this one began to.
+        renewed: how often a new file took its place.
+
+    Raises:
+        StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
+    """
+
+    def __init__(self, folder: Path, run: str, open_stores: OpenStores | None = None) -> None:
+        self.path = path_of(folder, run)
+        self.shared = False
+        self.renewed = 0
+        self._known: tuple[int, int] | None = None  # which file it is
+        self._written = 0  # when we wrote into it last, as far as its time tells
+        self._log_path = f"{self.path}-wal"
+        self._log: tuple[int, int, int] | None = None  # as we left it; None where that is not known
+        self._version = 0  # changes where others commit (SQLite, "PRAGMA data_version")
+        self._suspect = self._damaged = False
+        self._open_stores = open_stores or OpenStores()
+        self._lock = threading.Lock()
+        self._taking_over = threading.Lock()
+        self._claim: Claim | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._checkpoints: sqlite3.Connection | None = None
+        self._closed = False
+        with self._lock:
+            self._wake()
+        self._open_stores.use(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open now."""
+        return self._connection is not None
+
+    def _wake(self) -> sqlite3.Connection:
+        """Return the connection for everything; the file is opened where it is not. Hold the lock.
+
+        Raises:
+            StoreError: the file cannot be used.
+        """
+        if self._connection is not None:
+            return self._connection
+        if self._closed:
+            raise StoreError(errno.EBADF, "the file is closed", str(self.path))
+        if self._known is not None and (self._found() or (None,))[0] != self._known:  # see trouble()
+            raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
+        try:
+            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            if self._claim is None:
+                self._claim = Claim(self.path)
+                self.shared = self._claim.shared
+            # SQLite gives its -wal and -shm files the permissions of this one.
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            why = f"the store cannot be written: {error.strerror}"
+            raise StoreError(error.errno, why, str(self.path)) from error
+        try:
+            with self._named_errors():
+                self._connection, self._checkpoints = self._begin()
+        except BaseException:
+            self._release()
+            raise
+        found = self._found()
+        if found is not None:
+            self._known, self._written = found
+        return self._connection
+
+    def trouble(self) -> str:
+        """Return what has happened to the file behind our back: ``deleted``, ``damaged``, or nothing.
+
+        Where somebody else has written into it, it is checked, which reads all of it; others write meanwhile.
+        """
+        with self._taking_over:
+            if self._closed or self._known is None:
+                return ""
+            found = self._found()
+            if found is None or found[0] != self._known:
+                return "deleted"
+            if not self._damaged and (self._suspect or found[1] != self._written):
+                self._damaged = not _is_sound(self.path, or_failing=self._suspect)
+                self._written = found[1]
+                self._suspect, self._log = False, None
+            return "damaged" if self._damaged else ""
+
+    def _found(self) -> tuple[tuple[int, int], int] | None:
+        """Return which file is there, and when it was written; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino), found.st_mtime_ns
+
+    def renew(self, forget: Callable[[], None]) -> Path | None:
+        """Go on in a new file; return where the old one is kept, as far as there is one.
+
+        Args:
+            forget: called while nobody writes: to forget what things are called in the old file.
+
+        Raises:
+            StoreError: there can be no new file.
+        """
+        with self._taking_over, self._lock:
+            with _log_is_left(self.path) if self._damaged else contextlib.nullcontext():
+                self._release()
+            aside = None
+            if self._damaged and self.path.exists():
+                aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+                for suffix in ("", "-wal"):
+                    with contextlib.suppress(OSError):
+                        self.path.with_name(self.path.name + suffix).replace(aside.with_name(aside.name + suffix))
+            with contextlib.suppress(OSError):
+                self.path.with_name(self.path.name + "-shm").unlink()
+            self._suspect = self._damaged = False
+            self._known = None
+            self.renewed += 1
+            forget()
+            self._wake()
+            return aside
+
+    def _begin(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        """Return the connection for everything, and the one for checkpoints."""
+        connection = self._open()
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")  # once it begins anew
+            migrate(connection)
+            # Read the schema and the ends of the tables: damage there would show when it is too late for a message.
+            connection.execute("SELECT max(id) FROM process").fetchone()
+            connection.execute("SELECT max(rowid) FROM event").fetchone()
+            connection.execute("SELECT max(id) FROM block").fetchone()
+            return connection, self._open()
+        except BaseException:
+            connection.close()
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except NewerSchema as error:
+            why = f"the file has schema version {error}: a newer Tachograph wrote it, use that one or another store"
+            raise StoreError(errno.EPROTO, why, str(self.path)) from None
+        except sqlite3.DatabaseError as error:
+            self._damaged = self._damaged or (self._known is not None and not isinstance(error, _HARMLESS))
+            if isinstance(error, sqlite3.OperationalError):
+                why = f"the file cannot be used: {error}"
+            else:
+                why = f"the file is damaged, move it away to go on: {error}"
+            raise StoreError(errno.EIO, why, str(self.path)) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection for one transaction; what is in it is durable once the block is left, or not there.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with self._lent(to_write=True) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._log = self._found_log()
+
+    @contextlib.contextmanager
+    def _lent(self, *, to_write: bool = False) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._wake()
+            with self._named_errors():
+                yield self._with_its_log(connection) if to_write else connection
+        self._open_stores.use(self)
+
+    def _with_its_log(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Return a connection of which SQLite's log is as we left it, or as others did through SQLite.
+
+        Where it was deleted its content is still at hand, and goes into the file. Where it was written into, nothing
+        may follow until :meth:`trouble` has looked: what is committed behind a gap is lost.
+
+        Raises:
+            StoreError: it was written into.
+        """
+        left, found = self._log, self._found_log()
+        if left is None:
+            ((self._version,),) = connection.execute("PRAGMA data_version")
+        elif found == _NO_LOG:
+            if self._taking_over.acquire(blocking=False):
+                try:
+                    _take_over(connection)
+                    self._shut()
+                    return self._wake()
+                finally:
+                    self._taking_over.release()
+        elif found is not None and (found != left or self._suspect):
+            ((version,),) = connection.execute("PRAGMA data_version")
+            self._suspect = self._suspect or version == self._version
+            self._version = version
+            if self._suspect:
+                why = "the log of the file was written into, it is being checked"
+                raise StoreError(errno.EIO, why, str(self.path))
+        return connection
+
+    def _found_log(self) -> tuple[int, int, int] | None:
+        """Return which file SQLite's log is, its size and time; :data:`_NO_LOG`, or None where that cannot be told."""
+        try:
+            found = os.stat(self._log_path)  # noqa: PTH116 - twice in each transaction
+        except FileNotFoundError:
+            return _NO_LOG
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement for each row, in one transaction.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with self.transaction() as connection:
+            connection.executemany(statement, rows)
+
+    def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return what a query finds.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        with self._lent() as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def size(self) -> int:
+        """Return the bytes that the file's content takes, without what is free in it."""
+        ((pages, free, each),) = self.read(
+            "SELECT page_count, freelist_count, page_size"
+            " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        )
+        return int((pages - free) * each)
+
+    def checkpoint(self) -> None:
+        """Take the log over into the file, first while others write, then the little that they wrote meanwhile.
+
+        Only where nothing is left in the log does the next writer begin it anew (SQLite, "Write-Ahead Logging",
+        "Avoiding Excessively Large WAL Files"). A file that is not open has no log.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with self._taking_over, self._named_errors():
+            if self._checkpoints is None:
+                return
+            pages, left = _take_over(self._checkpoints)
+            # Where more is left somebody reads for long, and holding up others is of no use.
+            if pages >= _MANY and left <= _FEW:
+                with self._lock:
+                    _take_over(self._checkpoints)
+            self._noted()
+
+    def _noted(self) -> None:
+        """Note that we have written into the file, unless it is another one by now."""
+        found = self._found()
+        if found is not None and found[0] == self._known:
+            self._written = found[1]
+
+    def rest(self) -> bool:
+        """Close the file until it is used again, and go on claiming it; False where it is in use just now."""
+        return self._if_idle(self._shut)
+
+    def let_go(self) -> bool:
+        """Close the file until it is used again, and let others have it; False where it is in use just now."""
+        return self._if_idle(self._release)
+
+    def _if_idle(self, work: Callable[[], None]) -> bool:
+        if not self._taking_over.acquire(blocking=False):
+            return False
+        try:
+            if not self._lock.acquire(blocking=False):
+                return False
+            try:
+                work()
+            finally:
+                self._lock.release()
+        finally:
+            self._taking_over.release()
+        return True
+
+    def close(self) -> None:
+        """Close the file for good."""
+        with self._taking_over, self._lock:
+            self._closed = True
+            self._release()
+        self._open_stores.forget(self)
+
+    def _release(self) -> None:
+        self._shut()
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def _shut(self) -> None:
+        """Close the connections: the last one that is closed takes the log over into the file."""
+        for connection in (self._checkpoints, self._connection):
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+        self._connection = self._checkpoints = self._log = None
+        self._noted()
+
+
+def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Take over what is in the log now; return its pages, and how many of them a reader still needs there."""
+    _, pages, taken = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return int(pages), int(pages - taken)
+
+
+def _is_sound(path: Path, *, or_failing: bool = False) -> bool:
+    """Tell whether SQLite finds nothing wrong with a file, read anew.
+
+    Args:
+        path: of the file.
+        or_failing: one that cannot be read is not sound: its log is too short, say.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.OperationalError as error:
+        return not or_failing or "locked" in str(error)  # then nothing is known
+    except sqlite3.DatabaseError:
+        return False
+
+
+@contextlib.contextmanager
+def _log_is_left(path: Path) -> Iterator[None]:
+    """Keep SQLite from taking the log over into a file while its last connections are closed in the block.
+
+    One that may only read does not, and those before it are not the last.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(sqlite3.Error):
+            reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            stack.callback(reader.close)
+            reader.execute("PRAGMA schema_version").fetchone()
+        yield
+
+
+def path_of(folder: Path, run: str) -> Path:
+    """Return the file of a run."""
+    return folder / "runs" / (file_safe(run) + SUFFIX)
+
+
+def warn_of_network(folder: Path) -> None:
+    """Log a warning where the store is on a network file system, on which WAL is not safe (SQLite, "WAL")."""
+    found = file_system(folder.absolute())
+    if found in _NETWORK:
+        _log.warning(
+            "the store %s is on %s: SQLite is not safe there, set TACHOGRAPH_STORE to a local disk", folder, found
+        )
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """Return the type of the file system that holds a path, as Linux calls it; empty where that is not known."""
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, found = -1, ""
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:  # noqa: PLR2004 - device, folder, type: fstab(5)
+            continue
+        folder = fields[1].replace("\\040", " ")
+        if (path == Path(folder) or Path(folder) in path.parents) and len(folder) >= best:
+            best, found = len(folder), fields[2]
+    return found

@@ -1,0 +1,194 @@
+"""Runs as they go on: one watcher a run looks at its file, and all who listen to it get what it finds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from tachograph.studio._answer import Refused, text
+from tachograph.studio._news import Message, News
+
+MOST_LISTENERS = 64
+EVERY = 1.0  # seconds between two looks
+_REMEMBERED = 300  # messages, for whoever comes back
+_REMEMBERED_CHARACTERS = 16 * 2**20
+_QUEUE = 64  # messages that wait for a slow listener; then it is to come back
+_STAYS = 15.0  # seconds that a watcher goes on when nobody listens
+
+Read = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Numbered(NamedTuple):
+    """A message, and its number among those of its watcher."""
+
+    number: int
+    message: Message
+
+
+class Listener:
+    """Somebody who listens: messages as text, until it ends."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[str | None] = asyncio.Queue(_QUEUE)
+
+    def put(self, message: str) -> None:
+        """Pass a message on; whoever does not take them is to come back later."""
+        try:
+            self.queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self.end()
+
+    def end(self) -> None:
+        """Let it end, whatever still waits."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.queue.put_nowait(None)
+
+
+class Watcher:
+    """Looks at one run as long as somebody listens.
+
+    Args:
+        news: of the run.
+        read: calls a function on another thread.
+    """
+
+    def __init__(self, news: News, read: Read) -> None:
+        self._news = news
+        self._read = read
+        self._name = secrets.token_hex(4)
+        self._number = 0
+        self._remembered: deque[Numbered] = deque()
+        self._characters = 0
+        self.listeners: set[Listener] = set()
+        self._beginning: asyncio.Task[Any] | None = None
+
+    async def ready(self) -> None:
+        """Wait until it has looked for the first time.
+
+        Raises:
+            Refused: there is no such run, or it cannot be read.
+        """
+        if self._beginning is None:
+            self._beginning = asyncio.ensure_future(self._read(self._news.begin))
+        await asyncio.shield(self._beginning)
+
+    def add(self, listener: Listener, cursor: str) -> None:
+        """Let somebody listen from ``cursor`` on, the id of a message; where that is not known, from now on."""
+        name, _, number = cursor.partition("-")
+        known = name == self._name and number.isascii() and number.isdecimal() and len(number) < 16  # noqa: PLR2004
+        oldest = self._remembered[0].number if self._remembered else self._number + 1
+        resumed = known and oldest - 1 <= int(number) <= self._number
+        missed = [each for each in self._remembered if each.number > int(number)] if resumed else []
+        hello = {"heads": self._news.heads, "events": self._news.last_event, "resumed": resumed}
+        listener.put("retry: 1000\n" + self._text(self._number, Message("hello", text(hello))))
+        if missed:  # as one, however many there are
+            listener.put("".join(self._text(*each) for each in missed))
+        self.listeners.add(listener)
+
+    def _text(self, number: int, message: Message) -> str:
+        return f"id: {self._name}-{number}\nevent: {message.event}\ndata: {message.data}\n\n"
+
+    async def watch(self) -> None:
+        """Look again and again, until nobody has listened for some time."""
+        heard = time.monotonic()
+        while time.monotonic() - heard < _STAYS:
+            began = time.monotonic()
+            with contextlib.suppress(Refused):  # too much is asked at once: the next look finds it
+                for message in await self._read(self._news.look):
+                    self._publish(message)
+            now = time.monotonic()
+            heard = now if self.listeners else heard
+            await asyncio.sleep(max(EVERY / 4, EVERY - (now - began)))
+
+    def _publish(self, message: Message) -> None:
+        self._number += 1
+        self._remembered.append(Numbered(self._number, message))
+        self._characters += len(message.data)
+        while len(self._remembered) > _REMEMBERED or self._characters > _REMEMBERED_CHARACTERS:
+            self._characters -= len(self._remembered.popleft().message.data)
+        said = self._text(self._number, message)
+        for listener in list(self.listeners):
+            listener.put(said)
+
+
+class Live:
+    """The watchers of a hub; everything on its event loop's thread, but :meth:`close`.
+
+    Args:
+        read: calls a function on another thread.
+        news: makes what a watcher looks with, for a run.
+    """
+
+    def __init__(self, read: Read, news: Callable[[str], News]) -> None:
+        self._read = read
+        self._news = news
+        self._watchers: dict[str, tuple[Watcher, asyncio.Task[None]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._listening = 0
+
+    @contextlib.asynccontextmanager
+    async def listening(self, run: str, cursor: str) -> Any:
+        """Lend a listener to a run.
+
+        Raises:
+            Refused: there is no such run, it cannot be read, or too many listen.
+        """
+        self._loop = asyncio.get_running_loop()
+        if self._closed or self._listening >= MOST_LISTENERS:
+            why = "the hub is ending" if self._closed else f"{MOST_LISTENERS} pages are live already: close one"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, why)
+        self._listening += 1
+        listener = Listener()
+        try:
+            watcher = await self._watcher(run)
+            watcher.add(listener, cursor)
+            try:
+                yield listener
+            finally:
+                watcher.listeners.discard(listener)
+        finally:
+            self._listening -= 1
+
+    async def _watcher(self, run: str) -> Watcher:
+        known = self._watchers.get(run)
+        if known is not None and not known[1].done():
+            await known[0].ready()
+            return known[0]
+        watcher = Watcher(self._news(run), self._read)
+        task = asyncio.create_task(self._watch(run, watcher))
+        self._watchers[run] = watcher, task
+        await watcher.ready()
+        return watcher
+
+    async def _watch(self, run: str, watcher: Watcher) -> None:
+        try:
+            await watcher.ready()
+            await watcher.watch()
+        except Refused:  # whoever waits for it is told
+            pass
+        finally:
+            for listener in watcher.listeners:
+                listener.end()
+            if self._watchers.get(run, (None,))[0] is watcher:
+                del self._watchers[run]
+
+    def close(self) -> None:
+        """End every listener and watcher; from any thread."""
+        self._closed = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and they with it
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        for watcher, task in list(self._watchers.values()):
+            for listener in list(watcher.listeners):
+                listener.end()
+            task.cancel()
