@@ -27,8 +27,8 @@ class Captured:
             **attributes: those of the series, all of them; keys with dots go in by ``**{"code.function.name": …}``.
 
         Returns:
-            A gauge's last value, a counter's sum, or a histogram's :class:`~tachograph.recording.accumulators.Spread`, with
-            ``count``, ``total.value()``, ``minimum``, ``maximum`` and ``nonfinite``.
+            A gauge's last value, a counter's sum, or a histogram's
+            :class:`~tachograph.recording.accumulators.Spread`, with ``count``, ``total.value()``, ``minimum``, ``maximum`` and ``nonfinite``.
         """
         found = self._registry.groups.get(group)
         instrument = found.instruments.get(name) if found is not None else None

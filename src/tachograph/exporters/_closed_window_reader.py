@@ -1,6 +1,7 @@
 """Windows: what one reader has not seen yet of gauges that show the last window only.
 
-As with :mod:`tachograph.exporters._deltas`, readers keep their own state: each gets every window once, whatever its interval.
+As with :mod:`tachograph.exporters._deltas`, readers keep their own state: each gets every window once, whatever its
+interval.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Gauges and counters are observable instruments that read the registry and never reset it. Distributions, a ``Stat``'s
 among them, are fed to the provider's readers: they join each collection, exact at any rate, in the reader's temporality
-(:mod:`tachograph.exporters._fed_readers`). So their count, sum and buckets are those of our own ways out: negative values are in
-them, hence the minimum and the sum may be below zero; the extremes of a delta are left out where they are not known.
+(:mod:`tachograph.exporters._fed_readers`). So their count, sum and buckets are those of our own ways out: negative
+values are in them, hence the minimum and the sum may be below zero; the extremes of a delta are left out where they are
+not known.
 For that the callable that a reader calls for its points is ours until :meth:`Joined.close`; nothing else is changed.
 
 Where the provider, or one of its readers, is of a make that is not known, all readers are replayed into instead, from

@@ -1,1 +1,1 @@
-"""Who is speaking: resource attributes, ranks and run ids."""
+"""Identity: resource attributes, ranks and run ids of this process, and the environment that they are read from."""

@@ -48,7 +48,8 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
     A wrong setting is one line in the log, and the program goes on without us.
 
     Args:
-        directly: whether ``tachograph run`` itself started this process; see :class:`tachograph.pipeline._ambient.Ambient`.
+        directly: whether ``tachograph run`` itself started this process; see
+            :class:`tachograph.pipeline._ambient.Ambient`.
         forked: whether it is the forked child of a process that has begun: delivered is once it is a rank, or at once
             with ``TACHOGRAPH_HELPERS=1``.
     """

@@ -1,7 +1,7 @@
 """The short way for windows of few plain numbers: ten thousand may close at once.
 
-What :mod:`tachograph.recording.tally` does in general is done here with plain tuples and a compiled dict display, in a third of
-the time.
+What :mod:`tachograph.recording.tally` does in general is done here with plain tuples and a compiled dict display,
+in a third of the time.
 """
 
 from __future__ import annotations

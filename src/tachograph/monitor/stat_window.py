@@ -1,7 +1,7 @@
 """The open window of a Stat, and what its windows have come to: a fold takes values out, :meth:`StatWindow.end` closes.
 
-As in :mod:`tachograph.recording.accumulators`, what has been added up lies in one tuple that is replaced as a whole, and folding
-never waits for its lock where its own thread may hold it.
+As in :mod:`tachograph.recording.accumulators`, what has been added up lies in one tuple that is replaced as a
+whole, and folding never waits for its lock where its own thread may hold it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,8 @@
+"""Exporters: a batch on its way to each destination, and what is recorded on its way into the program's own providers.
+
+The pipeline makes a :class:`~tachograph.exporters.batch.Batch` and gives it to each destination: ``otlp``,
+``influxdb``, ``console``, ``jsonl``, ``tensorboard``, or any exporter of OpenTelemetry's. What goes over a network
+waits in an :class:`~tachograph.exporters.outbox.Outbox`. ``prometheus`` renders what is recorded as a page, at each
+scrape. :mod:`~tachograph.exporters.joined` and :mod:`~tachograph.exporters.log_emitter` report to the providers that
+the program has set up by itself.
+"""
