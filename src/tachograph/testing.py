@@ -28,7 +28,8 @@ class Captured:
 
         Returns:
             A gauge's last value, a counter's sum, or a histogram's
-            :class:`~tachograph.recording.accumulators.Spread`, with ``count``, ``total.value()``, ``minimum``, ``maximum`` and ``nonfinite``.
+            :class:`~tachograph.recording.accumulators.Spread`, with ``count``, ``total.value()``, ``minimum``,
+            ``maximum`` and ``nonfinite``.
         """
         found = self._registry.groups.get(group)
         instrument = found.instruments.get(name) if found is not None else None

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from tachograph.hub._numbers import Numbers
 from tachograph.hub._samples import thin
 from tachograph.hub._series import Series, as_json
-from tachograph.hub.processes import SECOND, Incarnation, Process, Start
+from tachograph.hub.processes import Incarnation, Process, Start
+from tachograph.runs.liveness import SECOND
 from tachograph.runs.store import MOST_BYTES, Store
 
 SAMPLE_EVERY = 10 * SECOND

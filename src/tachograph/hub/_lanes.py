@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, cast
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_DELTA,
     DataPointFlags,
@@ -21,9 +20,10 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from tachograph.hub._room import MOST_BOUNDS, Room
 from tachograph.hub._series import Series, Shape
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.points import Attributes, AttributeValue
+from tachograph.recording.points import Attributes
 from tachograph.recording.spread import Exemplar
 from tachograph.runs.buckets import Buckets
+from tachograph.runs.event import plain_attributes
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
@@ -144,29 +144,6 @@ class Lane:
         """Forget series."""
         self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
         self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
-
-
-def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:
-    """Return a message's attributes sorted by key; of two with the same key the later one."""
-    found = {each.key: plain_value(each.value) for each in attributes}
-    return tuple((key, found[key]) for key in sorted(found))
-
-
-def plain_value(value: AnyValue) -> AttributeValue:
-    """Return an attribute's value; a map as JSON text, bytes in base64, and nothing as the empty string."""
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return tuple(plain_value(each) for each in value.array_value.values)  # type: ignore[return-value]
-    if kind == "kvlist_value":
-        return json.dumps(dict(plain_attributes(value.kvlist_value.values)), sort_keys=True)
-    if kind == "bytes_value":
-        return base64.b64encode(value.bytes_value).decode()
-    if kind == "string_value":
-        return value.string_value
-    if kind in ("bool_value", "int_value", "double_value"):
-        found: bool | int | float = getattr(value, kind)
-        return found
-    return ""
 
 
 def canonical(attributes: Attributes) -> str:

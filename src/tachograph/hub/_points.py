@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from tachograph.hub._lanes import plain_attributes
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import MOST_COLUMNS, Block, Outline, Sample, join, outline, pack
+from tachograph.runs.event import plain_attributes
 
 POINT, DEFINITION = "tachograph.metric", "tachograph.definition"
 OURS = frozenset(["tachograph.seq", "tachograph.stream", "tachograph.schema"])

@@ -12,8 +12,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from tachograph.hub._history import History, save_process
 from tachograph.hub._numbers import Numbers
-from tachograph.hub.events import BEGIN, END, Events, Record, records
+from tachograph.hub.events import Events, Record, records
 from tachograph.hub.processes import Incarnation, Process
+from tachograph.runs.event import BEGIN, END
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import Store, StoreError
 

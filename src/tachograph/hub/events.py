@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
 from tachograph.hub._arrived import Arrived, arrived
-from tachograph.hub._lanes import plain_attributes
 from tachograph.hub._points import Points, Told, told
 from tachograph.recording.journal import SCHEMA
-from tachograph.recording.points import AttributeValue
+from tachograph.runs.event import BEGIN, END, StoredEvent, event_of, plain_attributes
 from tachograph.runs.store import Store
 
-BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 _LARGEST = 2**63 - 1
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
 _SEQ_BITS = 63
@@ -51,21 +49,6 @@ class Record(NamedTuple):
     reason: str
     numbered: bool
     told: Told | None
-
-
-class Event(NamedTuple):
-    """An event as it is read back; ``number`` grows with each, and is where to go on reading."""
-
-    number: int
-    name: str
-    time_unix_nano: int
-    observed_unix_nano: int
-    attributes: Mapping[str, AttributeValue]
-    trace_id: int
-    span_id: int
-    scope: str
-    stream: str
-    seq: int
 
 
 def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
@@ -192,7 +175,7 @@ class Events:
         """Return how many events have come to be counted as lost since the last call, by gaps in their numbers."""
         return sum(stream.settle() for stream in list(self._streams.values()))
 
-    def read(self, name: str | None = None, *, after: int = 0, limit: int = _READ_AT_ONCE) -> list[Event]:
+    def read(self, name: str | None = None, *, after: int = 0, limit: int = _READ_AT_ONCE) -> list[StoredEvent]:
         """Return events in the order in which they came.
 
         Args:
@@ -210,12 +193,3 @@ class Events:
             *(after, name, name, limit),
         )
         return [event_of(row) for row in found]
-
-
-def event_of(row: Sequence[Any]) -> Event:
-    """Return an event from a row: number, name, both times, scope, stream, number in it, record."""
-    number, name, time, observed, scope, stream, seq, data = row
-    record = LogRecord.FromString(data)
-    plain = dict(plain_attributes(record.attributes))
-    trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
-    return Event(number, name, time, observed, plain, trace, span, scope, stream, seq)

@@ -25,11 +25,12 @@ from tachograph.hub._page import NodePage
 from tachograph.hub._room import Limits
 from tachograph.hub._run import Run, Sent, apply
 from tachograph.hub.events import Events
-from tachograph.hub.processes import SECOND, Incarnation, Lost, life
+from tachograph.hub.processes import Incarnation, Lost, life
 from tachograph.identity.resource import SERIES_KEYS
 from tachograph.identity.start_marks import StartMarks
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
+from tachograph.runs.liveness import SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
 

@@ -11,11 +11,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
-from tachograph.hub.processes import NODE
 from tachograph.identity.resource import instance_id
 from tachograph.recording.pace import Pace
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
+from tachograph.runs.liveness import NODE
 
 EVERY = 5.0  # seconds between two looks
 

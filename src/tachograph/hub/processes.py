@@ -10,12 +10,8 @@ from tachograph.hub._lanes import AHEAD, Lane
 from tachograph.hub._series import Labels, Shape
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
+from tachograph.runs.liveness import SECOND, longest_silence
 
-NODE = "node"  # the role of what a hub says of its machine: no process of the job
-SECOND = 1_000_000_000
-LEAST_SILENCE = 5 * SECOND
-INTERVALS = 5  # of silence after which a process is lost
-UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
 _ONE_EXPORT = SECOND // 20  # requests that are closer belong to one export
 _FORGET = 0.9  # how much of a longer interval is left after each shorter one
 _STARTS = 64  # of one process that are remembered
@@ -114,8 +110,7 @@ class Incarnation:
             now: nanoseconds of the hub's clock.
             since: when somebody began to listen.
         """
-        patience = max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
-        return now - max(self.last_export, since) > patience
+        return now - max(self.last_export, since) > longest_silence(self.interval)
 
     def is_over(self, now: int) -> bool:
         """Tell whether it has ended, is lost or has been silent for too long; ``now`` in nanoseconds."""

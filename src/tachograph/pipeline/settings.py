@@ -124,8 +124,8 @@ def read_settings(
         environ: environment variables; an empty one counts as unset.
         metrics: names of exporters, as a sequence or separated by commas, and exporters themselves: a callable that
             takes a :class:`tachograph.exporters.batch.Batch`, or an exporter or a metric reader of the SDK. A name is
-            one of ours, or of an entry point of ``tachograph.exporters``, or of OpenTelemetry's for this signal, in this
-            order. ``none`` or an empty sequence for none.
+            one of ours, or of an entry point of ``tachograph.exporters``, or of OpenTelemetry's for this signal, in
+            this order. ``none`` or an empty sequence for none.
             Unset, in OTEL_METRICS_EXPORTER too: ``otlp`` if an endpoint is given, and ``prometheus``.
         traces: the same for spans; OTEL_TRACES_EXPORTER; unset: ``otlp`` if an endpoint is given.
         logs: the same for log records; OTEL_LOGS_EXPORTER; unset: ``otlp`` if an endpoint is given.

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from tachograph.hub.processes import NODE
 from tachograph.identity.resource import store as default_store
 from tachograph.runs import claim as claims
 from tachograph.runs.claim import Claim
 from tachograph.runs.file import RunFile
+from tachograph.runs.liveness import NODE
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tachograph.hub.processes import INTERVALS, LEAST_SILENCE, NODE, SECOND, UNKNOWN_INTERVAL
 from tachograph.recording.points import AttributeValue
+from tachograph.runs.liveness import NODE, SECOND, longest_silence
 from tachograph.runs.look import Look
 
 State = Literal["live", "finished", "failed", "lost", "unknown"]
@@ -32,8 +32,7 @@ class Start(NamedTuple):
 
     def silent(self, now: int) -> bool:
         """Tell whether nothing came for so long that a hub would take it for lost."""
-        patience = max(LEAST_SILENCE, INTERVALS * (self.interval or UNKNOWN_INTERVAL))
-        return now - self.last > patience + _WRITTEN_WITHIN
+        return now - self.last > longest_silence(self.interval) + _WRITTEN_WITHIN
 
 
 class Member(NamedTuple):

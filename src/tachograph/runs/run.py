@@ -18,7 +18,7 @@ from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
 
 if TYPE_CHECKING:
-    from tachograph.hub.events import Event
+    from tachograph.runs.event import StoredEvent
 
 PAIRS = 2000
 Place = tuple[int, int, int]  # of a block: its id, and its first and last number
@@ -203,7 +203,7 @@ class Run:
                 raw.add(unpack(Block(form, xy, rest)))
         return found
 
-    def events(self, name: str | None = None) -> Iterator[Event]:
+    def events(self, name: str | None = None) -> Iterator[StoredEvent]:
         """Return an iterator over the events, of one name or all, as they came; points of metrics are none."""
         rows = self._file.rows(
             "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
@@ -212,10 +212,10 @@ class Run:
         )
         return filter(None, map(self._event, rows))
 
-    def _event(self, row: Sequence[Any]) -> Event | None:
+    def _event(self, row: Sequence[Any]) -> StoredEvent | None:
         from google.protobuf.message import DecodeError
 
-        from tachograph.hub.events import event_of
+        from tachograph.runs.event import event_of
 
         try:
             return event_of(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from tachograph.hub.processes import SECOND
+from tachograph.runs.liveness import SECOND
 from tachograph.runs.look import Look
 from tachograph.runs.members import members
 from tachograph.studio._answer import Refused, text

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tachograph.hub.events import event_of
+from tachograph.runs.event import event_of
 from tachograph.runs.look import Look
 from tachograph.runs.members import mapping, rank_of
 

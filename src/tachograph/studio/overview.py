@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tachograph.hub.events import BEGIN
-from tachograph.hub.processes import NODE, SECOND
 from tachograph.runs.catalogue import files_of, id_of, in_use, paths_in
+from tachograph.runs.event import BEGIN
 from tachograph.runs.file import RunFile
+from tachograph.runs.liveness import NODE, SECOND
 from tachograph.runs.look import Abandoned, Look, look
 from tachograph.runs.members import Member, members, state
 from tachograph.runs.store import StoreError
