@@ -29,11 +29,13 @@ UNDECLARED = {
     "torch": "instruments a program that has it: its module is imported where torchrun runs, never by us first",
     "pandas": "is what a user who has it asks for: a run as a data frame",
     "numpy": "makes charts faster where it is installed, and is not needed",
+    "typing_extensions": "is imported by type checkers alone, which bring it",
 }
 NOT_IMPORTED = {
     "opentelemetry-exporter-otlp": "an empty package that brings both official exporters, which are destinations",
 }
 OF_THE_DEMO = "demo"  # an extra for the programs of the repository, not for the package
+ALL = "all"  # an extra that names the others
 
 Imports = dict[str, set[str]]  # files, by the module that they import
 
@@ -100,7 +102,7 @@ def project() -> Any:
 def requirements() -> dict[str, list[str]]:
     """Return what the package asks for, by extra; the core's is the empty string."""
     found = project()
-    return {"": found["dependencies"], **found["optional-dependencies"]}
+    return {"": found["dependencies"], **{k: v for k, v in found["optional-dependencies"].items() if k != ALL}}
 
 
 def declared() -> dict[str, set[str]]:
@@ -139,6 +141,13 @@ def test_what_is_declared_is_imported() -> None:
         if extra != OF_THE_DEMO and not any(file.startswith(FOLDERS[extra]) if extra else True for file in used[name])
     ]
     assert unused == []
+
+
+def test_all_is_all() -> None:
+    """``pip install 'tachograph[all]'`` brings what each other extra brings, the demo's apart."""
+    extras = project()["optional-dependencies"]
+    (asked,) = extras[ALL]
+    assert set(asked.removeprefix("tachograph[").removesuffix("]").split(",")) == set(extras) - {ALL, OF_THE_DEMO}
 
 
 def test_the_exceptions_are_needed() -> None:

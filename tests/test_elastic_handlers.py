@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+import tachograph
 from front_door import Kept, errors, fresh_group, recorded, unconfigured  # noqa: F401 - two are fixtures
 from tachograph import elastic, put_metric
 from tachograph.elastic import MetricData, MetricHandler, MetricStream
+from tachograph.recording import registry
 
 
 def test_a_handler_gets_each_point_exactly_as_passed(group: str) -> None:
@@ -72,11 +74,38 @@ def test_an_explicit_null_handler_silences_its_group(group: str) -> None:
         put_metric("loss", 2, group, attributes=attributes)
     elastic.getStream(group).add_value("loss", 3)
     assert elastic.silenced(group)
-    assert recorded(group) == {"loss": 1}
+    assert recorded(group) == {}
     elastic.configure(Kept(), group)
+    assert recorded(group) == {"loss": 1}
     put_metric("loss", 4, group)
     assert not elastic.silenced(group)
     assert recorded(group) == {"loss": 4}
+
+
+def leaving(group: str) -> set[str]:
+    """Return the names of what a collection finds in a group."""
+    return {metric.name for metric in registry.default.collect() if metric.scope == group}
+
+
+def test_a_silenced_group_leaves_by_no_way(group: str) -> None:
+    """What was recorded before, and what is recorded through an instrument, leaves neither; and both do again later."""
+    declared = tachograph.declare("tokens", group=group, kind="counter")
+    put_metric("loss", 1, group)
+    assert leaving(group) == {"loss"}
+    elastic.configure(elastic.NullMetricHandler(), group)
+    declared.record(3)
+    assert leaving(group) == set()
+    elastic.configure(Kept(), group)
+    assert leaving(group) == {"loss", "tokens"}
+
+
+def test_a_default_null_handler_keeps_what_came_before_from_leaving(group: str) -> None:
+    """Without a group, it silences the groups of put_metric and @prof, and none of what Tachograph measures itself."""
+    put_metric("loss", 1, group)
+    registry.default.group(group + ".machine").instrument("load").record(1)
+    elastic.configure(elastic.NullMetricHandler())
+    assert leaving(group) == set()
+    assert leaving(group + ".machine") == {"load"}
 
 
 def test_a_default_null_handler_silences_all_other_groups(group: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import socket
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
+import tachograph
 from tachograph.exporters.otlp.settings import OtlpSettings
-from tachograph.pipeline.settings import Settings, read_settings
+from tachograph.pipeline.settings import Keywords, Settings, read_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 SIGNALS = ("metrics", "traces", "logs")
@@ -310,3 +312,21 @@ def test_a_wrong_resource_is_named(resource: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^resource=") as raised:
         read_settings({}, resource=resource)
     assert len(str(raised.value)) < 1000
+
+
+def test_an_unknown_argument_is_named_with_the_nearest() -> None:
+    """start() says which argument it has not, and which one was probably meant; nothing runs after it."""
+    with pytest.raises(TypeError, match=r"start\(\) has no argument 'intervall': did you mean interval=\?"):
+        tachograph.start(intervall=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"start\(\) has no argument 'zzzz': it takes metrics, traces, logs"):
+        tachograph.start(zzzz=1)  # type: ignore[call-arg]
+
+
+def test_typed_arguments_are_those_that_are_read() -> None:
+    """Editors and type checkers know each argument of start() that is read, and no other, with its type."""
+    read = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(read_settings).parameters.items()
+        if name != "environ"
+    }
+    assert {name: found.__forward_arg__ for name, found in Keywords.__annotations__.items()} == read

@@ -174,3 +174,9 @@ async def misuse() -> None:
     WindowedMetricReader(seen, "1s")  # type: ignore[arg-type]
     HandlerExporter(print)  # type: ignore[arg-type]
     stat_views(["load"])  # type: ignore[arg-type]
+
+
+def started() -> None:
+    assert_type(tachograph.start(metrics="jsonl", interval=5, jsonl="out.jsonl"), tachograph.Pipeline)
+    tachograph.start(interval="5")  # type: ignore[arg-type]
+    tachograph.start(intervall=5)  # type: ignore[call-arg]

@@ -32,6 +32,7 @@ from tachograph.elastic.handlers import (
 )
 from tachograph.profiling import prof, profile
 from tachograph.profiling.probe import Tell, audience, metric_name, nobody, silence
+from tachograph.recording import registry
 from tachograph.recording.instrument import Record, nothing
 from tachograph.recording.naming import check_name
 
@@ -59,6 +60,7 @@ ConsoleMetricsHandler = ConsoleMetricHandler
 NullMetricsHandler = NullMetricHandler
 
 _routes: dict[str, dict[str, Record]] = {}
+_groups: set[str | None] = set()  # that put_metric and @prof have been asked for
 
 
 def _decide_again() -> None:
@@ -94,7 +96,8 @@ def configure(handler: Emits | Exports, group: str | None = None) -> None:
     """Send the points of a group to a handler, or its collections to an exporter; without a group: the default.
 
     A handler gets every point, besides the exporters of :func:`tachograph.start`. An explicit
-    :class:`NullMetricHandler` silences its group on every way out; without a group, every group that has no handler of
+    :class:`NullMetricHandler` silences its group on every way out, with what was recorded before and through
+    :func:`tachograph.declare`; without a group, every group of :func:`put_metric` and ``@prof`` that has no handler of
     its own. A later call replaces what an earlier one has set for the same group.
 
     Args:
@@ -138,7 +141,16 @@ def getStream(group: str) -> MetricStream:  # noqa: N802 - torchelastic's name
 _unpatched = getStream
 
 
+def _leaves_by_no_way(group: str) -> bool:
+    """Tell the registry whether to keep a group from the exporters; the default handler is for the groups of ours."""
+    handler = _metrics_map.get(group)
+    if handler is None:
+        return group in _groups and silences(_default_metrics_handler)
+    return silences(handler)
+
+
 def _listener(group: str | None) -> Tell:
+    _groups.add(group)
     if getStream is not _unpatched or type(_metrics_map) is not _HandlerMap:
         return partial(_tell, group)
     stream = getStream(cast("str", group))
@@ -261,6 +273,7 @@ class _Patchable(types.ModuleType):
         _decide_again()
 
 
+registry.default.silenced = _leaves_by_no_way
 audience.listener = _listener
 audience.name = _name
 sys.modules[__name__].__class__ = _Patchable

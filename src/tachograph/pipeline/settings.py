@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypedDict
 
 from tachograph.exporters.otel_exporters import EntryPointExporter, installed, is_reader, signals_of
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
@@ -91,6 +93,46 @@ class Settings:
         """Return the JSON-lines file of this process: as asked for, or a new one a process in the store."""
         name = f"{who.file_safe(socket.gethostname())}-{os.getpid()}.jsonl"
         return self.jsonl or self.store / "exports" / who.file_safe(self.run_id) / name
+
+
+class Keywords(TypedDict, total=False):
+    """The keyword arguments of ``start()``, for type checkers and editors; :func:`read_settings` says what each is."""
+
+    metrics: object
+    traces: object
+    logs: object
+    endpoint: str | None
+    protocol: str | None
+    headers: Mapping[str, str] | None
+    timeout: float | None
+    compression: str | None
+    interval: float | None
+    service_name: str | None
+    run_id: str | None
+    resource: Mapping[str, AttributeValue] | None
+    resource_labels: Sequence[str] | None
+    prometheus_host: str | None
+    prometheus_port: int | None
+    prometheus_registry: bool | None
+    store: str | os.PathLike[str] | None
+    jsonl: str | os.PathLike[str] | None
+    system_metrics: bool | None
+    set_global: bool | None
+    join: bool | None
+
+
+def check_keywords(given: Iterable[str]) -> None:
+    """Check the names of arguments that ``start()`` was called with.
+
+    Raises:
+        TypeError: one of them is none of its arguments; the message names the nearest that is.
+    """
+    known = Keywords.__annotations__
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}=?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"start() has no argument {name!r}: {hint}")
 
 
 def read_settings(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tachograph import elastic
 from tachograph.elastic.handlers import Exports
@@ -23,20 +23,22 @@ from tachograph.pipeline._providers import owns_meter_provider
 from tachograph.pipeline.destinations import given
 from tachograph.pipeline.own_process import process
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.pipeline.settings import read_settings
+from tachograph.pipeline.settings import check_keywords, read_settings
 from tachograph.recording import registry
 from tachograph.recording.switch import switch
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from tachograph.logger.influx_target import InfluxTarget
-    from tachograph.pipeline.settings import Settings
+    from tachograph.pipeline.settings import Keywords, Settings
 
 _BUSY_WAIT = 0.1
 
 _log = logging.getLogger("tachograph")
 
 
-def start(**settings: Any) -> Pipeline:
+def start(**settings: Unpack[Keywords]) -> Pipeline:
     """Deliver what this process records, in the background, until its end.
 
     Without arguments, and with no ``OTEL_*`` variable set, it serves ``/metrics`` for Prometheus on 127.0.0.1, port
@@ -71,6 +73,7 @@ def start(**settings: Any) -> Pipeline:
     with process.lock:
         if process.ambient is not None and process.ambient.running:
             return _start_beside(process.ambient, settings)
+        check_keywords(settings)
         asked = read_settings(os.environ, **settings)
         switch.begin()  # where the program has a provider, something runs by itself from here on
         running = process.pipeline
@@ -165,10 +168,11 @@ def begin(settings: Settings, *, waits: bool = False, directly: bool = True, aga
         end_with_the_process()
 
 
-def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
+def _start_beside(host: Ambient, settings: Keywords) -> Pipeline:
     """Return a pipeline with the destinations that are not there yet; it raises nothing."""
     host.wake()
     try:
+        check_keywords(settings)
         asked = read_settings(os.environ, **settings)
     except (ValueError, TypeError) as error:
         _log.warning("start() was not heeded, the program goes on without its destinations: %s", error)
@@ -190,7 +194,7 @@ def _start_beside(host: Ambient, settings: dict[str, Any]) -> Pipeline:
     return guest
 
 
-def _named(settings: dict[str, Any]) -> frozenset[Signal]:
+def _named(settings: Keywords) -> frozenset[Signal]:
     return frozenset(signal for signal in SIGNALS if settings.get(signal) is not None)
 
 
