@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 import weakref
@@ -36,6 +35,7 @@ from tachograph.monitor.event import Event
 from tachograph.monitor.stat import window_nanoseconds
 from tachograph.recording import journal
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 from tachograph.recording.naming import check_name
 from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
@@ -355,5 +355,4 @@ def _after_fork_in_child() -> None:
 
 atexit.register(_at_exit)
 journal.default.last_words.append(_last_words)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork("windowed_readers", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from tachograph.hardware._process import Process
 from tachograph.hardware._row import SCOPE, Reading, metrics
 from tachograph.hardware._sampler import PATIENCE, Sampler
 from tachograph.hardware._system import Machine
+from tachograph.recording.forking import at_fork
 from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
 
@@ -176,5 +176,4 @@ def _after_fork_in_child() -> None:
         observation.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("hardware", in_child=_after_fork_in_child)

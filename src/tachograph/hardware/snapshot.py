@@ -17,6 +17,7 @@ from typing import Any
 from tachograph.hardware._nvml import Nvml
 from tachograph.hardware._visible import chosen, find, initialised_cuda
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 
 RENEWED_EVERY = 1.0  # seconds
 ASKED_WITHIN = 60.0  # seconds after which nothing is renewed until somebody asks again
@@ -208,5 +209,4 @@ def _after_fork_in_child() -> None:
     _nvml_read.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("hardware_snapshot", in_child=_after_fork_in_child)

@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 from tachograph.instrumentation._bridged_stats import STAT_EVENT, BridgedStats
 from tachograph.monitor.stat_series import SCOPE
+from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.pace import Pace
 from tachograph.recording.points import MetricPoints
@@ -210,5 +211,4 @@ def _after_fork_in_child() -> None:
         bridge.reset_in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("bridges", in_child=_after_fork_in_child)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
@@ -159,5 +159,4 @@ class GivenProviders:
 
 given_providers = GivenProviders()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=given_providers.reset_in_child)
+at_fork("given_providers", in_child=given_providers.reset_in_child)

@@ -32,6 +32,7 @@ from tachograph.logger.point import EVENT_NAME
 from tachograph.profiling.trace_context import TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
@@ -315,5 +316,4 @@ def _after_fork_in_child() -> None:
         logger.reset_in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("loggers", in_child=_after_fork_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Any
 
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording import journal as journals
+from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.registry import Registry
@@ -100,5 +100,4 @@ def _after_fork_in_child() -> None:
     _Changing.lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("logger_targets", in_child=_after_fork_in_child)

@@ -5,13 +5,13 @@ What they hold back is passed on whenever events are taken out of the journal, a
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from tachograph.recording import journal as journals
+from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.pace import Pace
@@ -98,5 +98,4 @@ def _after_fork_in_child() -> None:
     leaving.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("tasks", in_child=_after_fork_in_child)

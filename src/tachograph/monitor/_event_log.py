@@ -7,7 +7,6 @@ handed out after the event that it was given. So no order of locks exists that t
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from tachograph.monitor.event import Event, data_value_t, made, unix_nano
 from tachograph.profiling.trace_context import TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal, Later
 from tachograph.recording.registry import Registry
@@ -318,5 +318,4 @@ def _one_token() -> deque[bool]:
 
 default = EventLog(journals.default, registries.default)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=default.reset_in_child)
+at_fork("event_log", in_child=default.reset_in_child)

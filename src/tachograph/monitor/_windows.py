@@ -20,6 +20,7 @@ from tachograph.monitor.stat_series import SCOPE, StatSeries
 from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording import journal
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.pace import Pace
 from tachograph.recording.points import MetricPoints
@@ -255,5 +256,4 @@ def _set_back(window: StatWindow, slot: int, size: int) -> None:
 default = Windows(event_log.default, registries.default)
 journal.default.last_words.append(default.finish)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=default.reset_in_child)
+at_fork("windows", in_child=default.reset_in_child)

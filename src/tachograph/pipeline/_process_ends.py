@@ -17,6 +17,7 @@ from tachograph.pipeline._unheard import Unheard
 from tachograph.pipeline.own_process import process
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT
 from tachograph.recording import journal, registry
+from tachograph.recording.forking import at_fork
 
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 
@@ -148,5 +149,4 @@ def _begin_in_child() -> None:
         process.begin()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+at_fork("pipeline", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)

@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from tachograph.recording.forking import at_fork
+
 _BYTE = bytes([signal.SIGTERM])
 
 
@@ -173,5 +175,4 @@ def _after_fork_in_child() -> None:
     _ended.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("sigterm", in_child=_after_fork_in_child)

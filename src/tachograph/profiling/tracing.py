@@ -15,6 +15,7 @@ from typing import Any
 
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.forking import at_fork
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.scope import scope_origin
 from tachograph.recording.spread import Exemplar
@@ -54,9 +55,8 @@ class _Known:
 
 
 known = _Known()
-if hasattr(os, "register_at_fork"):
-    # a child that went on with the parent's numbers would repeat its ids
-    os.register_at_fork(after_in_child=known.forget)
+# a child that went on with the parent's numbers would repeat its ids
+at_fork("spans", in_child=known.forget)
 
 
 def tracer_for(scope: str) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -234,5 +235,4 @@ def _nothing(*_: object, **__: object) -> None:
 
 default = Journal(registries.default)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=default.reset)
+at_fork("journal", in_child=default.reset)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tachograph.recording.accumulators import Accumulator
 from tachograph.recording.closed_windows import ClosedWindows
+from tachograph.recording.forking import at_fork
 from tachograph.recording.function_calls import FunctionCalls
 from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, creation
 from tachograph.recording.losses import Losses
@@ -310,5 +311,4 @@ def _after_fork_in_child() -> None:
         switch.on = False
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("registry", in_child=_after_fork_in_child)

@@ -27,6 +27,7 @@ from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import EVENT_NAME, Point
+from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.pace import Pace
@@ -182,5 +183,4 @@ def _after_fork_in_child() -> None:
         exporter.reset_in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+at_fork("influxdb_exporters", in_child=_after_fork_in_child)

@@ -9,7 +9,6 @@ Sources: InfluxDB v2 API, "Write data"; InfluxDB v1 API reference, "/write HTTP 
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import zlib
@@ -25,6 +24,7 @@ from tachograph.exporters._proxies import proxy_of
 from tachograph.exporters.influxdb._secret import Secret, basic
 from tachograph.exporters.outbox import Retry
 from tachograph.logger.influx_target import InfluxTarget
+from tachograph.recording.forking import at_fork
 
 TIMEOUT = 10.0
 _WORTH_COMPRESSING = 1024
@@ -145,12 +145,12 @@ class _Loading:
 
 
 _loading = _Loading()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_loading.before_fork,
-        after_in_parent=_loading.after_fork,
-        after_in_child=_loading.after_in_child,
-    )
+at_fork(
+    "influxdb_client",
+    before=_loading.before_fork,
+    in_parent=_loading.after_fork,
+    in_child=_loading.after_in_child,
+)
 
 
 class Server:

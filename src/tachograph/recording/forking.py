@@ -1,0 +1,94 @@
+"""Forks: the one hook of the process, which calls each part in the order that is written here.
+
+A forked child has the parent's values, locks and queues, and none of its threads: what it records is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+Part = Literal[
+    "registry",  # first: it says whether the child records at all
+    "journal",
+    "spans",
+    "windows",
+    "event_log",
+    "tasks",
+    "hardware",
+    "hardware_snapshot",
+    "logger_targets",
+    "loggers",
+    "influxdb_client",
+    "influxdb_exporters",
+    "windowed_readers",
+    "bridges",
+    "given_providers",
+    "sigterm",
+    "pipeline",  # last: it may begin anew in the child, with all that is above
+]
+
+_log = logging.getLogger("tachograph")
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class _Hooks(NamedTuple):
+    before: Callable[[], object]
+    in_parent: Callable[[], object]
+    in_child: Callable[[], object]
+
+
+_hooks: dict[Part, _Hooks] = {}
+
+
+def at_fork(
+    part: Part,
+    *,
+    before: Callable[[], object] = _nothing,
+    in_parent: Callable[[], object] = _nothing,
+    in_child: Callable[[], object] = _nothing,
+) -> None:
+    """Have a part of the package called at each fork: before it in the last's turn first, after it in the first's.
+
+    Args:
+        part: its place in the order; what is given for it again replaces what was given before.
+        before: called in the parent, right before the fork.
+        in_parent: called in the parent, right after it.
+        in_child: called in the child, which has one thread.
+    """
+    _hooks[part] = _Hooks(before, in_parent, in_child)
+
+
+def _parts() -> list[tuple[Part, _Hooks]]:
+    return [(part, _hooks[part]) for part in get_args(Part) if part in _hooks]
+
+
+def _called(part: Part, hook: Callable[[], object]) -> None:
+    try:
+        hook()
+    except Exception:  # noqa: BLE001 - the border to a fork of the program's: the parts after this one have their turn
+        _log.exception("%s: not ready for a fork", part)
+
+
+def _before() -> None:
+    for part, hooks in reversed(_parts()):
+        _called(part, hooks.before)
+
+
+def _in_parent() -> None:
+    for part, hooks in _parts():
+        _called(part, hooks.in_parent)
+
+
+def _in_child() -> None:
+    for part, hooks in _parts():
+        _called(part, hooks.in_child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
