@@ -12,6 +12,7 @@ from tachograph import elastic
 from tachograph.elastic import MetricData, MetricHandler
 from tachograph.recording import registry
 from tachograph.recording.points import HistogramPoint
+from tachograph.recording.wishes import wishes
 
 
 class Kept(MetricHandler):
@@ -32,9 +33,9 @@ class Kept(MetricHandler):
 @pytest.fixture(autouse=True)
 def unconfigured() -> Iterator[None]:
     """Leave no handler behind."""
-    default, told = elastic._default_metrics_handler, elastic.on_exporter
+    default, fulfils = elastic._default_metrics_handler, wishes.fulfils
     yield
-    elastic._default_metrics_handler, elastic.on_exporter = default, told
+    elastic._default_metrics_handler, wishes.fulfils = default, fulfils
     elastic._metrics_map.clear()
     elastic.exporters.clear()
 

@@ -13,6 +13,7 @@ from front_door import Kept, errors, fresh_group, recorded, unconfigured  # noqa
 from tachograph import elastic, put_metric
 from tachograph.elastic import MetricData, MetricHandler, MetricStream
 from tachograph.recording import registry
+from tachograph.recording.wishes import wishes
 
 
 def test_a_handler_gets_each_point_exactly_as_passed(group: str) -> None:
@@ -204,7 +205,12 @@ class Exporter:
 def test_an_exporter_can_be_given_as_a_handler(group: str) -> None:
     """An OpenTelemetry exporter is kept for the pipeline, which is told; the group is recorded, not silenced."""
     told: list[tuple[str | None, object]] = []
-    elastic.on_exporter = lambda *change: told.append(change)
+
+    class Pipeline:
+        def export(self, group: str | None) -> None:
+            told.append((group, wishes.exporters.get(group)))
+
+    wishes.fulfilled_by(Pipeline())  # type: ignore[arg-type]
     exporter, another = Exporter(), Exporter()
     elastic.configure(elastic.NullMetricHandler())
     elastic.configure(exporter, group)

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.switch import switch
+from tachograph.recording.wishes import wishes
 from tachograph.version import __version__
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def _watch() -> None:
 
 
 switch.begun = _watch
+wishes.loaded_by(lambda: import_module("tachograph.pipeline.starting"))
 
 
 def _at_last() -> None:

@@ -14,7 +14,7 @@ import time
 import types
 import warnings
 from collections import UserDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
@@ -35,6 +35,7 @@ from tachograph.profiling.probe import Tell, audience, metric_name, nobody, sile
 from tachograph.recording import registry
 from tachograph.recording.instrument import Record, nothing
 from tachograph.recording.naming import check_name
+from tachograph.recording.wishes import wishes
 
 __all__ = [
     "ConsoleMetricHandler",
@@ -85,11 +86,8 @@ class _HandlerMap(UserDict[str, Emits]):
 _metrics_map: MutableMapping[str, Emits] = _HandlerMap()
 _default_metrics_handler: Emits = unconfigured
 
-exporters: dict[str | None, Exports] = {}
+exporters: dict[str | None, Exports] = wishes.exporters
 """Exporters given to :func:`configure`, by group (None: for all groups)."""
-
-on_exporter: Callable[[str | None, Exports | None], None] | None = None
-"""Called with the group when its exporter was configured, or (None) replaced by a handler; the pipeline sets it."""
 
 
 def configure(handler: Emits | Exports, group: str | None = None) -> None:
@@ -121,11 +119,11 @@ def configure(handler: Emits | Exports, group: str | None = None) -> None:
     exporter: Any = None if takes_points else handler
     replaced = exporters.pop(group, None)
     if exporter is not None:
-        exporters[group] = exporter
-        if on_exporter is None:
-            import_module("tachograph.pipeline.starting")  # sets it: an exporter is delivered to without a start(), too
-    if on_exporter is not None and exporter is not replaced:
-        on_exporter(group, exporter)
+        exporters[group] = exporter  # it is delivered to without a start(), too
+    if exporter is not replaced:
+        pipeline = wishes.wanted() if exporter is not None else wishes.fulfils
+        if pipeline is not None:
+            pipeline.export(group)
 
 
 def silenced(group: str) -> bool:

@@ -1,11 +1,9 @@
-"""The databases that this process's loggers write to. Who delivers there, the pipeline, sets the hooks."""
+"""The databases that this process's loggers write to."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from tachograph.logger.influx_target import InfluxTarget
@@ -14,20 +12,11 @@ from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.registry import Registry
+from tachograph.recording.wishes import wishes
 
 _log = logging.getLogger("tachograph")
 
-targets: dict[InfluxTarget, int] = {}
-"""How many loggers write to each."""
-
-on_target: Callable[[InfluxTarget], bool] | None = None
-"""Called with the database of a new logger; tells whether it will be delivered to."""
-
-on_release: Callable[[InfluxTarget, float], object] | None = None
-"""Called with a database that no logger writes to any more, and the seconds that its last points may take."""
-
-on_flush: Callable[[float], bool] | None = None
-"""Called with the seconds within which what was logged is to be delivered; tells whether it was."""
+targets: dict[InfluxTarget, int] = wishes.targets
 
 
 class _Changing:
@@ -40,15 +29,14 @@ def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
     Returns:
         How it is written to: as the first logger of this database asked for. None where that cannot be, which was said.
     """
-    if on_target is None:
-        import_module("tachograph.pipeline.starting")  # sets it
+    pipeline = wishes.wanted()
     with _Changing.lock:
         target = next((known for known in targets if known.place == wanted.place), wanted)
         targets[target] = targets.get(target, 0) + 1
         journals.default.pin(True)
     if target != wanted:
         _log.warning("%s: another logger writes there already, this one's points go its way: %r", target.url, target)
-    if on_target is not None and on_target(target):
+    if pipeline is not None and pipeline.write(target):
         return target
     _leave(target)
     _unpin()
@@ -59,8 +47,8 @@ def release(target: InfluxTarget, timeout: float) -> None:
     """Deliver to a database no longer, after its last points, where no other logger writes to it."""
     if not _leave(target):
         return
-    if on_release is not None:
-        on_release(target, timeout)
+    if wishes.fulfils is not None:
+        wishes.fulfils.release(target, timeout)
     _unpin()
 
 
@@ -93,7 +81,7 @@ class Unreachable:
 
 def flush(timeout: float) -> bool:
     """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
-    return on_flush(timeout) if on_flush is not None else not len(journals.default)
+    return wishes.fulfils.flush(timeout) if wishes.fulfils is not None else not len(journals.default)
 
 
 def _after_fork_in_child() -> None:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tachograph.logger import delivery
 from tachograph.pipeline._routes import CLOSING
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import journal as journals
 from tachograph.recording.registry import Registry
+from tachograph.recording.wishes import wishes
 
 if TYPE_CHECKING:
     from tachograph.logger.influx_target import InfluxTarget
@@ -37,8 +37,6 @@ class PointRoutes:
         self._pipeline: Pipeline | None = None
         self._lock = threading.RLock()
         self.unreachable: set[InfluxTarget] = set()
-        delivery.on_release = self.release
-        delivery.on_flush = self.flush
 
     def attach_to(self, pipeline: Pipeline) -> None:
         """Deliver through this pipeline to every database, and from now on no more through another one."""
@@ -47,7 +45,7 @@ class PointRoutes:
                 self._pipeline = pipeline
                 for route in list(self._routes.values()):
                     pipeline.attach(route)
-            for target in list(delivery.targets):
+            for target in list(wishes.targets):
                 if target not in self._routes and target not in self.unreachable:
                     self._add(pipeline, target)
 
@@ -73,7 +71,7 @@ class PointRoutes:
             return
         with self._lock:
             route = self._routes.get(target)
-            if route is None or target in delivery.targets:  # a new logger has it meanwhile
+            if route is None or target in wishes.targets:  # a new logger has it meanwhile
                 return
             if self._pipeline is not None:
                 self._pipeline.detach(route)

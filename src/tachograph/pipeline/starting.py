@@ -9,13 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tachograph import elastic
-from tachograph.elastic.handlers import Exports
 from tachograph.exporters.joined import foreign_provider
 from tachograph.exporters.log_emitter import foreign_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper, owner_mark
-from tachograph.logger import delivery
 from tachograph.pipeline._ambient import Ambient
 from tachograph.pipeline._guest import GuestFeed, pages_alike, served_alike
 from tachograph.pipeline._process_ends import end_with_the_process, is_ending
@@ -26,6 +23,7 @@ from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import check_keywords, read_settings
 from tachograph.recording import registry
 from tachograph.recording.switch import switch
+from tachograph.recording.wishes import wishes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -222,7 +220,7 @@ def shutdown(timeout: float | None = None) -> None:
 
 
 def _deliver_configured(pipeline: Pipeline) -> None:
-    for group, exporter in elastic.exporters.items():
+    for group, exporter in wishes.exporters.items():
         if group not in process.configured:
             groups = None if group is None else {group}
             process.configured[group] = given(exporter, registry.default, metrics=True, spans=False, groups=groups)
@@ -230,24 +228,35 @@ def _deliver_configured(pipeline: Pipeline) -> None:
     process.points.attach_to(pipeline)
 
 
-def _on_exporter(group: str | None, _exporter: Exports | None) -> None:
-    """Deliver a group to the exporter that ``configure`` was given."""
-    with process.lock:
-        pipeline = process.pipeline
-        replaced = process.configured.pop(group, None)
-        if replaced is not None:
-            if pipeline is not None:
-                pipeline.flush(EXIT_TIMEOUT)
-                pipeline.detach(replaced)
-            replaced.destination.close(EXIT_TIMEOUT)
-        if elastic.exporters:
+class _Deliveries:
+    """Fulfils the wishes of the front doors."""
+
+    def export(self, group: str | None) -> None:
+        """Deliver a group to the exporter that ``configure`` was given, and no longer to the one before."""
+        with process.lock:
+            pipeline = process.pipeline
+            replaced = process.configured.pop(group, None)
+            if replaced is not None:
+                if pipeline is not None:
+                    pipeline.flush(EXIT_TIMEOUT)
+                    pipeline.detach(replaced)
+                replaced.destination.close(EXIT_TIMEOUT)
+            if wishes.exporters:
+                _deliver()
+
+    def write(self, target: InfluxTarget) -> bool:
+        """Deliver to the database of a logger; False where nothing here can write to it."""
+        with process.lock:
             _deliver()
+            return target not in process.points.unreachable
 
+    def release(self, target: InfluxTarget, timeout: float) -> None:
+        """Deliver to a database its last points, and no more."""
+        process.points.release(target, timeout)
 
-def _on_target(target: InfluxTarget) -> bool:
-    with process.lock:
-        _deliver()
-        return target not in process.points.unreachable
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was logged; False where something still waits after ``timeout`` seconds."""
+        return process.points.flush(timeout)
 
 
 def _deliver() -> None:
@@ -264,7 +273,7 @@ def _go_on() -> None:
     if is_ending():
         return  # what is left is delivered at the end
     with process.lock:
-        if not process.by_itself and (delivery.targets or elastic.exporters):
+        if not process.by_itself and (wishes.targets or wishes.exporters):
             try:
                 _deliver()
             except Exception:  # noqa: BLE001 - a variable that an argument had overridden: shutdown() is no place for it
@@ -272,5 +281,4 @@ def _go_on() -> None:
                 _log.exception("what delivers by itself was not started again")
 
 
-elastic.on_exporter = _on_exporter
-delivery.on_target = _on_target
+wishes.fulfilled_by(_Deliveries())

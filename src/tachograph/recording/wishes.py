@@ -1,0 +1,58 @@
+"""Wishes: what the front doors want delivered where nobody has called ``start()``.
+
+The doors write them here, and the pipeline reads them; so no door knows the pipeline. It is loaded for the first wish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Fulfils(Protocol):
+    """The pipeline of the process, as the doors see it."""
+
+    def export(self, group: str | None) -> object:
+        """Deliver to the exporter of a group, or to that of all (None); or to none any more."""
+
+    def write(self, target: Any) -> bool:
+        """Deliver to a database; False where nothing here can write to it, which was said."""
+
+    def release(self, target: Any, timeout: float) -> object:
+        """Deliver to a database its last points, within ``timeout`` seconds, and no more."""
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+
+
+class Wishes:
+    """What is wanted.
+
+    Attributes:
+        exporters: those given to ``configure()``, by group (None: for all groups).
+        targets: the databases of loggers, and how many loggers write to each.
+        fulfils: what delivers; None before the first wish.
+    """
+
+    def __init__(self) -> None:
+        self.exporters: dict[str | None, Any] = {}
+        self.targets: dict[Any, int] = {}
+        self.fulfils: Fulfils | None = None
+        self._load: Callable[[], object] | None = None
+
+    def loaded_by(self, load: Callable[[], object]) -> None:
+        """Have ``load`` called for the first wish: it imports what calls :meth:`fulfilled_by`."""
+        self._load = load
+
+    def fulfilled_by(self, fulfils: Fulfils) -> None:
+        """Deliver by this from now on."""
+        self.fulfils = fulfils
+
+    def wanted(self) -> Fulfils | None:
+        """Return what delivers, loaded now where it was not; None in a program without a pipeline."""
+        if self.fulfils is None and self._load is not None:
+            self._load()
+        return self.fulfils
+
+
+wishes = Wishes()
