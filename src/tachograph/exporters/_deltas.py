@@ -5,10 +5,10 @@ Source: OpenTelemetry specification, "Metrics Data Model", "Temporality".
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from tachograph.recording.forking import at_fork
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
@@ -70,8 +70,7 @@ def resumed(registry: Registry, receiver: str, kinds: frozenset[Kind]) -> Deltas
     return found if found is not None and found.kinds == kinds else Deltas(kinds)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_left.clear)
+at_fork("otlp_differences", in_child=_left.clear)
 
 
 def _difference(point: NumberPoint | HistogramPoint, before: _Seen) -> NumberPoint | HistogramPoint | None:

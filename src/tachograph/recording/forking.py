@@ -21,6 +21,7 @@ Part = Literal[
     "hardware_snapshot",
     "logger_targets",
     "loggers",
+    "otlp_differences",
     "influxdb_client",
     "influxdb_exporters",
     "windowed_readers",

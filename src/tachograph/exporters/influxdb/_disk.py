@@ -59,7 +59,10 @@ class Disk:
             self._say(error, "what waits stays in memory")
 
     def advance(self, size: int, records: int) -> bool:
-        """Note how much of what was taken has arrived; see :meth:`tachograph.exporters.influxdb._spool.Spool.advance`."""
+        """Note how much of what was taken has arrived.
+
+        See :meth:`tachograph.exporters.influxdb._spool.Spool.advance`.
+        """
         try:
             with self.lock:
                 return self.spool.advance(size, records)

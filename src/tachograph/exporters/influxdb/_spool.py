@@ -2,8 +2,8 @@
 
 ``spool/<destination>/<n>.jsonl`` under the store, one OTLP request a line; files are read in the order of their
 numbers, and deleted when everything in them has been accepted. The first line of each says how much of it has been, see
-:mod:`tachograph.exporters.influxdb.position`. Whoever uses a file holds a lock on it, which the system takes away when the
-process ends, however that happens: then the next process of the destination takes the file over, and goes on from
+:mod:`tachograph.exporters.influxdb.position`. Whoever uses a file holds a lock on it, which the system takes away when
+the process ends, however that happens: then the next process of the destination takes the file over, and goes on from
 there.
 """
 
