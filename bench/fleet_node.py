@@ -18,7 +18,7 @@ from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hardware import _gpu as gpu
 from tachograph.hardware import _process as process
 from tachograph.hardware import _system as system
-from tachograph.hardware._row import Reading, metrics, tried
+from tachograph.hardware._sampler import Reading, metrics, tried
 from tachograph.identity.resource import instance_id
 from tachograph.recording.journal import Journal
 from tachograph.recording.own_metrics import (

@@ -27,7 +27,7 @@ from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.producer import SdkExporter
 from tachograph.exporters.prometheus.format import negotiate
 from tachograph.exporters.prometheus.page import Page
-from tachograph.instrumentation._bridged_stats import BridgedStats
+from tachograph.instrumentation._bridge import BridgedStats
 from tachograph.monitor import COUNT, MAX, MEAN, P99, SUM, Stat
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows

@@ -24,7 +24,7 @@ from grafana import Asked, dashboards, metrics, queries, replaced, used, variabl
 from programs import environment
 from servers import api, free_port, instant, prometheus, wait_until
 from tachograph.cli import main
-from tachograph.cli.dashboards.promql import regex
+from tachograph.cli.dashboards.panel import regex
 from tachograph.hardware import _cuda_memory as cuda_memory
 from tachograph.hardware import _system as system
 from tachograph.recording.naming import prometheus_name

@@ -45,8 +45,7 @@ from metric_programs import Collector, OtherReader, Program, dropped, series
 from programs import run
 from receivers import receiving
 from tachograph.exporters.joined import Joined
-from tachograph.instrumentation._bridge import Bridge
-from tachograph.instrumentation._bridged_stats import BridgedStats
+from tachograph.instrumentation._bridge import Bridge, BridgedStats
 from tachograph.monitor._aggregation import Aggregation
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows

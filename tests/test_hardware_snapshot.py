@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gpus
 import programs
-from tachograph.hardware._visible import chosen
+from tachograph.hardware._nvml import chosen
 from tachograph.hardware.snapshot import Snapshot, system_fields
 
 # torch's documented functions, on two devices of which the process uses the second one. There is no GPU here: this

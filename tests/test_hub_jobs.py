@@ -10,8 +10,7 @@ import pytest
 
 from hub_requests import Clock, logs, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
-from tachograph.runs.file import RunFile
-from tachograph.runs.look import look
+from tachograph.runs.file import RunFile, look
 from tachograph.runs.members import members, state
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})

@@ -26,8 +26,7 @@ import tachograph
 from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.page import Page
-from tachograph.identity.announced import announced
-from tachograph.identity.resource import SERIES_KEYS, resource_attributes, series_labels
+from tachograph.identity.resource import SERIES_KEYS, announced, resource_attributes, series_labels
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint

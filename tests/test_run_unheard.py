@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from launches import RUN, base, run, run_program
 from programs import environment, write
 from receivers import receiving
-from tachograph.identity.start_marks import StartMarks, mark_start, unmark_start
+from tachograph.identity.program import StartMarks, mark_start, unmark_start
 from tachograph.instrumentation.surroundings import BOOTSTRAP
 
 pytest.importorskip("uvicorn")

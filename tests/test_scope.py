@@ -23,7 +23,7 @@ from tachograph.exporters.log_emitter import into_provider, to_exporter
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.producer import sdk_metrics
-from tachograph.hardware._row import SCOPE as HARDWARE
+from tachograph.hardware._sampler import SCOPE as HARDWARE
 from tachograph.hub.hub import Hub
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from hub_requests import START, logs, rank
 from recorded_runs import points, record
 from tachograph.hub.hub import Hub
-from tachograph.runs._intervals import add_intervals
 from tachograph.runs._thinning import Raw
 from tachograph.runs.blocks import PAIR, Block, Sample, pack
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.file import RunFile
-from tachograph.runs.look import Abandoned, look
+from tachograph.runs.file import Abandoned, RunFile, look
+from tachograph.runs.recorded import add_intervals
 from tachograph.runs.store import path_of
 from tachograph.runs.window import Stretch, stretch, stretches, windowed
-from tachograph.studio.functions import percentile
+from tachograph.studio.overview import percentile
 
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([inf, -inf, float("nan")])
 BRANCH = st.lists(st.tuples(st.integers(0, 50).map(float), VALUES), max_size=60).map(

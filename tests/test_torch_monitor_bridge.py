@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from programs import count, environment, events, exported, number, run, write
-from tachograph.instrumentation._bridge import Bridge
-from tachograph.instrumentation._bridged_stats import BridgedStats
+from tachograph.instrumentation._bridge import Bridge, BridgedStats
 from tachograph.recording.journal import Journal
 from tachograph.recording.points import HistogramPoint, NumberPoint
 from tachograph.recording.registry import Registry

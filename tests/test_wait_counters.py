@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from programs import run
-from tachograph.instrumentation._wait_counters import WaitCounters
+from tachograph.instrumentation.torch_monitor import WaitCounters
 from tachograph.recording.spread import Spread
 from tachograph.testing import Captured, capture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from instruments import prometheus
 
-from tachograph.cli.dashboards.promql import WHO, selector
+from tachograph.cli.dashboards.panel import WHO, selector
 
 RATE = "$__rate_interval"
 

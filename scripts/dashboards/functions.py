@@ -6,7 +6,7 @@ from __future__ import annotations
 from board import Board, Query
 from expressions import mean, of, quantile, rate, total
 
-from tachograph.cli.dashboards.promql import WHO, selector
+from tachograph.cli.dashboards.panel import WHO, selector
 
 _CHOSEN = 'code_function_name=~"$function"'
 _BY = ("code_function_name",)

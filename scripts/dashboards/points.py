@@ -16,7 +16,7 @@ from grafana_foundation_sdk.models import common as shapes
 from grafana_foundation_sdk.models import xychart as xy
 from grafana_foundation_sdk.models.dashboard import DataTransformerConfig, VariableOption
 
-from tachograph.logger._census import COUNTING
+from tachograph.logger._identity import COUNTING
 
 _TAGS = "role", "uid", "dl.rank"  # the last one of a Metric's curves
 _BY = ", ".join(f'"{tag}"' for tag in _TAGS)

@@ -9,7 +9,7 @@ from functools import partial
 from board import Board, Query
 from expressions import RATE, growth, or_zero, total
 
-from tachograph.cli.dashboards.promql import WHO, selector
+from tachograph.cli.dashboards.panel import WHO, selector
 
 _PROGRAM = 'dl_run_id=~"$run",otel_scope_name!~"tachograph|tachograph[.](hardware|exporters)|torchelastic"'
 _NO_GAUGE = '__name__!~".+_(bucket|sum|count|total|created|slowest_rank|by_rank|by_rank_.+)"'

@@ -16,7 +16,7 @@ from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text
 from tachograph.identity.resource import store
-from tachograph.runs.descriptors import raise_limit
+from tachograph.runs.open_stores import raise_limit
 
 DEFAULT_RUN = "default"
 _LAST_PORT = 65535
@@ -58,7 +58,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.lifetime import Lifetime
     from tachograph.hub.node import Node
     from tachograph.hub.server import Server, address_of, listen
-    from tachograph.identity.start_marks import StartMarks
+    from tachograph.identity.program import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
     with listen(options.host, options.port) as listener:

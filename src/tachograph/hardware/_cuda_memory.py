@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tachograph.hardware._row import Reading, Row, Values, read
-from tachograph.hardware._visible import initialised_cuda, uuid_of
+from tachograph.hardware._nvml import initialised_cuda, uuid_of
+from tachograph.hardware._sampler import Reading, Row, Values, read
 from tachograph.recording.naming import Kind
 
 Stats = Mapping[str, Any]

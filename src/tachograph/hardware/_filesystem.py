@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from tachograph.hardware._row import Reading, Row, Values, read
+from tachograph.hardware._sampler import Reading, Row, Values, read
 
 
 def _usage(found: os.statvfs_result) -> Values:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tachograph.hardware._nvml import Card
-from tachograph.hardware._row import Reading, Row, Values, read
+from tachograph.hardware._sampler import Reading, Row, Values, read
 
 _GPU = {"hw.type": "gpu"}
 _RARELY = 15  # turns: what hardly ever changes, or is idle in a training

@@ -16,8 +16,7 @@ from tachograph.hardware import _system as system
 from tachograph.hardware._gpu import Gpu, Xids
 from tachograph.hardware._nvml import Card, MissingError, Nvml
 from tachograph.hardware._process import Process
-from tachograph.hardware._row import SCOPE, Reading, metrics
-from tachograph.hardware._sampler import PATIENCE, Sampler
+from tachograph.hardware._sampler import PATIENCE, SCOPE, Reading, Sampler, metrics
 from tachograph.hardware._system import Machine
 from tachograph.recording.forking import at_fork
 from tachograph.recording.points import MetricPoints

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from tachograph.hardware._row import Reading, Row, Values, tried
+from tachograph.hardware._sampler import Reading, Row, Values, tried
 
 _LEAST_WINDOW = 1.0  # seconds
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-from tachograph.hardware._row import Reading, Row, Values, tried
+from tachograph.hardware._sampler import Reading, Row, Values, tried
 
 # psutil's names, and the conventions' where they differ; "guest" time is part of "user" already.
 _MODES = {"user": "user", "system": "system", "nice": "nice", "idle": "idle", "iowait": "iowait", "steal": "steal"}

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from tachograph.hardware._nvml import Nvml
-from tachograph.hardware._visible import chosen, find, initialised_cuda
+from tachograph.hardware._nvml import Nvml, chosen, find, initialised_cuda
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 

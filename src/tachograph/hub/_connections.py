@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tachograph.runs.descriptors import limit
+from tachograph.runs.open_stores import limit
 
 Why = Literal["silent", "slow", "deaf", "crowded"]
 

@@ -26,8 +26,8 @@ from tachograph.hub._room import Limits
 from tachograph.hub._run import Run, Sent, apply
 from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, Lost, life
+from tachograph.identity.program import StartMarks
 from tachograph.identity.resource import SERIES_KEYS
-from tachograph.identity.start_marks import StartMarks
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
 from tachograph.runs.liveness import SECOND

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import sys
-from collections.abc import Sequence
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
 
-from tachograph.identity.environment import clean
+from tachograph.identity.environment import clean, text
 
 _AGENTS = ("torch.distributed.run", "torch.distributed.launch")
 _AGENT_FLAGS = frozenset(
@@ -114,3 +119,64 @@ def _launched(arguments: Sequence[str]) -> str:
         if argument not in _AGENT_FLAGS and not attached:
             rest = rest[1:]
     return ""
+
+
+FOLDER = "TACHOGRAPH_STARTED"
+_DESCRIBED = 5  # of those that are left
+_LONGEST = 1024  # bytes that are read of a mark
+
+
+def mark_start(environ: Mapping[str, str], rank: object, program: str) -> None:
+    """Note that this process has started; where that cannot be written it goes without."""
+    path = _path(environ)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.write_text(f"{'' if rank is None else rank}\n{program}", encoding="utf-8", errors="replace")
+
+
+def unmark_start(environ: Mapping[str, str]) -> None:
+    """Take the mark back: this process is no part of the job, or not yet."""
+    path = _path(environ)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _path(environ: Mapping[str, str]) -> Path | None:
+    folder = text(environ, FOLDER)
+    return Path(folder, str(os.getpid())) if folder else None
+
+
+class StartMarks:
+    """The marks in a folder, as the hub sees them.
+
+    Args:
+        folder: of :data:`FOLDER`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def heard(self, pid: int) -> None:
+        """Take away the mark of a process that has reported."""
+        with contextlib.suppress(OSError):
+            (self._folder / str(pid)).unlink()
+
+    def left(self) -> dict[str, Any]:
+        """Return how many processes have not reported, and the rank, if any, the program and the pid of the first."""
+        try:
+            pids = sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdecimal())
+        except OSError:
+            return {"processes": 0, "first": []}
+        return {"processes": len(pids), "first": [self._described(pid) for pid in islice(pids, _DESCRIBED)]}
+
+    def _described(self, pid: int) -> dict[str, Any]:
+        rank, program = "", ""
+        with contextlib.suppress(OSError), (self._folder / str(pid)).open("rb") as file:
+            rank, _, program = file.read(_LONGEST).decode(errors="replace").partition("\n")
+        shown = "".join(letter if letter.isprintable() else "?" for letter in clean(program))
+        return {"pid": pid, "rank": int(rank) if rank.isdecimal() else None, "program": shown[:80]}
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from tachograph import elastic
 from tachograph.instrumentation._given_providers import EVERYWHERE
-from tachograph.instrumentation._torchrun_series import TorchrunSeries
+from tachograph.instrumentation._torchelastic_events import TorchrunSeries
 from tachograph.profiling.probe import audience, error_type, silence
 from tachograph.recording.function_calls import FunctionCalls
 from tachograph.recording.naming import check_name

@@ -11,9 +11,8 @@ from importlib.metadata import entry_points
 
 from tachograph.exporters.otlp.settings import ENDPOINT
 from tachograph.identity.environment import setting, text
-from tachograph.identity.program import command_name
+from tachograph.identity.program import command_name, unmark_start
 from tachograph.identity.rank import HELPERS, is_helper
-from tachograph.identity.start_marks import unmark_start
 from tachograph.pipeline.settings import Settings, read_settings
 from tachograph.pipeline.starting import begin as begin_pipeline
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tachograph.identity.program import FOLDER
 from tachograph.identity.rank import OWNER
-from tachograph.identity.start_marks import FOLDER
 
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 

@@ -11,9 +11,8 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.instrumentation._given_providers import given_providers
-from tachograph.instrumentation._torchelastic_events import ElasticEvents
+from tachograph.instrumentation._torchelastic_events import ElasticEvents, TorchrunSeries
 from tachograph.instrumentation._torchelastic_metrics import ElasticMetrics
-from tachograph.instrumentation._torchrun_series import TorchrunSeries
 from tachograph.recording import registry
 
 METRICS = "torch.distributed.elastic.metrics.api"

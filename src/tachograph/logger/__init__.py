@@ -15,12 +15,10 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from tachograph.logger import delivery
-from tachograph.logger._arguments import at_least_1, mapping, unix_nano, with_readings
-from tachograph.logger._census import COUNTING, census_of
 from tachograph.logger._fields import process_value
-from tachograph.logger._identity import Dice, identity_tags, random_id, text
+from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, random_id, text
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
-from tachograph.logger._shape import Gauges, Origin, Shape
+from tachograph.logger._shape import Gauges, Origin, Shape, at_least_1, mapping, unix_nano, with_readings
 from tachograph.logger.influx_target import (
     BATCH_SIZE,
     BATCH_SIZES,

@@ -17,11 +17,10 @@ from tachograph.metric._progress_loop import progress
 from tachograph.metric._under_way import tasks
 from tachograph.metric.execution import Execution, current, process, recording
 from tachograph.recording.chart import MetricGroup, MetricScale, finite, number
-from tachograph.recording.curve import CHUNK, Curve
+from tachograph.recording.curve import CHUNK, NOWHERE, Curve
 from tachograph.recording.definition import Definition
 from tachograph.recording.losses import Losses
 from tachograph.recording.naming import check_name
-from tachograph.recording.nowhere import NOWHERE
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, read
 

@@ -16,12 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS
-from tachograph.identity.announced import announced
 from tachograph.identity.environment import text
-from tachograph.identity.program import program_name
+from tachograph.identity.program import mark_start, program_name
 from tachograph.identity.rank import OWNER, descends_from_rank, owner_mark
-from tachograph.identity.resource import instance_id, resource_attributes
-from tachograph.identity.start_marks import mark_start
+from tachograph.identity.resource import announced, instance_id, resource_attributes
 from tachograph.pipeline._routes import LONGEST_EXIT
 from tachograph.pipeline.destinations import Route, build_routes
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline

@@ -23,9 +23,8 @@ from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.page import Page
 from tachograph.exporters.spans import SpanQueue
 from tachograph.hardware import Closer, observe
-from tachograph.identity.announced import announced
 from tachograph.identity.rank import speaks_for_node
-from tachograph.identity.resource import resource_attributes, series_labels
+from tachograph.identity.resource import announced, resource_attributes, series_labels
 from tachograph.pipeline._providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
 from tachograph.pipeline._routes import CLOSING, LONGEST_EXIT, Routes
 from tachograph.pipeline._sigterm import SigtermFlush, send_missed

@@ -8,8 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tachograph.recording._sample import Sample
-from tachograph.recording.spread import Spread, Total
+from tachograph.recording.spread import Sample, Spread, Total
 from tachograph.recording.values import Number, Pending, as_float, fits_int64, is_finite, numpy
 
 CHUNK = 2048  # values that a Stat adds up at once

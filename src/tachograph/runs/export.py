@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tachograph.runs._table import HEADER, row
+from tachograph.runs.run import HEADER, row
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

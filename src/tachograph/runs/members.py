@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tachograph.recording.points import AttributeValue
+from tachograph.runs.file import Look
 from tachograph.runs.liveness import NODE, SECOND, longest_silence
-from tachograph.runs.look import Look
 
 State = Literal["live", "finished", "failed", "lost", "unknown"]
 

@@ -20,6 +20,7 @@ from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metr
 if TYPE_CHECKING:
     from tachograph.runs.event import StoredEvent
 
+
 PAIRS = 2000
 Place = tuple[int, int, int]  # of a block: its id, and its first and last number
 
@@ -236,7 +237,7 @@ class Run:
             ImportError: pandas is not installed.
             LookupError: there is no such metric, or no curve of it in this rank.
         """
-        from tachograph.runs._table import HEADER, row
+        from tachograph.runs.run import HEADER, row
 
         try:
             pandas = import_module("pandas")
@@ -268,3 +269,28 @@ def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve
     near = get_close_matches(name, names, n=1) or names[:5]
     hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
     return f"the run {run!r} has no metric {name!r}: {hint}"
+
+
+# What points may say besides: of a throttled interval, and of a loop's progress.
+MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
+HEADER = (
+    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
+    *MORE,
+    *("stream", "seq"),
+)
+
+
+def row(point: Point) -> list[Any]:
+    """Return a point's cells, in the order of :data:`HEADER`; None where it says nothing."""
+    more = point.more
+    named = point.metric, point.group, point.units, point.rank, point.execution
+    return [
+        *named,
+        point.branch,
+        point.x,
+        point.time_unix_nano,
+        point.value,
+        *[more.get(key) for key in MORE],
+        point.stream,
+        point.seq,
+    ]

@@ -9,10 +9,10 @@ from itertools import chain
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-from tachograph.runs._intervals import add_intervals
 from tachograph.runs._thinning import Bucket, Raw, thin
 from tachograph.runs.blocks import PAIR, Block
-from tachograph.runs.look import Look
+from tachograph.runs.file import Look
+from tachograph.runs.recorded import add_intervals
 
 AT_ONCE = 2**21  # points that are read before they are thinned
 _KIND = {inf: "Infinity", -inf: "-Infinity"}

@@ -3,27 +3,186 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from math import inf
+from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from starlette.responses import Response
 
 from tachograph.runs.catalogue import in_use, located
-from tachograph.runs.file import RunFile
-from tachograph.runs.look import Look, look
+from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.members import Member, State, members, state
 from tachograph.runs.store import StoreError
-from tachograph.studio._answer import Refused
-from tachograph.studio._lines import lines
-from tachograph.studio._question import Question
-from tachograph.studio.charts import charts, curves
-from tachograph.studio.functions import functions
-from tachograph.studio.loops import progress
+from tachograph.studio.charts import charts, curves, lines, samples, series
 from tachograph.studio.occurrences import events
-from tachograph.studio.overview import Overview, about
-from tachograph.studio.series import samples, series
+from tachograph.studio.overview import Overview, about, functions, progress
+
+MOST_PARTS = 2000  # of a query
+
+
+class Question:
+    """A request, parsed.
+
+    Args:
+        scope: of ASGI.
+
+    Attributes:
+        path: the parts of the path behind ``/api``, decoded: a part may hold a slash.
+
+    Raises:
+        Refused: the query has too many parts.
+    """
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        raw = scope.get("raw_path") or scope["path"].encode()
+        self.path = [unquote(part) for part in raw.decode("latin-1").partition("?")[0].split("/")[2:]]
+        try:
+            query = scope.get("query_string", b"").decode("latin-1")
+            self._query = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_PARTS)
+        except ValueError:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"a query has at most {MOST_PARTS} parts") from None
+
+    def text(self, name: str) -> str | None:
+        """Return what the query says of a name; None where it says nothing."""
+        return next(iter(self._query.get(name, ())), None)
+
+    def texts(self, name: str) -> list[str]:
+        """Return everything that it says of a name."""
+        return self._query.get(name, [])
+
+    def number(self, name: str, default: float) -> float:
+        """Return a finite number; ``default`` where the query has none.
+
+        Raises:
+            Refused: it is no number.
+        """
+        given = self.text(name)
+        try:
+            found = float(given) if given else default
+        except ValueError:
+            found = float("nan")
+        if given and not isfinite(found):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"{name} is a finite number, not {given!r:.100}")
+        return found
+
+    def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**63 - 1) -> int:
+        """Return a whole number within bounds.
+
+        Raises:
+            Refused: it is none.
+        """
+        given = self.text(name)
+        return default if not given else _whole(name, given, least, most)
+
+    def rank(self) -> int | None:
+        """Return the rank that is asked for; None for all.
+
+        Raises:
+            Refused: it is no number.
+        """
+        given = self.text("rank")
+        return None if not given else _whole("rank", given, 0, 2**63 - 1)
+
+    def wholes(self, name: str, *, most: int) -> list[int]:
+        """Return whole numbers, each once.
+
+        Raises:
+            Refused: one is none, or there are more than ``most``.
+        """
+        found = list(dict.fromkeys(_whole(name, given, 0, 2**63 - 1) for given in self.texts(name)))
+        if len(found) > most:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"at most {most} {name} at once, not {len(found)}")
+        return found
+
+
+def _whole(name: str, given: str, least: int, most: int) -> int:
+    if given.isascii() and given.isdecimal() and len(given) < 20 and least <= int(given) <= most:  # noqa: PLR2004
+        return int(given)
+    raise Refused(HTTPStatus.BAD_REQUEST, f"{name} is a whole number from {least} to {most}, not {given!r:.100}")
+
+
+_GZIP_LEVEL = 1
+_WORTH_IT = 1024  # bytes, from which on an answer is compressed
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a fault
+    """There is no answer but words.
+
+    Args:
+        status: of the HTTP answer.
+        why: a sentence for people.
+    """
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def text(data: Any) -> str:
+    """Return data as JSON; NaN and infinities, which JSON has not, as ProtoJSON spells them: strings."""
+    try:
+        return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_spelled(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def encoded(data: Mapping[str, Any], *, gzipped: bool) -> tuple[bytes, bool]:
+    """Return the bytes of an answer, and whether they are compressed; lone surrogates become question marks.
+
+    Args:
+        data: a JSON object; of its lists each item is encoded by itself, so that other threads run in between.
+        gzipped: compress it, if that is worth it.
+    """
+    body = "".join(_parts(data)).encode("utf-8", "replace")
+    if not gzipped or len(body) < _WORTH_IT:
+        return body, False
+    compressor = zlib.compressobj(_GZIP_LEVEL, wbits=31)
+    return compressor.compress(body) + compressor.flush(), True
+
+
+def _parts(data: Mapping[str, Any]) -> Iterable[str]:
+    separator = "{"
+    for key, value in data.items():
+        yield f"{separator}{text(key)}:"
+        separator = ","
+        if isinstance(value, list):
+            yield "[" + ",".join(map(text, value)) + "]"
+        else:
+            yield text(value)
+    yield "}\n" if data else "{}\n"
+
+
+def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """Return an answer that nobody keeps: the next one may be another."""
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    return Response(body, status, {**headers, **({"Content-Encoding": "gzip"} if gzipped else {})})
+
+
+def refusal(refused: Refused) -> Response:
+    """Return the words as ``{"error": …}``."""
+    return answer(encoded({"error": str(refused)}, gzipped=False)[0], gzipped=False, status=refused.status)
+
+
+def spelled(value: float) -> str:
+    """Return the name of a number that is not finite."""
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return spelled(value)
+    if isinstance(value, dict):
+        return {key: _spelled(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(each) for each in value]
+    return value
+
 
 PAIRS = 2000
 MOST_PAIRS = 20_000

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from tachograph.runs.look import Look
+from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.window import stretches
 
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
@@ -159,3 +161,119 @@ def _axis(listed: list[Drawn], keys: Iterable[tuple[str, str]]) -> dict[str, Any
     for each in sorted(listed, key=lambda each: each.said):
         found.update({key: each.about[name] for key, name in keys if name in each.about})
     return found
+
+
+MOST_SERIES = 20_000  # that are listed
+_KINDS = {"sum": "gauge"}
+
+
+def series(look: Look) -> list[dict[str, Any]]:
+    """Return what series there are, in the order in which they came; at most :data:`MOST_SERIES`."""
+    found = []
+    for number, scope, name, unit, shape, attributes, resource in look.rows(
+        "SELECT series.id, scope, name, unit, shape, attributes, resource FROM series"
+        " JOIN process ON process.id = process ORDER BY series.id LIMIT ?",
+        MOST_SERIES,
+    ):
+        try:
+            told = dict(json.loads(attributes))
+        except (ValueError, TypeError) as error:
+            look.file.note(f"the attributes of a series {name!r}: {error}")
+            continue
+        who = mapping(resource)
+        about = {"series": number, "scope": scope, "name": name, "unit": unit, "kind": _KINDS.get(shape, shape)}
+        found.append({**about, "attributes": told, "rank": rank_of(who), "role": str(who.get("dl.role", ""))})
+    return found
+
+
+def samples(look: Look, numbers: Iterable[int]) -> list[dict[str, Any]]:
+    """Return the samples of series: times in nanoseconds, and values, or of histograms counts and sums between."""
+    found = []
+    for number in numbers:
+        shape = next((row[0] for row in look.rows("SELECT shape FROM series WHERE id = ?", number)), None)
+        if shape is not None:
+            rows = list(look.rows("SELECT time, value, total FROM sample WHERE series = ? ORDER BY time", number))
+            found.append(sampled(number, rows, histogram=shape == "histogram"))
+    return found
+
+
+def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return the samples that have come.
+
+    Args:
+        look: at the file.
+        since: nanoseconds since the epoch: what is not newer is not looked at.
+        known: the time of each series' newest sample that was seen.
+    """
+    by_series: dict[int, tuple[str, list[tuple[Any, ...]]]] = {}
+    for number, shape, *row in look.rows(
+        "SELECT id, shape, time, value, total FROM series CROSS JOIN sample ON series = id AND time > ?"
+        " ORDER BY id, time",
+        since,
+    ):
+        if row[0] > known.get(number, 0):
+            by_series.setdefault(number, (shape, []))[1].append(tuple(row))
+    return [sampled(number, rows, histogram=shape == "histogram") for number, (shape, rows) in by_series.items()]
+
+
+def sampled(number: int, rows: Sequence[tuple[Any, ...]], *, histogram: bool) -> dict[str, Any]:
+    """Return a series' samples as the API has them."""
+    found: dict[str, Any] = {"series": number, "time": [row[0] for row in rows]}
+    if histogram:
+        return {**found, "count": [row[1] for row in rows], "total": [_finite(row[2]) for row in rows]}
+    return {**found, "value": [_finite(row[1]) for row in rows]}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+MOST_PAIRS, LEAST_PAIRS = 200_000, 100  # in one answer; of a branch
+
+
+def lines(
+    look: Look,
+    metric: str,
+    *,
+    group: str | None = None,
+    rank: int | None = None,
+    low: float = -inf,
+    high: float = inf,
+    pairs: int = 2000,
+) -> list[dict[str, Any]]:
+    """Return each branch of a metric's curves; of a task that is called, or a loop that is run, many times the newest.
+
+    Args:
+        look: at the file.
+        metric: its name.
+        group: only where it is in this group; empty for none, None for whatever group.
+        rank: of this rank only.
+        low: x where it begins; one point before it is there, too.
+        high: x where it ends, the same.
+        pairs: of a smallest and a largest value, at most, of each branch; fewer where there are very many curves.
+
+    Raises:
+        LookupError: there is no such metric, or no curve of it in this rank; the message names those that there are.
+    """
+    known = curves(look)
+    of_metric = [each for each in known if metric in (each.named, each.metric) and group in (None, each.group)]
+    wanted = newest(each for each in of_metric if each.number and rank in (None, each.rank))
+    if not of_metric:
+        raise LookupError(_unknown(metric, group, known))
+    if not wanted and rank is not None:
+        raise LookupError(f"the metric {metric!r:.200} has no points of rank {rank}")
+    fair = max(LEAST_PAIRS, min(pairs, MOST_PAIRS // max(1, len(wanted))))
+    return [line for each in wanted for line in _lines(look, each, fair, low, high)]
+
+
+def _lines(look: Look, each: Drawn, pairs: int, low: float, high: float) -> list[dict[str, Any]]:
+    named = {"curve": each.number, "metric": each.metric, "rank": each.rank}
+    named |= {"execution": each.execution, "start": each.start}
+    return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, pairs, low, high)]
+
+
+def _unknown(metric: str, group: str | None, known: list[Drawn]) -> str:
+    names = list(dict.fromkeys(each.metric for each in known))
+    where = "" if group is None else f" in the group {group!r:.200}" if group else " without a group"
+    there = ", ".join(f"{name!r:.100}" for name in names[:5]) or "none"
+    return f"the run has no metric {metric!r:.200}{where}: there are {there}{', ...' if len(names) > 5 else ''}"  # noqa: PLR2004

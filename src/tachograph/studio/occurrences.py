@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tachograph.runs.event import event_of
-from tachograph.runs.look import Look
+from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
 
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")

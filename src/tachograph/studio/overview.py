@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.buckets import Buckets
 from tachograph.runs.catalogue import files_of, id_of, in_use, paths_in
 from tachograph.runs.event import BEGIN
-from tachograph.runs.file import RunFile
+from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.liveness import NODE, SECOND
-from tachograph.runs.look import Abandoned, Look, look
-from tachograph.runs.members import Member, members, state
+from tachograph.runs.members import Member, mapping, members, rank_of, state
 from tachograph.runs.store import StoreError
+from tachograph.studio.charts import Drawn, finite, newest
 
 _SEEN = 4096  # runs that are remembered
 
@@ -130,3 +134,125 @@ def _size(path: Path) -> int:
 
 def _changed(path: Path) -> int:
     return max((changed for changed, _ in _stamp(path)), default=0)
+
+
+DURATION, CALLS = "function.duration", "function.calls"
+
+
+def functions(look: Look) -> list[dict[str, Any]]:
+    """Return calls, mean, median and 99th percentile (seconds), and failures by type of error, of each function.
+
+    Percentiles are interpolated within a histogram's buckets.
+    """
+    durations: dict[tuple[str, int | None, str], Buckets] = {}
+    failures: dict[tuple[str, int | None, str], dict[str, int]] = {}
+    for name, attributes, resource, data in look.rows(
+        "SELECT name, attributes, resource, data FROM series JOIN state ON series.id = state.series"
+        " JOIN process ON process.id = process WHERE name IN (?, ?) ORDER BY series.id",
+        *(DURATION, CALLS),
+    ):
+        try:
+            told: dict[str, Any] = dict(json.loads(attributes))
+            amount = _shown(json.loads(data))
+        except (ValueError, TypeError, LookupError) as error:
+            look.file.note(f"a state of {name}: {error}")
+            continue
+        who = mapping(resource)
+        key = str(told.get("code.function.name", "")), rank_of(who), str(who.get("dl.role", ""))
+        if isinstance(amount, Buckets):
+            durations[key] = durations[key] + amount if key in durations else amount
+        elif told.get("outcome") == "failure" and amount is not None:
+            errors = failures.setdefault(key, {})
+            kind = str(told.get("error.type", ""))
+            errors[kind] = errors.get(kind, 0) + int(amount)
+    return [_function(key, found, failures.get(key, {})) for key, found in durations.items()]
+
+
+def _function(key: tuple[str, int | None, str], found: Buckets, failures: Mapping[str, int]) -> dict[str, Any]:
+    name, rank, role = key
+    mean = found.total / found.count if found.count else None
+    middle, high = (mean if found.count == 1 else percentile(found, share) for share in (0.5, 0.99))
+    about = {"function": name, "rank": rank, "role": role, "calls": found.count, "failures": failures}
+    return {**about, "mean": mean, "p50": middle, "p99": high}
+
+
+def percentile(of: Buckets, share: float) -> float | None:
+    """Return the value that ``share`` of the values do not exceed; None where the buckets do not tell.
+
+    Within a bucket values are taken to lie evenly, from 0 on in the first one; above the last bound that one is all
+    that is known.
+    """
+    if not of.count or not of.bounds:
+        return None
+    wanted = share * of.count
+    for place, reached in enumerate(accumulate(of.counts)):
+        if reached >= wanted and of.counts[place]:
+            if place == len(of.bounds):
+                break
+            upper = of.bounds[place]
+            lower = of.bounds[place - 1] if place else min(0.0, upper)
+            return lower + (upper - lower) * (wanted - reached + of.counts[place]) / of.counts[place]
+    return of.bounds[-1]
+
+
+def _shown(state: Any) -> Any:
+    """Return what the page shows of a series: see :meth:`tachograph.hub._series.Series.shown`."""
+    value, before = (_amount(part) for part in state[2:4])
+    if before is None:
+        return value
+    return before if value is None else before + value
+
+
+def _amount(parts: Any) -> Any:
+    return Buckets(parts[0], parts[1], tuple(parts[2]), tuple(parts[3])) if isinstance(parts, list) else parts
+
+
+MOST_BARS = 3  # of one loop in one process: it may be nested in itself
+_ENDS = "SELECT form, pairs, rest, seq0, seq1 FROM block WHERE curve = ? ORDER BY {} LIMIT 1"
+
+
+def progress(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
+    """Return each bar: items done, of how many, how many a second, and seconds to go.
+
+    Of loops that are repeated it is the newest few. A loop says all that itself. For a metric whose scale has
+    ``progress`` the total is the scale's upper bound, and the rate is that since its first point.
+    """
+    bars = newest((each for each in drawn if each.number and each.about.get("progress")), MOST_BARS)
+    return [bar for each in bars for bar in _bar(look, each)]
+
+
+def _bar(look: Look, each: Drawn) -> list[dict[str, Any]]:
+    last = _sample(look, each.number, "seq0 DESC", -1)
+    if last is None:
+        return []
+    more = last.more
+    total = finite(more.get("total", each.about.get("upper")))
+    rate, eta = finite(more.get("rate")), finite(more.get("eta"))
+    if rate is None:
+        rate = _rate(_sample(look, each.number, "seq0", 0), last)
+    left = None if total is None else max(total - last.value, 0)
+    if eta is None and left is not None and rate:
+        eta = finite(left / rate)
+    named = {"metric": each.metric, "group": each.group, "rank": each.rank, "execution": each.execution}
+    numbers = {"count": last.value, "total": total, "rate": rate, "eta": eta}
+    done = left is not None and left <= 0
+    return [{**named, "curve": each.number, "task": each.about.get("task"), **numbers, "done": done}]
+
+
+def _sample(look: Look, curve: int, order: str, place: int) -> Sample | None:
+    row = next(look.rows(_ENDS.format(order), curve), None)
+    if row is None:
+        return None
+    form, pairs, rest, seq0, seq1 = row
+    try:
+        return list(unpack(Block(form, pairs, rest)))[place]
+    except (ValueError, LookupError) as error:
+        look.file.note(f"points {seq0} to {seq1} of a stream: {error}")
+        return None
+
+
+def _rate(first: Sample | None, last: Sample) -> float | None:
+    if first is None or last.time_unix_nano <= first.time_unix_nano:
+        return None
+    rate = finite((last.value - first.value) / ((last.time_unix_nano - first.time_unix_nano) / 1e9))
+    return rate if rate is not None and rate > 0 else None

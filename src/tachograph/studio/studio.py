@@ -20,14 +20,11 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.exporters.prometheus.format import accepts_gzip
-from tachograph.runs.look import Abandoned
-from tachograph.studio._answer import Refused, answer, encoded, refusal
-from tachograph.studio._api import Api
-from tachograph.studio._live import Live
+from tachograph.runs.file import Abandoned
+from tachograph.studio._api import Api, Question, Refused, answer, encoded, refusal
+from tachograph.studio._live import Live, stream
 from tachograph.studio._news import News
 from tachograph.studio._pages import Pages
-from tachograph.studio._question import Question
-from tachograph.studio._stream import stream
 
 READERS = 3  # questions that are answered at once; on one core they would only slow each other down
 MOST_WAITING = 256

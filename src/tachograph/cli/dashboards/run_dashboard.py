@@ -10,6 +10,7 @@ from typing import Any
 
 from tachograph.cli.dashboards.charts import Axis, Chart, Charted
 from tachograph.cli.dashboards.panel import (
+    WHO,
     WIDTH,
     Json,
     Query,
@@ -18,10 +19,12 @@ from tachograph.cli.dashboards.panel import (
     datasource_variable,
     label_variable,
     placed,
+    quoted,
+    selector,
+    shown,
     stat,
     time_series,
 )
-from tachograph.cli.dashboards.promql import WHO, quoted, selector, shown
 from tachograph.cli.dashboards.units import grafana_unit
 
 _CHART = WIDTH // 2, 9

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 
 if TYPE_CHECKING:
-    from tachograph.cli.replaying.losses import Losses
-    from tachograph.cli.replaying.recording import Part, Recording
+    from tachograph.cli.replaying.recording import Losses, Part, Recording
     from tachograph.pipeline.destinations import Destination
     from tachograph.recording.registry import Registry
 
@@ -26,8 +25,7 @@ _REPORT_EVERY = 0.2
 def command(arguments: Sequence[str]) -> int:
     """Send what files hold, and return the exit code: 1 where something was not delivered, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
-    from tachograph.cli.replaying.losses import Losses
-    from tachograph.cli.replaying.recording import files
+    from tachograph.cli.replaying.recording import Losses, files
     from tachograph.recording.registry import Registry
 
     registry = Registry(enabled=True)  # what is lost is read from it

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser
-from tachograph.cli.top.asking import TOKEN, Asking
 from tachograph.cli.top.picture import Picture
-from tachograph.cli.top.source import Away, Refused, Source
+from tachograph.cli.top.source import TOKEN, Asking, Away, Refused, Source
 from tachograph.identity.environment import clean, text
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
@@ -102,7 +101,7 @@ def _never_fails(stream: object) -> None:
 
 
 def _fail(why: str, code: int) -> int:
-    from tachograph.cli.top.legible import legible
+    from tachograph.cli.top.section import legible
 
     return fail("top", legible(why, 1000), code)
 

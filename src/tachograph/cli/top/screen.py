@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -19,11 +20,32 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.cli.top.keys import keys
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.sections import sections
 from tachograph.cli.top.sheet import seen, starts
 from tachograph.cli.top.source import Source, keep_up
+
+# ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
+_NAMES = {
+    **dict.fromkeys(("[A", "OA", "k"), "up"),
+    **dict.fromkeys(("[B", "OB", "j", "\r", "\n"), "down"),
+    **dict.fromkeys(("[5~", "b", "\x02"), "page up"),
+    **dict.fromkeys(("[6~", " ", "\x06"), "page down"),
+    **dict.fromkeys(("[H", "OH", "[1~", "g"), "home"),
+    **dict.fromkeys(("[F", "OF", "[4~", "G"), "end"),
+    **dict.fromkeys(("q", "Q", "\x03", "\x04"), "quit"),
+    **dict.fromkeys(("r", "R"), "ranks"),
+    "\t": "next",
+    "\x0c": "redraw",
+}
+_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|([^\x1b])", re.DOTALL)
+
+
+def keys(typed: bytes) -> list[str]:
+    """Return the names of the keys that were pressed; what is no key of ours is left out."""
+    found = (match[1] or match[2] for match in _ONE.finditer(typed.decode("latin-1")))
+    return [_NAMES[key] for key in found if key in _NAMES]
+
 
 # xterm, "Control Sequences": the alternate screen, the cursor, and what is behind the cursor.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

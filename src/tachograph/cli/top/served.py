@@ -9,10 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tachograph.cli.top.asking import Asking, Told
-from tachograph.cli.top.picture import Json, Picture
-from tachograph.cli.top.source import Away, newest
-from tachograph.cli.top.tail import KEPT, Tail
+from tachograph.cli.top.picture import KEPT, Json, Picture, Tail
+from tachograph.cli.top.source import Asking, Away, Told, newest
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events

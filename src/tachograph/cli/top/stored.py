@@ -9,21 +9,16 @@ from pathlib import Path
 from struct import iter_unpack
 from typing import Any
 
-from tachograph.cli.top.picture import Json, Picture
+from tachograph.cli.top.picture import KEPT, Json, Picture
 from tachograph.cli.top.source import Away, Refused, newest
-from tachograph.cli.top.tail import KEPT
 from tachograph.runs.catalogue import in_use, located
-from tachograph.runs.file import RunFile
-from tachograph.runs.look import Look, look
+from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.members import Member, members
 from tachograph.runs.store import StoreError
-from tachograph.studio.charts import charts, curves
-from tachograph.studio.functions import functions
-from tachograph.studio.loops import progress
+from tachograph.studio.charts import charts, curves, samples, series
 from tachograph.studio.occurrences import events
 from tachograph.studio.occurrences import newest as newest_event
-from tachograph.studio.overview import Overview, about
-from tachograph.studio.series import samples, series
+from tachograph.studio.overview import Overview, about, functions, progress
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events

@@ -12,8 +12,7 @@ from tachograph.exporters.prometheus.conflicts import Conflicts
 from tachograph.exporters.prometheus.family import Family, families
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, sum_is_counter
-from tachograph.identity.announced import announced
-from tachograph.identity.resource import resource_attributes, series_keys, series_labels
+from tachograph.identity.resource import announced, resource_attributes, series_keys, series_labels
 from tachograph.recording import registry as registries
 from tachograph.recording.points import HistogramPoint, identity
 from tachograph.recording.registry import Registry

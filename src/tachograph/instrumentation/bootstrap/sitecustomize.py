@@ -44,7 +44,7 @@ def _program() -> str:
 
 
 def _mark() -> None:
-    """Note that this process has started: see :mod:`tachograph.identity.start_marks`, which may not load here."""
+    """Note that this process has started: see :mod:`tachograph.identity.program`, which may not load here."""
     folder = os.environ.get("TACHOGRAPH_STARTED")
     rank = os.environ.get("RANK", "")
     # A child of multiprocessing is part of the job once it has a rank.
