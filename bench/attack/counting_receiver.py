@@ -131,7 +131,7 @@ class Arrived:
 
     def _add_metric(self, owner: object, metric: Metric) -> None:
         kind = metric.WhichOneof("data")
-        data = getattr(metric, kind)
+        data = getattr(metric, kind or "gauge")
         delta = kind != "gauge" and data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         for point in data.data_points:
             attributes = tuple(sorted(_plain(point.attributes).items()))

@@ -22,8 +22,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -150,7 +150,7 @@ def main() -> int:
     options = parser.parse_args()
     results, began = Results("ends", options.seed), time.monotonic()
     numbers = range(options.programs) if options.only is None else [options.only]
-    lost: dict[str, float] = {}
+    lost, counted = defaultdict[str, float](float), Counter[str]()
     values, ended = 0, 0.0
     with ThreadPoolExecutor(options.workers) as pool:
         tasks = [
@@ -163,7 +163,8 @@ def main() -> int:
             row.tried += 1
             values += verdict.values
             ended = max(ended, verdict.end_seconds)
-            lost[row.attack] = max(lost.get(row.attack, 0.0), verdict.lost_seconds)
+            lost[row.attack] = max(lost[row.attack], verdict.lost_seconds)
+            counted[row.attack] += verdict.missing
             if verdict.wrong:
                 again = f"python bench/attack/ends.py --seed {options.seed} --only {program.number}"
                 why = "\n  ".join([f"program {program.number} ({program.title})", *verdict.wrong, f"kept in {folder}"])
@@ -171,8 +172,9 @@ def main() -> int:
                     row.attack, why, again + (f" --discards {options.discards}" if options.discards else "")
                 )
     for row in results.rows:
-        cut = lost[row.attack]
-        row.outcome = "wrong" if row.failed else f"the last {cut:.1f} s are missing, at most" if cut else "nothing lost"
+        but = [f"the last {lost[row.attack]:.1f} s before a cut"] if lost[row.attack] else []
+        but += [f"{counted[row.attack]:,} values that are counted"] if counted[row.attack] else []
+        row.outcome = "wrong" if row.failed else ", but for ".join(["nothing lost", " and ".join(but)][: 1 + bool(but)])
     results.rows.sort(key=lambda row: row.attack)
     minutes = (time.monotonic() - began) / 60
     print(
@@ -183,5 +185,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    threading.stack_size(2**20)
     sys.exit(main())

@@ -140,7 +140,8 @@ def _judge_recorder(
         lost = _oldest_lost(batches, door, found)
         interval = max(TICK, program.interval if door in _METRICS else TICK) + back_off
         limit = _limit(own, end, interval + _WINDOW * (door == "windows"))
-        if lost is not None and expected.ending == "cut" and end is not None and program.interval <= TICK:
+        measured = expected.ending == "cut" and program.interval <= TICK and not program.refusals
+        if measured and lost is not None and end is not None:
             verdict.lost_seconds = max(verdict.lost_seconds, end - lost)
         count = _missing(
             [batch for batch in batches if batch.moment is not None and batch.moment <= limit], door, found
@@ -177,7 +178,7 @@ def _read(notes: Path) -> tuple[list[str], list[Batch]]:
 class Found(NamedTuple):
     """What has arrived by a door: how many values, and their numbers where they have some."""
 
-    count: float
+    values: float
     numbers: list[int] | None
     wrong: str = ""
 
@@ -208,10 +209,10 @@ def _too_much(expected: Expected, batches: list[Batch], found: Found) -> list[st
     """Return what has arrived and never was, or came twice."""
     wrong = [found.wrong] if found.wrong else []
     if not expected.delivers:
-        return [*wrong, f"{found.count:g} arrived, and it should record nothing"] if found.count else wrong
+        return [*wrong, f"{found.values:g} arrived, and it should record nothing"] if found.values else wrong
     if found.numbers is None:
         most = sum(batch.size for batch in batches)
-        return [*wrong, f"{found.count:g} arrived, and {most} were recorded"] if found.count > most else wrong
+        return [*wrong, f"{found.values:g} arrived, and {most} were recorded"] if found.values > most else wrong
     known = {batch.first + index for batch in batches for index in range(batch.size)}
     strange = set(found.numbers) - known
     if strange:
@@ -224,7 +225,7 @@ def _too_much(expected: Expected, batches: list[Batch], found: Found) -> list[st
 def _missing(due: list[Batch], door: str, found: Found) -> int:
     """Return how many of the values that are due have not arrived; of a gauge and a throttled curve, the last one."""
     if found.numbers is None:
-        return max(0, sum(batch.size for batch in due) - int(found.count))
+        return max(0, sum(batch.size for batch in due) - int(found.values))
     if door in ("gauge", "throttled"):
         last = max((batch.first + batch.size - 1 for batch in due), default=0)
         return int(max(found.numbers, default=0) < last)
@@ -241,6 +242,6 @@ def _oldest_lost(batches: list[Batch], door: str, found: Found) -> float | None:
         (batch.moment, batch.first, batch.size) for batch in batches if batch.moment is not None
     ):
         passed += size
-        if passed > found.count if found.numbers is None else not numbers.issuperset(range(first, first + size)):
+        if passed > found.values if found.numbers is None else not numbers.issuperset(range(first, first + size)):
             return moment
     return None
