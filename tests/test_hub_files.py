@@ -161,6 +161,22 @@ def test_a_log_that_is_deleted(tmp_path: Path) -> None:
     assert numbers(path) == [1, 2]
 
 
+def test_a_file_system_that_sets_times_late(tmp_path: Path) -> None:
+    """A log that has another time and is sound is checked once, and holds up nothing from then on."""
+    with command(tmp_path) as hub:
+        path = Path(hub.first["store"]).parent / "job.db"
+        post(hub, 1)
+        os.utime(path.with_name("job.db-wal"), (1, 1))
+        assert ask(hub.url, "/v1/logs", more(2), content_type=PROTOBUF).status == 503
+        assert eventually(lambda: ask(hub.url, "/v1/logs", more(2), content_type=PROTOBUF).status == 200)
+        for number in range(3, 6):
+            os.utime(path.with_name("job.db-wal"), (number, number))
+            post(hub, number)
+        said, _ = ended(hub)
+    assert said["renewed"] == []
+    assert numbers(path) == [1, 2, 3, 4, 5]
+
+
 def test_others_that_commit_are_no_damage(tmp_path: Path) -> None:
     """Another program's own transactions, and its emptying of the log, hold up nothing."""
     with command(tmp_path) as hub:

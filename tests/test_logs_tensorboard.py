@@ -146,3 +146,18 @@ def test_a_file_that_others_change(tmp_path: Path, fate: str) -> None:
     new = [each for each in tmp_path.iterdir() if each != path]
     assert len(new) == 1
     assert [step for _, step, _ in scalars(new[0])["loss"]] == [3, 4]
+
+
+def test_a_file_system_that_sets_times_late(tmp_path: Path) -> None:
+    """Where the file has another time after each write, nobody has changed it, few files are made, and all is read."""
+    journal = Journal(Registry(enabled=True))
+    destination = TensorBoard(tmp_path, Registry(), pace=lambda: None)
+    for x in range(20):
+        journal.append("tachograph.metric", 1, {"metric": "loss", "value": float(x), "x": x})
+        destination(Batch([], None, [], {}, 0, journal.drain()))
+        assert destination.flush(10)
+        for path in tmp_path.iterdir():
+            os.utime(path, (x, x))
+    destination.close(1)
+    assert len(list(tmp_path.iterdir())) == 4
+    assert sorted(step for path in tmp_path.iterdir() for _, step, _ in scalars(path)["loss"]) == list(range(20))

@@ -60,8 +60,10 @@ def _attack(target: str, options: argparse.Namespace, results: Results) -> None:
                 strike = partial(disk_hub.struck, fault, seen=seen, quick=options.quick)
             else:
                 strike = partial(disk_job.struck, target, fault, seen=seen)
-            _rounds(f"{target}: {name}", strike, options, results, f"--target {target} --only '{name}'")
-            results.row(f"{target}: {name}").outcome = results.row(f"{target}: {name}").outcome or _told(target, seen)
+            row = results.row(f"{target}: {name}")
+            _rounds(row.attack, strike, options, results, f"--target {target} --only '{name}'")
+            row.outcome = row.outcome or _told(target, seen)
+            print(f"{row.attack}: {row.tried} tried, {row.failed} failed", flush=True)
     if options.only in (None, EACH):
         for torn in (False, True):
             nth_call: NthCall = (

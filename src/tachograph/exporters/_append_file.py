@@ -32,8 +32,11 @@ class AppendFile:
         """
         return os.fstat(self._opened()).st_size == 0
 
-    def fate(self) -> Literal["", "deleted", "changed"]:
-        """Return what others have done to it since the last piece, or that this one is torn: then it is changed."""
+    def fate(self) -> Literal["", "deleted", "cut", "changed"]:
+        """Return what others have done to it since the last piece; it is cut, too, where that one is torn.
+
+        Some file systems set a time late, NFS above all: then it is changed, and nobody has done anything.
+        """
         if self._file is None:
             return ""
         found = os.fstat(self._file)
@@ -41,6 +44,8 @@ class AppendFile:
             return ""
         if not found.st_nlink:
             return "deleted"
+        if self._left is None or found.st_size < self._left[0]:
+            return "cut"
         return "" if self._left == (found.st_size, found.st_mtime_ns) else "changed"
 
     def ends_with(self, end: bytes) -> bool:

@@ -95,7 +95,7 @@ class JsonLines:
                 self._was_deleted = True
                 _log.warning("%s: %s was deleted while it was written: it goes on in a new one", NAME, self.path)
         # Where others have cut it in the middle of a line, this one must not be a part of that.
-        is_torn = fate == "changed" and not self._file.ends_with(b"\n")
+        is_torn = fate in ("cut", "changed") and not self._file.ends_with(b"\n")
         self._file.append(b"\n" + line if is_torn else line)
 
     def _lose(self, items: int, why: str) -> None:

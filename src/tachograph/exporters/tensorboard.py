@@ -30,6 +30,7 @@ STAT, POINT = "torch.monitor.Stat", "tachograph.metric"
 _VERSION = b"\x1a\x0dbrain.Event:2"
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
 _REST_AFTER = 8  # events
+_MOST_CHANGES = 3  # files that are left for their time: after that the file system sets it late
 
 _log = logging.getLogger("tachograph")
 
@@ -50,7 +51,7 @@ class TensorBoard:
         self._pace = pace or Pace()
         self._outbox = Outbox(NAME, registry)
         self._file: AppendFile | None = None
-        self._began_anew = False
+        self._began_anew, self._changes = False, 0
 
     def __call__(self, batch: Batch) -> None:
         """Queue the scalars of one batch; never waits for the disk."""
@@ -67,7 +68,11 @@ class TensorBoard:
     def _append(self, piece: bytes, role: AttributeValue | None, rank: AttributeValue | None) -> None:
         """Append to the file, or to a new one where it was deleted or changed: nobody reads on behind a torn record."""
         file = self._file
-        if file is not None and (fate := file.fate()):
+        fate = "" if file is None else file.fate()
+        if fate == "changed":
+            self._changes += 1
+            fate = "" if self._changes > _MOST_CHANGES else fate
+        if file is not None and fate:
             if not self._began_anew:
                 self._began_anew = True
                 _log.warning("%s: %s was %s while it was written: it goes on in a new one", NAME, file.path, fate)

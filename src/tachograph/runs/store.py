@@ -65,6 +65,7 @@ class Store:
         self._written = 0  # when we wrote into it last, as far as its time tells
         self._log_path = f"{self.path}-wal"
         self._log: tuple[int, int, int] | None = None  # as we left it; None where that is not known
+        self._is_timely = True  # the time of the log tells when it was written: not on each file system
         self._version = 0  # changes where others commit (SQLite, "PRAGMA data_version")
         self._suspect = self._damaged = False
         self._open_stores = open_stores or OpenStores()
@@ -131,6 +132,7 @@ class Store:
             if not self._damaged and (self._suspect or found[1] != self._written):
                 self._damaged = not _is_sound(self.path, or_failing=self._suspect)
                 self._written = found[1]
+                self._is_timely = self._is_timely and (self._damaged or not self._suspect)
                 self._suspect, self._log = False, None
             return "damaged" if self._damaged else ""
 
@@ -270,7 +272,7 @@ class Store:
             return _NO_LOG
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return found.st_ino, found.st_size, found.st_mtime_ns if self._is_timely else 0
 
     def write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each row, in one transaction.
