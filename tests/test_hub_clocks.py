@@ -22,18 +22,24 @@ from tachograph.hub.hub import Hub
 HOUR = 3600 * SECOND
 LARGEST = 2**64 - 1
 
+# libfaketime 0.9.10 breaks clock_nanosleep: from Python 3.11 on time.sleep raises EINVAL there, now and then. A
+# collection sleeps only where it takes longer than usual, which on a busy machine the last one did.
 PROGRAM = """
-    import select, sys
+    import select, sys, time
+
+    time.sleep = lambda seconds: select.select([], [], [], seconds)
+
     import tachograph
 
-    with tachograph.start():
+    with tachograph.start() as pipeline:
         for i in range(1, 10_000):
             tachograph.put_metric("level", float(i))
             tachograph.put_metric("step.duration.ms", 1.0)
             print(i, flush=True)
-            select.select([], [], [], 0.05)  # libfaketime 0.9.10 breaks clock_nanosleep
+            time.sleep(0.05)
             if sys.argv[1] and open(sys.argv[1]).read() == "end":
                 break
+        pipeline.flush(20)  # the end itself waits half a second for a hub that does not answer, which is little there
 """
 
 
@@ -152,12 +158,7 @@ def test_a_start_by_a_clock_that_is_ahead_is_not_the_last_one(tmp_path: Path, cl
 @pytest.mark.timeout(240)
 def test_a_real_clock_that_steps(tmp_path: Path) -> None:
     """A process whose clock goes an hour ahead, back, and an hour behind is followed on the page, to the last count."""
-    for attempt in range(3):  # a machine that is busy for the second of its end may cost a process its last export
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        total, page = stepped(folder)
-        if sum(shown(page, "step_duration_milliseconds_count").values()) == total:
-            break
+    total, page = stepped(tmp_path)
     assert sum(shown(page, "step_duration_milliseconds_count").values()) == total
     assert only(page, "level") == total
     assert sum(shown(page, "tachograph_hub_points_ahead_total").values()) > 0
@@ -195,7 +196,8 @@ def stepped(tmp_path: Path) -> tuple[int, bytes]:
                     before = level(hub.url)
                     assert eventually(lambda before=before: level(hub.url) > before + 20), step  # type: ignore[misc]
                 ending.write_text("end")
-                said, _ = process.communicate(timeout=30)
+                said, _ = process.communicate(timeout=60)
+                assert process.returncode == 0
             finally:
                 if process.poll() is None:
                     os.kill(process.pid, signal.SIGKILL)
