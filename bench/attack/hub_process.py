@@ -30,7 +30,7 @@ _OPENER = "http://"
 
 
 class HubProcess:
-    """A running ``tachograph hub``, until :meth:`end`.
+    """A running ``tachograph hub``, until :meth:`end`, or until this process is gone.
 
     Args:
         log: the file for what it says, which it is appended to.
@@ -49,7 +49,18 @@ class HubProcess:
         kept |= {"TACHOGRAPH_SYSTEM_METRICS": "false", **(environment or {})}
         self.store, self._log = store, log
         reading, writing = os.pipe()
-        line = [sys.executable, "-m", "tachograph", "hub", "--port", str(port), "--store", str(store)]
+        line = [
+            sys.executable,
+            "-m",
+            "tachograph",
+            "hub",
+            "--port",
+            str(port),
+            "--store",
+            str(store),
+            "--parent",
+            str(os.getpid()),
+        ]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*line, "--announce", str(writing)], env=kept, pass_fds=[writing], stderr=output, stdout=output
