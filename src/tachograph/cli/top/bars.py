@@ -11,8 +11,9 @@ from statistics import median
 
 from rich.text import Text
 
+from tachograph.cli.top.legible import lasting, number, per_second
 from tachograph.cli.top.picture import Json, Picture
-from tachograph.cli.top.section import Cells, Column, Section, lasting, named, number, per_second
+from tachograph.cli.top.section import Cells, Column, Section, named
 
 _BAR = 24
 _MOST = 16

@@ -101,7 +101,7 @@ def _never_fails(stream: object) -> None:
 
 
 def _fail(why: str, code: int) -> int:
-    from tachograph.cli.top.section import legible
+    from tachograph.cli.top.legible import legible
 
     return fail("top", legible(why, 1000), code)
 

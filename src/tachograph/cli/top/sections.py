@@ -10,20 +10,9 @@ from statistics import median
 from rich.text import Text
 
 from tachograph.cli.top.bars import TIMES, progress, sparkline, together
+from tachograph.cli.top.legible import NOTHING, clock, count, legible, number, per_second, took
 from tachograph.cli.top.picture import Json, Line, Picture, Row
-from tachograph.cli.top.section import (
-    NOTHING,
-    Cells,
-    Column,
-    Section,
-    clock,
-    count,
-    legible,
-    named,
-    number,
-    per_second,
-    took,
-)
+from tachograph.cli.top.section import Cells, Column, Section, named
 
 SPARK = 24
 _EVENTS = 12

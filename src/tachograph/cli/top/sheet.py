@@ -8,8 +8,9 @@ from textwrap import wrap
 from rich.cells import cell_len
 from rich.text import Text
 
+from tachograph.cli.top.legible import count, lasting, legible
 from tachograph.cli.top.picture import Picture
-from tachograph.cli.top.section import Section, count, fitted, lasting, legible
+from tachograph.cli.top.section import Section, fitted
 from tachograph.cli.top.sections import sections
 
 STATES = {"live": "green", "finished": "blue", "failed": "red", "lost": "red", "unknown": "yellow"}
