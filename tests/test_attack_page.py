@@ -36,7 +36,7 @@ def test_another_result_is_another_page(tmp_path: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     assert checked("--check", root=tmp_path) == 0
-    path = tmp_path / (RESULTS / "disks.json").relative_to(ROOT)
+    path = tmp_path / min(RESULTS.glob("*.json")).relative_to(ROOT)
     found = json.loads(path.read_text(encoding="utf-8"))
     found["rows"][0]["failed"] += 1
     path.write_text(json.dumps(found), encoding="utf-8")
