@@ -12,6 +12,8 @@ import pytest
 
 ATTACK = Path(__file__).resolve().parents[1] / "bench" / "attack" / "ends.py"
 SEED = 14
+
+pytestmark = pytest.mark.usefixtures("untraced")  # signal handlers that record or raise, and forks
 ORDERLY = 12  # a program of this seed that ends in an orderly way, and sends counters as differences
 
 

@@ -226,6 +226,7 @@ def test_no_descriptor_for_a_connection(tmp_path: Path) -> None:
     assert "Traceback" not in stderr
 
 
+@pytest.mark.usefixtures("untraced")  # coverage could not write its own file either
 def test_why_there_is_no_file_is_said(tmp_path: Path) -> None:
     """A hub that cannot begin its file says why in a line, and not that nothing could be rolled back."""
     limited = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh"]  # blocks of 512 bytes

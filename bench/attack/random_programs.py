@@ -291,12 +291,17 @@ class _Writer:
         self.body.append(f"asyncio.run({name}())")
 
     def _alarms(self) -> None:
-        """Values in a signal handler, in the middle of values."""
+        """Values in a signal handler, in the middle of values.
+
+        Signals that come while it is at work find it busy: a machine on which it takes longer than from one signal to
+        the next would never return to the program.
+        """
         name = self._name("alarms")
         doors = [door for door in _DOORS if door != "gauge"]
         self.body.append(
-            f"{name} = Recorder('main.{name}', {doors})\n"
-            f"signal.signal(signal.SIGALRM, lambda *_: {name}.batch(3))\n"
+            f"{name}, {name}_turn = Recorder('main.{name}', {doors}), threading.Lock()\n"
+            f"signal.signal(signal.SIGALRM, lambda *_: {name}_turn.acquire(False) and "
+            f"({name}.batch(3), {name}_turn.release()))\n"
             "signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)\n"
             f"main.work({self._pace()})\nsignal.setitimer(signal.ITIMER_REAL, 0)"
         )
