@@ -399,6 +399,13 @@ def test_no_shape_of_json_breaks_the_hub(hub: Serving, data: st.DataObject, sign
     assert post(hub, signal, json.dumps(found).encode(), JSON).status in (200, 400)
 
 
+@pytest.mark.parametrize("number", ["1e99999", "-1e99999", "1e19", "-1", "1.5", '"1e99999"', "9" * 5000])
+def test_a_number_that_no_integer_holds_is_refused(hub: Serving, number: str) -> None:
+    """Where an integer is to be, a number that is none, or beyond its bits, is a 400."""
+    body = '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"severityNumber":NUMBER,"timeUnixNano":NUMBER}]}]}]}'
+    assert post(hub, "logs", body.replace("NUMBER", number).encode(), JSON).status == 400
+
+
 def _places(found: Any) -> Iterator[tuple[Any, Any]]:
     for key, value in found.items() if isinstance(found, dict) else enumerate(found):
         yield found, key

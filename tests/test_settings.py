@@ -320,6 +320,9 @@ def test_an_unknown_argument_is_named_with_the_nearest() -> None:
         tachograph.start(intervall=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"start\(\) has no argument 'zzzz': it takes metrics, traces, logs"):
         tachograph.start(zzzz=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="has no argument") as raised:
+        tachograph.start(**{"z" * 20_000: 1})  # type: ignore[misc]
+    assert len(str(raised.value)) < 1000
 
 
 def test_typed_arguments_are_those_that_are_read() -> None:

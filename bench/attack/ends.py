@@ -148,6 +148,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what has failed; the system's temporary one")
     parser.add_argument("--discards", default="", help="metrics or logs: the receiver loses a request, which is found")
     options = parser.parse_args()
+    for each in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(each) is signal.SIG_IGN:  # by nohup: programs would inherit that, and not what is handled
+            signal.signal(each, lambda *_: None)
     results, began = Results("ends", options.seed), time.monotonic()
     numbers = range(options.programs) if options.only is None else [options.only]
     lost, counted = defaultdict[str, float](float), Counter[str]()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import hostile
 import tachograph
 from in_process import ProcessKind, environment, folder
-from tachograph.pipeline.settings import read_settings
+from tachograph.pipeline.settings import check_keywords, read_settings
 
 
 class Settings(NamedTuple):
@@ -106,6 +106,7 @@ def _settings(random: Random) -> Settings:
 def _judge_settings(given: Sequence[Settings]) -> str:
     (asked,) = given
     try:
+        check_keywords(asked.keywords)
         read_settings(asked.environ, **asked.keywords)
     except (TypeError, ValueError) as error:
         return _names(str(error), asked)

@@ -86,7 +86,7 @@ def decode(body: bytes, media_type: str, kind: type[Request]) -> Request:
     except RecursionError:
         raise ValueError("the body is nested too deep") from None
     # json_format lets all of these pass; the last one is upb's for a name that is no UTF-8.
-    except (WrongShape, ValueError, TypeError, AttributeError, KeyError, SystemError) as error:
+    except (WrongShape, ValueError, TypeError, AttributeError, KeyError, OverflowError, SystemError) as error:
         why = clean(str(error).strip())
         raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in JSON: {why:.200}") from None
 

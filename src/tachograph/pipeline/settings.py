@@ -132,7 +132,7 @@ def check_keywords(given: Iterable[str]) -> None:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}=?" if near else f"it takes {', '.join(known)}"
-            raise TypeError(f"start() has no argument {name!r}: {hint}")
+            raise TypeError(f"start() has no argument {name!r:.200}: {hint}")
 
 
 def read_settings(
