@@ -119,7 +119,8 @@ def _names(message: str, asked: Settings) -> str:
     """Return what a message lacks: the name of a setting, and an end."""
     if len(message) > 5000:
         return f"a message of {len(message)} characters: {message:.300}"
-    if any(name in message for name in (*_VARIABLES, *asked.environ, *asked.keywords)):
+    said = (*_VARIABLES, *asked.environ, *asked.keywords, *(repr(name)[1:200] for name in asked.keywords))
+    if any(name in message for name in said):
         return ""
     return f"a message that names no setting: {message:.300}"
 
