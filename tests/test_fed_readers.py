@@ -53,7 +53,7 @@ from tachograph.monitor.stat import Stat
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 DELTA, CUMULATIVE = AggregationTemporality.DELTA, AggregationTemporality.CUMULATIVE
 EXACT = 1e-12

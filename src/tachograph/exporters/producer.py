@@ -104,7 +104,7 @@ def histogram_data_point(point: HistogramPoint, now: int, exemplars: Sequence[Ex
     """Return one series of a histogram as the SDK's class; an extreme that is not known is None."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
-    spread = point.spread
+    spread = point.summary
     at_most = (0, *spread.at_most, spread.count)
     return HistogramDataPoint(
         dict(point.attributes),

@@ -13,6 +13,7 @@ from tachograph.hub._census import Census
 from tachograph.hub._history import changes
 from tachograph.hub._run import Run
 from tachograph.hub._series import Series
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 from tachograph.runs.store import StoreError
 
@@ -34,7 +35,7 @@ class Archive:
         self._census = census
         self._lock = lock
         self._registry = registry
-        self._failed = False
+        self._log_once = LogOnce()
 
     def save(self, *, everything: bool, at_the_end: bool = False) -> None:
         """Save what has changed.
@@ -98,9 +99,7 @@ class Archive:
             work()
         except StoreError as error:
             self._registry.count_error("store")
-            if not self._failed:
-                self._failed = True
-                _log.warning("the hub could not write its store (further errors are counted): %s", error)
+            self._log_once("store", "the hub could not write its store (further errors are counted): %s", error)
 
 
 def _again(error: StoreError) -> None:

@@ -22,6 +22,7 @@ from tachograph.hub._run import Run, opened
 from tachograph.hub._series import Instrument, Labels, Series, Shape
 from tachograph.hub.processes import Incarnation, LaneKey, Lost, Process, instance_of
 from tachograph.identity.resource import series_labels
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
 from tachograph.recording.points import Attributes, AttributeValue
@@ -85,7 +86,7 @@ class Census:
         self.series: dict[Series, None] = {}
         self.by_rank = ByRank()
         self._lost_before: list[Lost] = []
-        self._warned = False
+        self._log_once = LogOnce()
         self._dropped_before = 0
         self._senders: dict[bytes, tuple[Process, Incarnation]] = {}
         self._labels: dict[Labels, str] = {}
@@ -248,9 +249,8 @@ class Census:
             if found is not None:
                 series.restore(found[2], row=found[0], seen=found[1])
         except (StoreError, *_ILLEGIBLE) as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("a series of run %s begins anew (further ones are not logged): %s", run.name, error)
+            message = "a series of run %s begins anew (further ones are not logged): %s"
+            self._log_once("anew", message, run.name, error)
 
     def restore(self, now: int) -> None:
         """Put back on the page what it showed at the end, of the run that is open and of those written of late.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tachograph.recording.log import LogOnce
 from tachograph.runs.open_stores import limit
 
 Why = Literal["silent", "slow", "deaf", "crowded"]
@@ -22,8 +22,6 @@ _SAID: dict[Why, str] = {
     "crowded": "there are too many, or too many of one address",
 }
 _NETWORK = 64  # bits of an IPv6 address: what one subscriber has (RFC 6177)
-
-_log = logging.getLogger("tachograph")
 
 
 class Patience(NamedTuple):
@@ -87,7 +85,7 @@ class Connections:
         self._count = count
         self._total = 0
         self._addresses: dict[str, _Address] = {}
-        self._said: set[Why] = set()
+        self._log_once = LogOnce()
 
     def protocol(self) -> type[H11Protocol]:
         """Return the class of the connections, for uvicorn."""
@@ -124,9 +122,7 @@ class Connections:
         connection.transport.abort()
         self.closed(connection, connection.address)
         self._count(why)
-        if why not in self._said:
-            self._said.add(why)
-            _log.warning("the hub closed a connection: %s (further ones are counted)", _SAID[why])
+        self._log_once(why, "the hub closed a connection: %s (further ones are counted)", _SAID[why])
 
 
 class Connection(H11Protocol):

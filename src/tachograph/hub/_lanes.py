@@ -21,7 +21,7 @@ from tachograph.hub._room import MOST_BOUNDS, Room
 from tachograph.hub._series import Series, Shape
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.event import plain_attributes
 

@@ -100,10 +100,10 @@ def _as_series(metric: MetricPoints) -> MetricPoints:
     for point in metric.points:
         series = Series(of, shape, tuple((key, str(value)) for key, value in point.attributes))
         if isinstance(point, HistogramPoint):
-            at_most = (*point.spread.at_most, point.spread.count)
+            at_most = (*point.summary.at_most, point.summary.count)
             counts = (at_most[0], *map(int.__sub__, at_most[1:], at_most))
-            total = float(point.spread.total.value())
-            points.append((series, Buckets(point.spread.count, total, counts, point.boundaries)))
+            total = float(point.summary.total.value())
+            points.append((series, Buckets(point.summary.count, total, counts, point.boundaries)))
         else:
             points.append((series, point.value))
     return metric._replace(points=points)

@@ -18,7 +18,7 @@ from tachograph.exporters.prometheus.text import (
     sum_is_counter,
 )
 from tachograph.hub._series import Labels
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 from tachograph.recording.values import Number
 from tachograph.runs.buckets import Buckets
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tachograph.hub._covered import Covered
 from tachograph.recording.naming import Kind
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
 
 Labels = tuple[tuple[str, str], ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 import time
 from collections import Counter
@@ -28,6 +27,7 @@ from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, Lost, life
 from tachograph.identity.program import StartMarks
 from tachograph.identity.resource import SERIES_KEYS
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
 from tachograph.runs.liveness import SECOND
@@ -41,8 +41,6 @@ _HURRY = 0.01  # seconds
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
-
-_log = logging.getLogger("tachograph")
 
 
 class Rejected(NamedTuple):
@@ -92,7 +90,7 @@ class Hub:
         self._limits = limits or Limits()
         self._page = NodePage(self.registry, self._lock, most_bytes=self._limits.page)
         self._totals: Counter[str] = Counter()
-        self._said: set[str] = set()
+        self._log_once = LogOnce()
         self._began = clock()
         self._due = {"save": 0, "sweep": self._began + _SWEEP_EVERY, "thin": 0}
         self._closed = False
@@ -179,9 +177,8 @@ class Hub:
         for reason, count in rejected.items():
             self._totals["dropped"] += count
             self.registry.count_dropped(reason, "hub", count)
-            if reason not in self._said:
-                self._said.add(reason)
-                _log.warning("the hub rejected something (further items are counted): %s", reason.replace("_", " "))
+            message = "the hub rejected something (further items are counted): %s"
+            self._log_once(reason, message, reason.replace("_", " "))
 
     def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
         """Take log records; return how many were rejected. The others are in the store, each once, when this returns.
@@ -253,9 +250,8 @@ class Hub:
         page = self._page.render(instruments, processes, others, form)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
-            if "page" not in self._said:
-                self._said.add("page")
-                _log.warning("the hub's page ends at %d MiB (what is left out is counted)", self._limits.page >> 20)
+            message = "the hub's page ends at %d MiB (what is left out is counted)"
+            self._log_once("page", message, self._limits.page >> 20)
         return page.body
 
     def tick(self) -> None:

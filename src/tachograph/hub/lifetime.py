@@ -16,6 +16,7 @@ from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.node import EVERY, Node
 from tachograph.hub.server import Server
+from tachograph.recording.log import LogOnce
 
 SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
 _PARENT_POLL = 0.5
@@ -58,7 +59,8 @@ class Lifetime:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._closing = threading.Event()
-        self._failed = self._full = False
+        self._full = False
+        self._log_once = LogOnce()
 
     async def live(self, started: asyncio.Event) -> None:
         """Serve to the end; ``started`` is set when connections are taken."""
@@ -156,9 +158,7 @@ class Lifetime:
 
     def _fail(self, what: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=what)
-        if not self._failed:
-            self._failed = True
-            _log.warning("the hub's upkeep failed (further failures are counted)", exc_info=True)
+        self._log_once("upkeep", "the hub's upkeep failed (further failures are counted)", exc_info=True)
 
 
 def _lives(pid: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 import time
 import zlib
@@ -29,6 +28,7 @@ from tachograph.hub._receiver import Receiver
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
+from tachograph.recording.log import LogOnce
 from tachograph.studio.studio import Studio
 from tachograph.version import __version__
 
@@ -40,8 +40,6 @@ _BACKLOG = 2048
 _AT_ONCE = 16  # connections that asyncio accepts before those before them are counted, and closed where there are many
 _GZIP_LEVEL = 1
 _POLL = 0.02
-
-_log = logging.getLogger("tachograph")
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -123,7 +121,7 @@ class Server:
         self._pages = ThreadPoolExecutor(1, "tachograph page")
         self._studio = Studio(hub.store.parent.parent, hub.summary()["run"], failed=self._studio_failed)
         self._scrapes = 0
-        self._failed = False
+        self._log_once = LogOnce()
         app = Starlette(
             routes=[
                 *self._receiver.routes(),
@@ -192,9 +190,7 @@ class Server:
             content_type, body = await loop.run_in_executor(self._pages, self._page, accept, escaping, gzipped)
         except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
             self._hub.count("tachograph.hub.failed", 1, signal="page")
-            if not self._failed:
-                self._failed = True
-                _log.warning("a scrape of the hub failed (further failures are counted)", exc_info=True)
+            self._log_once("page", "a scrape of the hub failed (further failures are counted)", exc_info=True)
             return PlainTextResponse("500: the page could not be made; the hub's log says why\n", 500)
         finally:
             self._scrapes -= 1

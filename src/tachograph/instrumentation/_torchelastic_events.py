@@ -21,6 +21,7 @@ from typing import Any
 
 from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
 from tachograph.recording.instrument import Instrument, Record
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import (
     PHASES,
     RESTARTS,
@@ -137,7 +138,7 @@ class ElasticEvents:
         self._events = events
         self._series = series
         self._registry, self._journal = series.recording
-        self._said = False
+        self._log_once = LogOnce()
         self._closed = False
         self._replaced: list[tuple[str, Any, Any]] = []
         if not all(hasattr(events, name) for name in _LOOKED_UP):
@@ -165,9 +166,7 @@ class ElasticEvents:
             hear(caller.f_locals, caller.f_back, result)
         except Exception as error:  # noqa: BLE001 - the border to torch: whatever it tells, it gets no error
             self._registry.count_error("torchelastic")
-            if not self._said:
-                self._said = True
-                _log.warning("an event of torchelastic cannot be recorded (further ones are counted): %r", error)
+            self._log_once("event", "an event of torchelastic cannot be recorded (further ones are counted): %r", error)
 
     def _recorded(self, arguments: Mapping[str, Any], _caller: FrameType | None, _logger: logging.Logger) -> None:
         event = arguments.get("event")

@@ -7,7 +7,6 @@ configures another one later gets every point, as before.
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from tachograph.instrumentation._given_providers import EVERYWHERE
 from tachograph.instrumentation._torchelastic_events import TorchrunSeries
 from tachograph.profiling.probe import audience, error_type, silence
 from tachograph.recording.function_calls import FunctionCalls
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.own_metrics import TORCHELASTIC
 from tachograph.recording.registry import Registry
@@ -27,8 +27,6 @@ from tachograph.recording.registry import Registry
 _WORKERS = "workers."
 _SUCCESS, _FAILURE, _DURATION = ".success", ".failure", ".duration.ms"
 _PROFILED = (_SUCCESS, _FAILURE, _DURATION)
-
-_log = logging.getLogger("tachograph")
 
 
 class ElasticMetrics:
@@ -50,7 +48,7 @@ class ElasticMetrics:
         self._shared = self._registry is EVERYWHERE.registry  # with our own front door, its handlers and its silence
         self._default = api._default_metrics_handler  # noqa: SLF001 - the one that stands for "none configured"
         self._profiled = _Profiled(api, self._registry)
-        self._said = False
+        self._log_once = LogOnce()
         self._closed = False
         self._stream: Any = api.MetricStream
         self._original = original = self._stream.add_value
@@ -84,9 +82,7 @@ class ElasticMetrics:
                 self._registry.group(group).instrument(name).record(value)
         except Exception as error:  # noqa: BLE001 - the border to the program: whatever it puts, it gets no error
             self._registry.count_error("torchelastic")
-            if not self._said:
-                self._said = True
-                _log.warning("a point of torchelastic cannot be recorded (further ones are counted): %r", error)
+            self._log_once("point", "a point of torchelastic cannot be recorded (further ones are counted): %r", error)
 
     def _silenced(self, handler: Any) -> bool:
         null = self._api.NullMetricHandler

@@ -16,6 +16,7 @@ from tachograph.profiling.profiled import profiled
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 
 GROUP = "tachograph.task"
@@ -23,7 +24,7 @@ GROUP = "tachograph.task"
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_said: set[str] = set()
+_log_once = LogOnce()
 _log = logging.getLogger("tachograph")
 
 
@@ -124,9 +125,9 @@ def _executed(fn: Any, what: str, title: str | None) -> Any:
 def _decorated(fn: Any, what: str, name: str | None, ignored: dict[str, Any]) -> Any:
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a {what} must be a string, not {type(name).__name__}: {name!r:.100}")
-    if ignored and what not in _said:
-        _said.add(what)
-        _log.warning(
+    if ignored:
+        _log_once(
+            what,
             "%s: %s ignored: the function runs in place, nothing is scheduled, cached or tried again",
             what,
             ", ".join(ignored) + (" is" if len(ignored) == 1 else " are"),

@@ -16,6 +16,7 @@ from tachograph.recording.chart import MetricGroup, MetricScale
 from tachograph.recording.curve import POINT
 from tachograph.recording.definition import Definition
 from tachograph.recording.last_value import LastValue
+from tachograph.recording.log import LogOnce
 from tachograph.recording.points import AttributeValue
 
 INTERVAL = 0.1  # seconds a point
@@ -27,6 +28,7 @@ _GAUGES = (("", "{item}"), (".rate", "{item}/s"), (".total", "{item}"), (".eta",
 _SCALE = MetricScale(units="item", progress=True, lower=0)
 
 _log = logging.getLogger("tachograph")
+_log_once = LogOnce()
 
 
 class Key:
@@ -213,12 +215,7 @@ def _bar(title: str, total: int | None, place: int) -> Bar | None:
     try:
         return TerminalBar(title, total, stays=place == 1)
     except ImportError:
-        if not _said:
-            _said.append(True)
-            _log.warning("progress: no bar is drawn, tqdm is not installed")
+        _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
     except Exception:  # noqa: BLE001 - a terminal that is none
         _log.exception("progress: no bar is drawn")
     return None
-
-
-_said: list[bool] = []

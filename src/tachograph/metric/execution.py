@@ -25,6 +25,7 @@ from tachograph.recording.curve import Curve
 from tachograph.recording.definition import Definition, Definitions
 from tachograph.recording.journal import Journal
 from tachograph.recording.last_value import LastValue
+from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import Losses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
@@ -84,7 +85,8 @@ class Execution:
         self.journal, self.registry, self.clock = journal, registry, clock
         self.branch = _restarts() if branch is None else branch
         self.number = 0
-        self.ended = self._failed = False
+        self.ended = False
+        self._log_once = LogOnce()
         self.reset()
 
     def reset(self) -> None:
@@ -211,11 +213,8 @@ class Execution:
             return curve.pass_on(everything=everything)
         except Exception:  # noqa: BLE001 - one curve that fails costs the others nothing
             self.registry.count_error("metric")
-            if not self._failed:
-                self._failed = True
-                _log.exception(
-                    "points of Metric %r do not leave (further failures are counted)", curve.labels["metric"]
-                )
+            message = "points of Metric %r do not leave (further failures are counted)"
+            self._log_once("curve", message, curve.labels["metric"], level=logging.ERROR, exc_info=True)
             if self.ended:
                 curve.give_up("shutdown")
             return True

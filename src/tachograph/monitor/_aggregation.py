@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Sequence
 
-from tachograph.recording.tally import Tally
+from tachograph.recording.summary import Summary
 from tachograph.recording.values import Number, as_float
 
 
@@ -41,14 +41,13 @@ class Aggregation(enum.Enum):
 QUANTILES = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P99: 0.99}
 
 
-def aggregates(found: Tally, asked: Sequence[Aggregation]) -> list[float]:
-    """Return what was asked for, of the values that a tally holds; NaN for what no value finite says."""
-    finite = found.added - found.nonfinite
+def aggregates(found: Summary, asked: Sequence[Aggregation]) -> list[float]:
+    """Return what was asked for, of the values of a summary; NaN for what no value finite says."""
     total = found.total.value()
-    mean, high, low = (as_float(total) / finite, found.high, found.low) if finite else (math.nan,) * 3
+    mean, high, low = (found.mean(), found.maximum, found.minimum) if found.count else (math.nan,) * 3
     row: list[Number] = [found.last, 0, mean, found.added, total, high, low]  # by the aggregations' numbers
-    if found.sample is not None:
-        row += [min(max(part, low), high) for part in found.sample.quantiles(list(QUANTILES.values()))]
+    if found.sketch is not None:
+        row += [min(max(part, low), high) for part in found.sketch.quantiles(list(QUANTILES.values()))]
     else:
         row += [math.nan] * len(QUANTILES)
     row.append(found.deviation())

@@ -17,7 +17,7 @@ from tachograph.monitor.stat_window import UNLIMITED, StatWindow
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import Losses
 from tachograph.recording.naming import check_name
-from tachograph.recording.tally import CHUNK
+from tachograph.recording.summary import CHUNK
 from tachograph.recording.values import Number, Pending, read
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -8,22 +8,29 @@ is replaced as a whole, so that a reader, another thread or an interrupt never s
 
 from __future__ import annotations
 
-import math
 import struct
 import threading
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from tachograph.recording.last_value import LastValue
 from tachograph.recording.losses import Losses
-from tachograph.recording.spread import Exemplar, Spread, Total, no_values
+from tachograph.recording.summary import (
+    CHUNK,
+    Exemplar,
+    Summary,
+    Total,
+    Wanted,
+    sorted_out,
+    sum_of,
+    summary_of,
+)
 from tachograph.recording.switch import switch
-from tachograph.recording.values import Number, Pending, as_float, fits_int64, is_finite, numpy
+from tachograph.recording.values import Number, Pending, is_finite
 
-CHUNK = 2048
 LIMIT = 65_536
 _BACK_PRESSURE = 0.25
 
@@ -108,14 +115,9 @@ class _Buffered:
             tap(chunk)
 
     def _fold_sorted_out(self, chunk: list[Any]) -> None:
-        late = [item for item in chunk if isinstance(item, Pending)]
-        numbers = [
-            item if isinstance(item, float) or fits_int64(item) else as_float(item)
-            for item in chunk
-            if not isinstance(item, Pending)
-        ]
+        numbers, late = sorted_out(chunk)
         finite = [number for number in numbers if is_finite(number)]
-        self._absorb(finite, _sum(finite), len(numbers) - len(finite))
+        self._absorb(finite, sum_of(finite), len(numbers) - len(finite))
         self._late += late
         chunk[:] = numbers
 
@@ -138,13 +140,6 @@ class _Buffered:
         self._late = []
         self.tap = None
         self.start_unix_nano = time.time_ns()
-
-
-def _sum(numbers: list[Number]) -> Number:
-    try:
-        return math.fsum(numbers) if any(isinstance(number, float) for number in numbers) else sum(numbers)
-    except OverflowError:  # beyond the range of floats: such large ones are integers
-        return sum(map(int, numbers))
 
 
 def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) -> Callable[[object], None]:
@@ -180,7 +175,7 @@ class Sum(_Buffered):
         if finite and min(finite) < 0:
             accepted = [number for number in finite if number >= 0]
             self.losses.refuse_negative(len(finite) - len(accepted))
-            finite, total = accepted, _sum(accepted)
+            finite, total = accepted, sum_of(accepted)
         self.losses.nonfinite += nonfinite
         before, count = self._state
         self._state = (before.plus(total), count + len(finite))
@@ -200,6 +195,11 @@ class Sum(_Buffered):
         self._state = (Total(), 0)
 
 
+@lru_cache(maxsize=64)
+def _buckets(boundaries: tuple[float, ...]) -> Wanted:
+    return Wanted(boundaries)
+
+
 class Distribution(_Buffered):
     """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
 
@@ -208,54 +208,30 @@ class Distribution(_Buffered):
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
     """
 
-    __slots__ = ("_bounds_array", "boundaries", "exemplars")
-    _state: Spread
+    __slots__ = ("_wanted", "boundaries", "exemplars")
+    _state: Summary
 
     def __init__(self, losses: Losses, boundaries: tuple[float, ...]) -> None:
         super().__init__(losses)
         self.boundaries = boundaries
         self.exemplars: dict[int, Exemplar] | None = None
-        self._bounds_array: Any = None
-        self._state = no_values(boundaries)
+        self._wanted = _buckets(boundaries)
+        self._state = Summary(at_most=(0,) * len(boundaries))
         if switch.made is not None:
             switch.made(self)
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
-        state = self._state
-        if finite:
-            low, high, counts = self._spread(finite)
-            self._state = Spread(
-                state.count + len(finite),
-                state.total.plus(total),
-                min(state.minimum, low),
-                max(state.maximum, high),
-                tuple(map(int.__add__, state.at_most, counts)),
-                state.nonfinite + nonfinite,
-            )
-        elif nonfinite:
-            self._state = replace(state, nonfinite=state.nonfinite + nonfinite)
+        self._state = self._state.plus(summary_of(finite, total, self._wanted, nonfinite))
         if nonfinite:
             self.losses.nonfinite += nonfinite
 
-    def _spread(self, finite: list[Any]) -> tuple[float, float, list[int]]:
-        np = numpy()
-        if np is None:
-            ordered = sorted(finite)
-            return float(ordered[0]), float(ordered[-1]), [bisect_right(ordered, b) for b in self.boundaries]
-        bounds = self._bounds_array
-        if bounds is None:
-            bounds = self._bounds_array = np.array(self.boundaries, dtype=np.float64)
-        packed = np.frombuffer(bytearray(struct.pack(f"{len(finite)}d", *finite)))
-        packed.sort()
-        return float(packed[0]), float(packed[-1]), packed.searchsorted(bounds, side="right").tolist()
-
-    def spread(self) -> Spread:
-        """Return what has been folded so far."""
+    def summary(self) -> Summary:
+        """Return the values that have been folded so far, added up."""
         return self._state
 
     def recorded(self) -> int:
         """Return how many values were recorded, those included that wait to be folded."""
-        return self._state.count + self._state.nonfinite + self.outstanding()
+        return self._state.added + self.outstanding()
 
     def note(self, exemplar: Exemplar) -> None:
         """Keep an exemplar: the latest one for each bucket."""
@@ -267,7 +243,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = no_values(self.boundaries)
+        self._state = Summary(at_most=(0,) * len(self.boundaries))
 
 
 Accumulator = LastValue | Sum | Distribution

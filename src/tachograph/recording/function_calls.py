@@ -51,13 +51,13 @@ class FunctionCalls:
             point = histogram_point(_with(self.attributes, ("outcome", outcome)), parts)
             if point is not None:
                 durations.append(point)
-        if self.success.spread().count:
+        if self.success.summary().count:
             attributes = _with(self.attributes, ("outcome", "success"))
-            calls.append(NumberPoint(attributes, self.success.spread().count, self.success.start_unix_nano))
+            calls.append(NumberPoint(attributes, self.success.summary().count, self.success.start_unix_nano))
         for error_type, part in failures:
-            if part.spread().count:
+            if part.summary().count:
                 attributes = _with(self.attributes, ("error.type", error_type), ("outcome", "failure"))
-                calls.append(NumberPoint(attributes, part.spread().count, part.start_unix_nano))
+                calls.append(NumberPoint(attributes, part.summary().count, part.start_unix_nano))
         return durations, calls
 
     def reset(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -31,8 +32,6 @@ Later = tuple[Any, ...]
 Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
 _STREAM_BYTES = 16
 _AT_ONCE = 1024
-
-_log = logging.getLogger("tachograph")
 
 
 class LogEvent(NamedTuple):
@@ -100,7 +99,8 @@ class Journal:
 
     def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
         self._registry = registry
-        self._wanted, self._pinned, self._failed = True, False, False
+        self._wanted, self._pinned = True, False
+        self._log_once = LogOnce()
         self.last_words: list[Callable[[float], object]] = []
         self.feeders: list[Callable[[float], object]] = []
         self._limit = limit
@@ -204,9 +204,8 @@ class Journal:
 
     def _fail(self, name: str, error: Exception) -> None:
         self._registry.count_dropped("encoding", "journal")
-        if not self._failed:
-            self._failed = True
-            _log.error("an event %r was lost (further ones are counted): %r", name, error)
+        message = "an event %r was lost (further ones are counted): %r"
+        self._log_once("lost", message, name, error, level=logging.ERROR)
 
     def give_up(self) -> int:
         """Forget what was logged and not taken out, and return how much that is: it takes next to no time."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.exporters.prometheus.format import accepts_gzip
+from tachograph.recording.log import LogOnce
 from tachograph.runs.file import Abandoned
 from tachograph.studio._api import Api, Question, Refused, answer, encoded, refusal
 from tachograph.studio._live import Live, stream
@@ -28,8 +28,6 @@ from tachograph.studio._pages import Pages
 
 READERS = 3  # questions that are answered at once; on one core they would only slow each other down
 MOST_WAITING = 256
-
-_log = logging.getLogger("tachograph")
 
 
 class Studio:
@@ -54,7 +52,7 @@ class Studio:
         self._warm = False
         self._closing = threading.Event()
         self._failed = failed
-        self._said = False
+        self._log_once = LogOnce()
         self._waiting = 0
         self._pool = ThreadPoolExecutor(READERS, "tachograph studio")
         self._api = Api(folder, run, clock, self._closing.is_set)
@@ -123,9 +121,8 @@ class Studio:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
         except Exception as error:  # the border to the store: one question must not end the server; who asked is told
             self._failed()
-            if not self._said:
-                self._said = True
-                _log.warning("an answer of the Studio failed (further failures are counted)", exc_info=True)
+            message = "an answer of the Studio failed (further failures are counted)"
+            self._log_once("answer", message, exc_info=True)
             why = "the answer could not be made; the hub's log says why"
             raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
         finally:
