@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from programs import environment
-from tachograph.hub._body import Intake
 from tachograph.hub._connections import Patience
+from tachograph.hub._request import Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import Server, listen

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.recording.accumulators import LIMIT, Distribution, Sum
-from tachograph.recording.last_value import LastValue
+from tachograph.recording.accumulators import LIMIT, Distribution, LastValue, Sum
 from tachograph.recording.losses import Losses
 from tachograph.recording.naming import SECONDS_BOUNDARIES
 from tachograph.recording.summary import Total

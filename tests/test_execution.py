@@ -15,7 +15,7 @@ import tachograph
 from front_door import calls, fresh_group
 from programs import run, spans
 from tachograph.metric import Metric, MetricGroup, execution, task, workflow
-from tachograph.metric import _executed as executed
+from tachograph.metric import _tasks as executed
 from tachograph.recording import journal
 
 __all__ = ["fresh_group"]

@@ -46,10 +46,10 @@ from programs import run
 from receivers import receiving
 from tachograph.exporters.joined import Joined
 from tachograph.instrumentation._bridge import Bridge, BridgedStats
-from tachograph.monitor._aggregation import Aggregation
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows
 from tachograph.monitor.stat import Stat
+from tachograph.monitor.stat_window import Aggregation
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry

@@ -15,7 +15,7 @@ from hub_requests import shown
 from hubs import Command, ask, command
 from programs import environment, write
 from tachograph import runs
-from tachograph.instrumentation.surroundings import surroundings
+from tachograph.instrumentation.child_environment import surroundings
 
 PROGRAM = """
     import sys, time

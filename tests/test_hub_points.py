@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hub_requests import START, Clock, logs, only, rank
 from tachograph import runs
-from tachograph.hub._arrived import Arrived, arrived
+from tachograph.hub._dedup import Arrived, arrived
 from tachograph.hub.hub import Hub
 from tachograph.runs.blocks import Block, Sample, pack, unpack
 from tachograph.runs.store import Store, path_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hub_requests import START, Clock, histogram, logs, metrics, number, only, rank, shown
-from tachograph.hub._room import Limits
+from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})

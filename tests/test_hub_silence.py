@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
-from tachograph.hub._room import Limits
+from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import path_of
 

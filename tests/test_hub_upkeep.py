@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank
-from tachograph.hub._samples import ROW, thin
+from tachograph.hub._history import ROW, thin
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import Store, path_of
 

@@ -13,7 +13,7 @@ import pytest
 
 from curves import Bench, Tensor, copied, dropped
 from tachograph.metric import Metric, task
-from tachograph.metric import _under_way as under_way
+from tachograph.metric import execution as under_way
 from tachograph.metric.execution import Execution, current, process
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tachograph.cli.command_line import WRONG_USAGE, parser, seconds
 from tachograph.exporters.standard_streams import never_fail
-from tachograph.hub.announcement import Announcement
+from tachograph.hub.lifetime import Announcement
 from tachograph.identity.environment import clean, setting, text
 from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit
@@ -55,8 +55,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.forwarding import Forwarding
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
-    from tachograph.hub.lifetime import Lifetime
-    from tachograph.hub.node import Node
+    from tachograph.hub.lifetime import Lifetime, Node
     from tachograph.hub.server import Server, address_of, listen
     from tachograph.identity.program import StartMarks
 

@@ -35,8 +35,8 @@ from tachograph.exporters._foreign import NO_SPAN, Metric, instruments_in
 from tachograph.exporters._reader_seam import late_readers_of, readers_of
 from tachograph.exporters._replay import RATE, Replay, Source
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch

@@ -15,10 +15,9 @@ from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.exporter_queue import ExporterQueue
 from tachograph.recording.naming import Kind
-from tachograph.recording.own_metrics import TORCH_MONITOR
+from tachograph.recording.own_metrics import TORCH_MONITOR, scope_origin
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.scope import scope_origin
 from tachograph.recording.values import Number, as_float, fits_int64
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import Kind
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.values import Number
 

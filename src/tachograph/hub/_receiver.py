@@ -25,8 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tachograph.exporters.otlp.settings import Signal
-from tachograph.hub._body import LIMIT, Intake, Refusal
-from tachograph.hub._decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, decode, encode
+from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.hub.hub import Hub, Rejected
 from tachograph.recording.log import LogOnce

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
-from tachograph.hub._history import History, save_process
-from tachograph.hub._numbers import Numbers
+from tachograph.hub._history import History, Numbers, save_process
 from tachograph.hub.events import Events, Record, records
 from tachograph.hub.processes import Incarnation, Process
-from tachograph.runs.event import BEGIN, END
 from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.recorded import BEGIN, END
 from tachograph.runs.store import Store, StoreError
 
 _log = logging.getLogger("tachograph")

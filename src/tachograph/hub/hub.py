@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +20,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 
 from tachograph.exporters.prometheus.format import Format, negotiate
-from tachograph.hub._archive import Archive
-from tachograph.hub._census import Census
-from tachograph.hub._lanes import shape_of
+from tachograph.hub._history import changes
+from tachograph.hub._index import Census
 from tachograph.hub._page import NodePage
-from tachograph.hub._room import Limits
 from tachograph.hub._run import Run, Sent, apply
+from tachograph.hub._series import Limits, Series
+from tachograph.hub._stream_decoder import shape_of
 from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, Lost, life
 from tachograph.identity.program import StartMarks
@@ -30,9 +33,106 @@ from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
-from tachograph.runs.liveness import SECOND
+from tachograph.runs.members import SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
+
+_SLICE = 100  # series that are saved in one transaction, and looked at while the lock is held
+
+_log = logging.getLogger("tachograph")
+
+
+class Archive:
+    """Saves what the hub has in memory. Call it from one thread at a time.
+
+    Args:
+        census: what there is.
+        lock: held while that changes; taken for slices.
+        registry: where errors are counted (``store``).
+    """
+
+    def __init__(self, census: Census, lock: threading.Lock, registry: Registry) -> None:
+        self._census = census
+        self._lock = lock
+        self._registry = registry
+        self._log_once = LogOnce()
+
+    def save(self, *, everything: bool, at_the_end: bool = False) -> None:
+        """Save what has changed.
+
+        Args:
+            everything: all of it; else only what cannot be had from its sender again.
+            at_the_end: sample all that has changed.
+        """
+        with self._lock:
+            known = list(self._census.series)
+            changed = (series for series in known if series.unsaved and (everything or series.restarted))
+            by_run = _by_run(series for series in changed if series.owner.run.store)
+            runs = self._census.stored() if everything else [run for run, _ in by_run.values()]
+        for run in runs:  # one after the other, as only so many files are open at once
+            if everything:
+                self._save_processes(run)
+            left = iter(by_run.get(run.name, (run, []))[1])
+            while part := list(islice(left, _SLICE)):
+                with self._lock:
+                    found = changes(part, at_the_end=at_the_end)
+                self.guarded(lambda run=run, found=found: run.history.save(found))  # type: ignore[misc]
+
+    def _save_processes(self, run: Run) -> None:
+        with self._lock:
+            found = []
+            for process in run.processes.values():
+                starts = [each for each in process.incarnations.values() if each.unsaved]
+                if starts or process.unsaved:
+                    found.append((process, starts))
+                    process.unsaved = False
+                    for each in starts:
+                        each.unsaved = False
+        history = run.history
+        if found and history is not None:
+            self.guarded(lambda: history.save_processes(found))
+
+    def look(self) -> list[tuple[str, str]]:
+        """Look whether files were deleted or damaged, and go on in new ones; return those: what and which."""
+        found = []
+        for run in self._census.stored():
+            store = run.store
+            trouble = "" if store is None else store.trouble()
+            if store is None or not trouble:
+                continue
+            with self._lock:
+                try:
+                    aside = store.renew(run.forget)
+                except StoreError as error:
+                    self.guarded(partial(_again, error))
+                    continue
+            kept = "" if aside is None else f"; what is readable of the old one is in {aside}"
+            _log.warning(
+                "the file %s was %s while the hub wrote it: it goes on in a new one%s", store.path, trouble, kept
+            )
+            found.append((trouble, str(store.path)))
+        return found
+
+    def guarded(self, work: Callable[[], Any]) -> None:
+        """Do some work on a store; where it fails that is counted, and logged once."""
+        try:
+            work()
+        except StoreError as error:
+            self._registry.count_error("store")
+            self._log_once("store", "the hub could not write its store (further errors are counted): %s", error)
+
+
+def _again(error: StoreError) -> None:
+    raise error
+
+
+def _by_run(found: Iterable[Series]) -> dict[str, tuple[Run, list[Series]]]:
+    by_run: dict[str, tuple[Run, list[Series]]] = {}
+    for series in found:
+        run: Run = series.owner.run
+        by_run.setdefault(run.name, (run, []))[1].append(series)
+    return by_run
+
 
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one

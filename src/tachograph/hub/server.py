@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -21,10 +23,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tachograph.exporters.prometheus.format import accepts_gzip
-from tachograph.hub import _discovery as discovery
-from tachograph.hub._body import Intake
 from tachograph.hub._connections import Connections, Patience, Why
 from tachograph.hub._receiver import Receiver
+from tachograph.hub._request import Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
@@ -208,17 +209,17 @@ class Server:
 
     async def _targets(self, request: Request) -> Response:
         authority = request.headers.get("host") or self.url.partition("://")[2]
-        return Response(discovery.targets(authority, self._hub.health()), media_type="application/json")
+        return Response(_targets(authority, self._hub.health()), media_type="application/json")
 
     async def _health(self, _request: Request) -> Response:
-        return Response(discovery.health(self._hub.health()), media_type="application/json")
+        return Response(_health(self._hub.health()), media_type="application/json")
 
     async def _index(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             page = self._studio.index(request)
             if page is not None:
                 return page
-        return Response(discovery.index(__version__), media_type="text/plain")
+        return Response(_front(__version__), media_type="text/plain")
 
     def _closed(self, why: Why) -> None:
         self._hub.count("tachograph.hub.connections.closed", 1, reason=why)
@@ -239,3 +240,36 @@ async def _plain(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)
+
+
+_FRONT = """Tachograph hub {version}
+
+/          the Studio, for browsers: every run, live and stored
+/api/runs  the same as JSON
+/metrics   every process of this node, for Prometheus
+/sd        this hub as a target, for Prometheus's http_sd_configs
+/healthz   whether it is well, and what it has received
+/v1/metrics, /v1/logs, /v1/traces   post OTLP here (protobuf or JSON, gzip)
+"""
+
+
+def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
+    """Return the hub as the one target of its node. Source: Prometheus, "Writing HTTP service discovery".
+
+    Args:
+        authority: host and port by which the scraper reached the hub; so it will reach it again.
+        summary: of the hub. Its run is in ``__meta_tachograph_run``, for relabelling: the series have ``dl_run_id``.
+    """
+    labels = {"__meta_tachograph_run": str(summary["run"]), "__meta_tachograph_host": socket.gethostname()}
+    return json.dumps([{"targets": [authority], "labels": labels}]).encode() + b"\n"
+
+
+def _health(summary: Mapping[str, Any]) -> bytes:
+    """Return ``{"status": "ok", …}`` with what was received; nothing that a stranger should not read."""
+    counts = {name: summary[name] for name in ("points", "events", "dropped")}
+    return json.dumps({"status": "ok", **counts, "lost": len(summary["lost"])}).encode() + b"\n"
+
+
+def _front(version: str) -> bytes:
+    """Return what there is to see, as plain text."""
+    return _FRONT.format(version=version).encode()

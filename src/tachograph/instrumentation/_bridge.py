@@ -26,10 +26,10 @@ from weakref import WeakSet
 from tachograph.monitor.stat_series import SCOPE, UNITS, aggregate, described
 from tachograph.recording.closed_windows import Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Summary

@@ -12,13 +12,11 @@ from functools import partial
 from math import inf, nan
 from typing import Any, cast
 
-from tachograph.metric._executed import task, workflow
-from tachograph.metric._progress_loop import progress
-from tachograph.metric._under_way import tasks
-from tachograph.metric.execution import Execution, current, process, recording
-from tachograph.recording.chart import MetricGroup, MetricScale, finite, number
+from tachograph.metric._progress import progress
+from tachograph.metric._tasks import task, workflow
+from tachograph.metric.execution import Execution, current, process, recording, tasks
+from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite, number
 from tachograph.recording.curve import CHUNK, NOWHERE, Curve
-from tachograph.recording.definition import Definition
 from tachograph.recording.losses import Losses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry

@@ -1,7 +1,7 @@
 """An execution: a stretch of the program with an x clock and metrics of its own; outside of tasks, the process is one.
 
 What an execution still holds back is passed on whenever events are taken out of the journal, and at the end; see
-:mod:`tachograph.metric._under_way`.
+:mod:`tachograph.metric.execution`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,105 @@ from contextvars import ContextVar
 from math import inf
 from typing import Any, Protocol
 
-from tachograph.metric._under_way import always, leaving, listen, see_off, tasks
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
-from tachograph.recording.chart import unit_of
+from tachograph.recording.accumulators import LastValue
+from tachograph.recording.chart import Definition, Definitions, unit_of
 from tachograph.recording.curve import Curve
-from tachograph.recording.definition import Definition, Definitions
+from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import Journal
-from tachograph.recording.last_value import LastValue
 from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import Losses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
+
+LEAVING = 1024  # beyond that, the values of the oldest one are given up: nothing arrives from its device
+_COLLECTOR = "tachograph"  # the thread of the pipeline: it looks for what is due, all others want what there is
+_POLL = 0.001
+
+
+class UnderWay(Protocol):
+    """Who holds something back: an execution, see there."""
+
+    def pass_on(self, *, everything: bool, pace: Callable[[], None] | None = None) -> bool:
+        """Log what is due, or everything; False where something is still to come."""
+
+    def define_again(self) -> None:
+        """Log its definitions once more, where that is due."""
+
+    def give_up(self, reason: Reason) -> None:
+        """Count what has not arrived."""
+
+    def reset(self) -> None:
+        """Begin again in a forked child."""
+
+
+always: list[UnderWay] = []  # the process
+tasks: dict[int, UnderWay] = {}  # by number
+leaving: dict[UnderWay, None] = {}  # the oldest first: values on their way from a device, or somebody folds right now
+
+
+def everybody() -> list[UnderWay]:
+    """Return them all; what is older comes first, so that gauges show what is newer."""
+    return [*list(leaving), *always, *list(tasks.values())]
+
+
+def listen(journal: Journal) -> None:
+    """Hear from now on when events are taken out of the journal, and when the process ends."""
+    if journal is journals.default and _feed not in journal.feeders:
+        journal.feeders.append(_feed)
+        journal.last_words.append(_finish)
+
+
+def see_off() -> None:
+    """Look whether those that are leaving can go: also in a program that never takes events out."""
+    for execution in list(leaving):
+        if not execution.pass_on(everything=True):
+            break
+    for execution in list(leaving)[:-LEAVING]:
+        execution.give_up("overflow")
+        execution.pass_on(everything=True)
+
+
+def _feed(timeout: float) -> None:
+    everything = threading.current_thread().name != _COLLECTOR
+    if everything:
+        _pass_on_all(timeout)
+        return
+    pace = Pace()
+    for execution in everybody():
+        execution.pass_on(everything=False, pace=pace)
+        execution.define_again()
+
+
+def _pass_on_all(timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    found = everybody()
+    while found:
+        found = [execution for execution in found if not execution.pass_on(everything=True)]
+        if not found or time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL)
+    return not found
+
+
+def _finish(timeout: float) -> None:
+    if not _pass_on_all(timeout):
+        for execution in everybody():
+            execution.give_up("shutdown")
+
+
+def _after_fork_in_child() -> None:
+    for execution in everybody():
+        execution.reset()
+    leaving.clear()
+
+
+at_fork("tasks", in_child=_after_fork_in_child)
+
 
 DEFINITION = "tachograph.definition"
 SCOPE = "tachograph.metric"  # of metrics without a group

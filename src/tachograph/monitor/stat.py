@@ -11,9 +11,8 @@ from operator import index
 from typing import Any, cast
 
 from tachograph.monitor import _windows as all_windows
-from tachograph.monitor._aggregation import Aggregation
 from tachograph.monitor._windows import Windows
-from tachograph.monitor.stat_window import UNLIMITED, StatWindow
+from tachograph.monitor.stat_window import UNLIMITED, Aggregation, StatWindow
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import Losses
 from tachograph.recording.naming import check_name

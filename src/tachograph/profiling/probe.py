@@ -10,7 +10,7 @@ from typing import Any
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
-from tachograph.recording.function_calls import FunctionCalls
+from tachograph.recording.instrument import FunctionCalls
 
 Tell = Callable[[str, object], None]
 

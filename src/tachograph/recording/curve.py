@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from tachograph.recording import _throttle as throttle
 from tachograph.recording._throttle import STRIDE, Point
+from tachograph.recording.accumulators import LastValue
 from tachograph.recording.journal import Journal, Raw
-from tachograph.recording.last_value import LastValue
 from tachograph.recording.losses import Losses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
@@ -97,7 +97,7 @@ class Curve:
             last one, its time, the extremes with their x, and how many there are. All of it is older than the buffer.
         start: when the execution began, on its clock.
         gauge: its accumulator, which takes over ``last``; what goes through the buffer is put there.
-        shown: see :class:`tachograph.recording.last_value.Followed`.
+        shown: see :class:`tachograph.recording.accumulators.Followed`.
         labels: what each point says of the metric.
         late: values were recorded that are still on their way from a device.
         folded: when the last value was recorded that came through the buffer and is folded.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from tachograph.recording.naming import Kind
+from tachograph.version import __version__
 
 OWN_GROUP = "tachograph"
 TORCHELASTIC = "torchelastic"
@@ -218,3 +219,16 @@ ALL = (
     WAIT_DURATION,
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
 )
+
+
+# The semantic conventions that the names in our scopes follow.
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+
+
+def scope_origin(name: str) -> tuple[str | None, str | None]:
+    """Return the version and the schema URL of a scope: ours for ``tachograph`` and below it, None for a user's group.
+
+    They stand in the order in which OpenTelemetry's ``get_meter``, ``get_tracer`` and ``get_logger`` take them.
+    """
+    ours = name == OWN_GROUP or name.startswith(f"{OWN_GROUP}.")
+    return (__version__, SCHEMA_URL) if ours else (None, None)

@@ -8,7 +8,18 @@ from typing import Any, Literal, NamedTuple
 
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
-from tachograph.runs.liveness import NODE, SECOND, longest_silence
+
+NODE = "node"  # the role of what a hub says of its machine: no process of the job
+SECOND = 1_000_000_000
+INTERVALS = 5  # of silence after which a process is lost
+_LEAST_SILENCE = 5 * SECOND
+_UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
+
+
+def longest_silence(interval: int) -> int:
+    """Return the nanoseconds of silence after which a process is lost; its export interval is 0 while unknown."""
+    return max(_LEAST_SILENCE, INTERVALS * (interval or _UNKNOWN_INTERVAL))
+
 
 State = Literal["live", "finished", "failed", "lost", "unknown"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tachograph.identity.run_id import file_safe
 from tachograph.runs._schema import NewerSchema, migrate
-from tachograph.runs.claim import Claim
+from tachograph.runs.file_lock import Claim
 from tachograph.runs.open_stores import OpenStores
 
 SUFFIX = ".db"

@@ -15,8 +15,9 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.responses import Response
 
-from tachograph.runs.catalogue import in_use, located
+from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
+from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import Member, State, members, state
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, samples, series

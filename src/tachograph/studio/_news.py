@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.file import Look
-from tachograph.runs.liveness import SECOND
-from tachograph.runs.members import members
+from tachograph.runs.members import SECOND, members
 from tachograph.studio._api import Api, Refused, spelled, text
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.charts import news as new_samples

@@ -148,7 +148,7 @@ class _Replay:
 
 
 def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
-    from tachograph.recording.pace import Pace
+    from tachograph.recording.gil_yield import Pace
 
     rests = Pace(float("inf"))  # there is nobody to disturb
     if options.to == "influxdb":

@@ -81,7 +81,7 @@ def _shown(source: Source, options: argparse.Namespace) -> int:
 def _print(source: Source, picture: Picture, *, by_rank: bool) -> int:
     from rich.console import Console
 
-    from tachograph.cli.top.sheet import everything
+    from tachograph.cli.top.screen import everything
 
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)

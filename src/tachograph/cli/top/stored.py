@@ -11,8 +11,9 @@ from typing import Any
 
 from tachograph.cli.top.picture import KEPT, Json, Picture
 from tachograph.cli.top.source import Away, Refused, newest
-from tachograph.runs.catalogue import in_use, located
+from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
+from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import Member, members
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, samples, series

@@ -28,9 +28,9 @@ from tachograph.identity.resource import store as default_store
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import EVENT_NAME, Point
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
 
 FLUSH_INTERVAL = 1.0
@@ -62,7 +62,7 @@ class InfluxDB:
         limit_bytes: bytes in memory; by default 64 MiB, and more where the target's queue needs it.
         flush_interval: seconds that a point waits for others to fill a write.
         first_back_off: seconds between the first two attempts.
-        pace: called between slices of work; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
         clock: seconds, monotonic.
 
     Raises:

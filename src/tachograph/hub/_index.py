@@ -13,22 +13,20 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.exporters.prometheus.text import label_value
-from tachograph.hub._by_rank import ByRank
-from tachograph.hub._lanes import Lane, canonical, read_back
-from tachograph.hub._overlapping import free_instance
-from tachograph.hub._recent import left_behind
-from tachograph.hub._room import MOST_NAME, MOST_RESOURCE, Limits, Room
+from tachograph.hub._page import ByRank
 from tachograph.hub._run import Run, opened
-from tachograph.hub._series import Instrument, Labels, Series, Shape
-from tachograph.hub.processes import Incarnation, LaneKey, Lost, Process, instance_of
+from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, Instrument, Labels, Limits, Room, Series, Shape
+from tachograph.hub._stream_decoder import Lane, canonical, read_back
+from tachograph.hub.processes import Incarnation, LaneKey, Lost, Process, free_instance, instance_of
 from tachograph.identity.resource import series_labels
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.event import plain_attributes
-from tachograph.runs.liveness import INTERVALS, SECOND
+from tachograph.runs.catalogue import left_behind
+from tachograph.runs.members import INTERVALS, SECOND
 from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.recorded import plain_attributes
 from tachograph.runs.store import Store, StoreError, warn_of_network
 
 _DROPPED = DROPPED[:2]

@@ -17,13 +17,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._room import MOST_BOUNDS, Room
-from tachograph.hub._series import Series, Shape
+from tachograph.hub._series import MOST_BOUNDS, Room, Series, Shape
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
 from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.event import plain_attributes
+from tachograph.runs.recorded import plain_attributes
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
