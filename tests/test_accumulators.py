@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.recording.accumulators import LIMIT, Distribution, LastValue, Sum
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import SECONDS_BOUNDARIES
 from tachograph.recording.summary import Total
 from tachograph.recording.switch import switch
@@ -30,7 +30,7 @@ integers = st.integers(min_value=-(2**70), max_value=2**70)
 
 def distribution(boundaries: tuple[float, ...] = SECONDS_BOUNDARIES) -> Distribution:
     """Return an empty distribution."""
-    return Distribution(Losses("test"), boundaries)
+    return Distribution(SeriesLosses("test"), boundaries)
 
 
 @given(st.lists(integers, max_size=3000))
@@ -114,7 +114,7 @@ def test_without_numpy_the_result_is_the_same() -> None:
 )
 def test_any_value_leaves_the_series_deliverable(values: list[object]) -> None:
     """Whatever is recorded, finite values are summed, others counted apart, and nothing raises."""
-    for made in (distribution(), Sum(Losses("x")), LastValue(Losses("x"))):
+    for made in (distribution(), Sum(SeriesLosses("x")), LastValue(SeriesLosses("x"))):
         for value in values:
             made.record(value)
         made.fold()
@@ -152,7 +152,7 @@ def test_finite_values_whose_sum_is_beyond_floats_do_not_poison_it() -> None:
 
 def test_a_gauge_shows_nan_and_counts_it() -> None:
     """The last value is shown as it is; how often it was not finite is counted."""
-    gauge = LastValue(Losses("loss"))
+    gauge = LastValue(SeriesLosses("loss"))
     gauge.record(0.5)
     gauge.record(math.nan)
     shown = gauge.value()
@@ -165,7 +165,7 @@ def test_a_gauge_shows_nan_and_counts_it() -> None:
 
 def test_a_counter_never_goes_backwards(caplog: pytest.LogCaptureFixture) -> None:
     """A negative add is not added, counted, and said once."""
-    counter = Sum(Losses("tokens"))
+    counter = Sum(SeriesLosses("tokens"))
     for value in (5, -1, 2.5, -3, True):
         counter.record(value)
     counter.fold()
@@ -177,7 +177,7 @@ def test_a_counter_never_goes_backwards(caplog: pytest.LogCaptureFixture) -> Non
 def test_threads_conserve_the_count_and_the_sum() -> None:
     """Adds on several threads, with folds and reads in between, lose and double nothing."""
     into = distribution()
-    counter = Sum(Losses("n"))
+    counter = Sum(SeriesLosses("n"))
     done = threading.Event()
     seen: list[int] = []
 
@@ -410,7 +410,7 @@ def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixtu
     from tachograph.recording.values import Pending
 
     broken = [Pending(_Host(0.5), _Broken()) for _ in range(3)]
-    into, counter, gauge = distribution(), Sum(Losses("counter")), LastValue(Losses("gauge"))
+    into, counter, gauge = distribution(), Sum(SeriesLosses("counter")), LastValue(SeriesLosses("gauge"))
     into._buffer += broken
     counter._buffer += broken
     gauge._waiting = deque(broken)

@@ -6,7 +6,7 @@ import math
 
 from tachograph.exporters._deltas import Deltas
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.recording.summary import Exemplar, Summary, Total
+from tachograph.recording.summary import Exemplar, Total, ValueSummary
 
 
 def metric(kind: str, *points: NumberPoint | HistogramPoint) -> MetricPoints:
@@ -16,7 +16,7 @@ def metric(kind: str, *points: NumberPoint | HistogramPoint) -> MetricPoints:
 
 def histogram(count: int, high: float, *seen: int) -> HistogramPoint:
     """Return a histogram of ones and ``high``, with exemplars from these times."""
-    spread = Summary(count, Total(count), 1, high, (count,), 0)
+    spread = ValueSummary(count, Total(count), 1, high, (count,), 0)
     return HistogramPoint((), spread, (9.0,), 5, tuple(Exemplar(1, time, 1, 1) for time in seen))
 
 

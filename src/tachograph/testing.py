@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tachograph.recording import registry as registries
 from tachograph.recording.points import AttributeValue, NumberPoint, attributes_key, identity
 from tachograph.recording.registry import Registry
-from tachograph.recording.summary import Summary
+from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
 
@@ -18,7 +18,9 @@ class Captured:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def value(self, name: str, group: str = "torchelastic", /, **attributes: AttributeValue) -> Number | Summary | None:
+    def value(
+        self, name: str, group: str = "torchelastic", /, **attributes: AttributeValue
+    ) -> Number | ValueSummary | None:
         """Return the state of one series; None where nothing was recorded.
 
         Args:

@@ -12,14 +12,14 @@ from tachograph.recording.forking import at_fork
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
-from tachograph.recording.summary import Summary, Total
+from tachograph.recording.summary import Total, ValueSummary
 from tachograph.recording.values import Number
 
 
 @dataclass(slots=True)
 class _Seen:
     time_unix_nano: int
-    state: Number | Summary
+    state: Number | ValueSummary
 
 
 class Deltas:
@@ -76,12 +76,12 @@ at_fork("otlp_differences", in_child=_left.clear)
 def _difference(point: NumberPoint | HistogramPoint, before: _Seen) -> NumberPoint | HistogramPoint | None:
     start = before.time_unix_nano
     if isinstance(point, NumberPoint):
-        if isinstance(before.state, Summary) or point.value == before.state:
+        if isinstance(before.state, ValueSummary) or point.value == before.state:
             return None
         if point.value < before.state:  # it began anew
             return point
         return NumberPoint(point.attributes, point.value - before.state, start)
-    if not isinstance(before.state, Summary) or point.summary.count == before.state.count:
+    if not isinstance(before.state, ValueSummary) or point.summary.count == before.state.count:
         return None
     if point.summary.count < before.state.count:
         return point
@@ -92,10 +92,10 @@ def _difference(point: NumberPoint | HistogramPoint, before: _Seen) -> NumberPoi
     )
 
 
-def _added(now: Summary, before: Summary) -> Summary:
+def _added(now: ValueSummary, before: ValueSummary) -> ValueSummary:
     nan = float("nan")
     total = Total(now.total.integers - before.total.integers, now.total.floats, now.total.lost)
-    return Summary(
+    return ValueSummary(
         now.count - before.count,
         total.plus(-before.total.floats).plus(-before.total.lost),
         now.minimum if now.minimum < before.minimum else nan,

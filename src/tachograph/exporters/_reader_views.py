@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tachograph.exporters._reader_seam import View, preferences_of, wanted_boundaries, wants_extremes
 from tachograph.recording.points import OVERFLOW, Attributes, HistogramPoint, identity
-from tachograph.recording.summary import Exemplar, Summary
+from tachograph.recording.summary import Exemplar, ValueSummary
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import Histogram
@@ -102,7 +102,9 @@ class Stream:
         if self._extremes:
             return point
         spread, nan = point.summary, float("nan")
-        return point._replace(summary=Summary(spread.count, spread.total, nan, nan, spread.at_most, spread.nonfinite))
+        return point._replace(
+            summary=ValueSummary(spread.count, spread.total, nan, nan, spread.at_most, spread.nonfinite)
+        )
 
 
 def streams_of(
@@ -173,7 +175,7 @@ def _rebucketed(point: HistogramPoint, boundaries: tuple[float, ...]) -> Histogr
     at_most = dict(zip(point.boundaries, spread.at_most, strict=True))
     kept = tuple(at_most[bound] for bound in boundaries)
     return point._replace(
-        summary=Summary(spread.count, spread.total, spread.minimum, spread.maximum, kept, spread.nonfinite),
+        summary=ValueSummary(spread.count, spread.total, spread.minimum, spread.maximum, kept, spread.nonfinite),
         boundaries=boundaries,
     )
 

@@ -15,7 +15,7 @@ from tachograph.hardware import _process as process
 from tachograph.hardware import _system as system
 from tachograph.hardware._gpu import Gpu, Xids
 from tachograph.hardware._nvml import Card, MissingError, Nvml
-from tachograph.hardware._process import Process
+from tachograph.hardware._process import ProcessState
 from tachograph.hardware._sampler import PATIENCE, SCOPE, Reading, Sampler, metrics
 from tachograph.hardware._system import Machine
 from tachograph.recording.forking import at_fork
@@ -83,7 +83,7 @@ class Observation:
 
     def _observe_process(self) -> None:
         try:
-            this = Process()
+            this = ProcessState()
         except ImportError as error:
             self._fail("process", "psutil", error)
             began = time.time_ns()

@@ -24,7 +24,7 @@ _SAID: dict[Why, str] = {
 _NETWORK = 64  # bits of an IPv6 address: what one subscriber has (RFC 6177)
 
 
-class Patience(NamedTuple):
+class ClientTimeouts(NamedTuple):
     """Seconds that a client may take; beyond them its connection is closed.
 
     Attributes:
@@ -77,10 +77,10 @@ class Connections:
     """
 
     def __init__(
-        self, count: Callable[[Why], None], patience: Patience | None = None, *, descriptors: int | None = None
+        self, count: Callable[[Why], None], patience: ClientTimeouts | None = None, *, descriptors: int | None = None
     ) -> None:
         there_are = limit() if descriptors is None else descriptors
-        self.patience = patience or Patience()
+        self.patience = patience or ClientTimeouts()
         self._most, self._most_of_one = there_are * 5 // 8, there_are // 2
         self._count = count
         self._total = 0
@@ -126,7 +126,7 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where its client takes too long; see :class:`Patience`.
+    """A connection that is closed where its client takes too long; see :class:`ClientTimeouts`.
 
     Attributes:
         among: which it is one of.

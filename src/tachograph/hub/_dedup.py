@@ -12,7 +12,7 @@ WRITERS = 8  # processes that wrote one series, one after the other
 Spans = list[tuple[int, int]]
 
 
-class Covered:
+class DeltaIntervals:
     """The stretches that one series' deltas have covered, by the process that wrote them.
 
     The deltas of one process do not overlap (OpenTelemetry specification, "Metrics Data Model", "Temporality"), so one
@@ -65,7 +65,7 @@ def _insert(spans: Spans, start: int, time: int) -> bool:
     return True
 
 
-class Arrived:
+class SequenceNumbers:
     """The numbers of one stream that have arrived.
 
     Args:
@@ -126,6 +126,6 @@ class Arrived:
         self._changed.clear()
 
 
-def arrived(connection: sqlite3.Connection, stream: int) -> Arrived:
+def arrived(connection: sqlite3.Connection, stream: int) -> SequenceNumbers:
     """Return what a file says of a stream."""
-    return Arrived(connection.execute("SELECT first, last FROM arrived WHERE stream = ?", (stream,)))
+    return SequenceNumbers(connection.execute("SELECT first, last FROM arrived WHERE stream = ?", (stream,)))

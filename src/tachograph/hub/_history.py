@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from tachograph.hub._series import Series, as_json
-from tachograph.hub.processes import Incarnation, Process, Start
+from tachograph.hub._series import HubSeries, as_json
+from tachograph.hub.processes import Incarnation, LiveProcess, StartNumber
 from tachograph.runs.members import SECOND
 from tachograph.runs.store import MOST_BYTES, Store
 
@@ -34,9 +34,9 @@ class Numbers:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
-        self._new: dict[Process | Series, int] = {}
+        self._new: dict[LiveProcess | HubSeries, int] = {}
 
-    def process(self, process: Process) -> int:
+    def process(self, process: LiveProcess) -> int:
         """Return the number of a process."""
         row = process.row or self._new.get(process)
         if row is None:
@@ -45,7 +45,7 @@ class Numbers:
             self._new[process] = row
         return row
 
-    def series(self, series: Series) -> int:
+    def series(self, series: HubSeries) -> int:
         """Return the number of a series."""
         row = series.row or self._new.get(series)
         if row is None:
@@ -143,7 +143,7 @@ class Change(NamedTuple):
         before: what the series said of its saving until it was taken for saved.
     """
 
-    series: Series
+    series: HubSeries
     seen: int
     snapshot: list[Any]
     sample: tuple[int, float | None, float | None] | None
@@ -156,7 +156,7 @@ class Change(NamedTuple):
         self.series.unsaved = True
 
 
-def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change]:
+def changes(found: Iterable[HubSeries], *, at_the_end: bool = False) -> list[Change]:
     """Return what is to be saved of series, and take it for saved. The series must not change meanwhile.
 
     Args:
@@ -174,7 +174,7 @@ def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change
     return listed
 
 
-def _sample(series: Series, *, at_the_end: bool) -> tuple[int, float | None, float | None] | None:
+def _sample(series: HubSeries, *, at_the_end: bool) -> tuple[int, float | None, float | None] | None:
     before, count, total = series.sampled
     time = min(series.newest(), _LARGEST)
     is_set_back = time < before - SAMPLE_EVERY  # the sender's clock
@@ -189,7 +189,7 @@ def _sample(series: Series, *, at_the_end: bool) -> tuple[int, float | None, flo
     return time, None if value is None or math.isnan(value) else float(value), None
 
 
-def save_process(numbers: Numbers, process: Process, starts: Iterable[Incarnation]) -> None:
+def save_process(numbers: Numbers, process: LiveProcess, starts: Iterable[Incarnation]) -> None:
     """Save what is known of a process, and of some of its starts, in a transaction that somebody else commits."""
     row = numbers.process(process)
     numbers.connection.execute(
@@ -227,7 +227,7 @@ class History:
         if self._store.renewed == file:
             numbers.committed()
 
-    def save_processes(self, found: Sequence[tuple[Process, Sequence[Incarnation]]]) -> None:
+    def save_processes(self, found: Sequence[tuple[LiveProcess, Sequence[Incarnation]]]) -> None:
         """Save what is known of processes, and of some of their starts.
 
         Raises:
@@ -279,7 +279,7 @@ class History:
         found = self._store.read("SELECT resource FROM process WHERE instance = ?", instance)
         return json.loads(found[0][0]) if found else None
 
-    def restore(self, process: Process) -> None:
+    def restore(self, process: LiveProcess) -> None:
         """Give a process the starts that the store knows of."""
         found = self._store.read("SELECT id, times_lost FROM process WHERE instance = ?", process.instance)
         if not found:
@@ -290,14 +290,14 @@ class History:
             " WHERE process = ? ORDER BY first_export",
             process.row,
         ):
-            each = Incarnation(Start(pid, restart), first)
+            each = Incarnation(StartNumber(pid, restart), first)
             each.announced, each.ended, each.lost = bool(announced), ended, bool(lost)
             each.last_export, each.interval, each.unsaved = last, interval, False
             process.incarnations[each.key] = each
             process.current = each
         process.unsaved = False
 
-    def states(self, process: Process, time_to_live: int) -> list[tuple[Any, ...]]:
+    def states(self, process: LiveProcess, time_to_live: int) -> list[tuple[Any, ...]]:
         """Return scope, name, unit, shape, attributes, description, number, seen and state of a process's series.
 
         Args:
@@ -310,11 +310,11 @@ class History:
             *(process.row, process.last_export - time_to_live),
         )
 
-    def count(self, process: Process) -> int:
+    def count(self, process: LiveProcess) -> int:
         """Return how many series of a process there are."""
         return int(self._store.read("SELECT count(*) FROM series WHERE process = ?", process.row)[0][0])
 
-    def state(self, series: Series) -> tuple[int, int, str] | None:
+    def state(self, series: HubSeries) -> tuple[int, int, str] | None:
         """Return number, seen and state of a series, however old; None where the store does not know it."""
         of = series.instrument
         key = (series.owner.instance, of.scope, of.name, of.unit, series.shape, series.attributes)

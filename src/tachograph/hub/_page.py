@@ -25,8 +25,8 @@ from tachograph.exporters.prometheus.text import (
     sample,
     sum_is_counter,
 )
-from tachograph.hub._series import Instrument, Labels, Series, Shape
-from tachograph.hub.processes import Process
+from tachograph.hub._series import HubInstrument, HubSeries, Labels, Shape
+from tachograph.hub.processes import LiveProcess
 from tachograph.recording.naming import KINDS
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
@@ -37,7 +37,7 @@ from tachograph.runs.buckets import Buckets
 _PAIRS = 2**17  # labels whose text is kept: those of 200,000 series repeat each other
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """The constant parts of a series' lines.
 
     Attributes:
@@ -53,21 +53,21 @@ class Row(NamedTuple):
     values: str = ""
 
 
-def row(name: str, scope: str, labels: Labels, form: Format, *, is_histogram: bool) -> Row:
+def row(name: str, scope: str, labels: Labels, form: Format, *, is_histogram: bool) -> PageRow:
     """Return the row of a series in the family ``name``."""
     text = _text(scope, labels, form.utf8, "le" if is_histogram else "")
     if not is_histogram:
-        return Row(text, sample(name, text))
+        return PageRow(text, sample(name, text))
     bucket = sample(name + "_bucket", f'{text},le=""' if text else 'le=""').removesuffix('"} ')
-    return Row(text, bucket, sample(name + "_sum", text), sample(name + "_count", text))
+    return PageRow(text, bucket, sample(name + "_sum", text), sample(name + "_count", text))
 
 
-def number_line(of: Row, value: Number) -> str:
+def number_line(of: PageRow, value: Number) -> str:
     """Return the line of a gauge or a counter."""
     return f"{of.start}{number(value)}\n"
 
 
-def histogram_lines(of: Row, value: Buckets, exemplars: Iterable[Exemplar], form: Format) -> str:
+def histogram_lines(of: PageRow, value: Buckets, exemplars: Iterable[Exemplar], form: Format) -> str:
     """Return the lines of a histogram."""
     counts: list[object] = [*value.at_most(), value.count]
     if form.openmetrics:
@@ -135,8 +135,8 @@ class NodePage:
 
     def render(
         self,
-        instruments: Iterable[Instrument],
-        processes: Iterable[Process],
+        instruments: Iterable[HubInstrument],
+        processes: Iterable[LiveProcess],
         others: Sequence[MetricPoints],
         form: Format,
     ) -> Rendered:
@@ -160,12 +160,12 @@ class NodePage:
             rendering.family(family)
         return Rendered(rendering.done(), rendering.omitted)
 
-    def _read(self, instruments: Iterable[Instrument]) -> list[MetricPoints]:
+    def _read(self, instruments: Iterable[HubInstrument]) -> list[MetricPoints]:
         """Return the series and their values in the place of points; the lock is held for slices."""
         with self._lock:
             of_all = [(of, list(of.series)) for of in instruments]
         left = (series for _, listed in of_all for series in listed)
-        pairs: list[tuple[Series, Any]] = []
+        pairs: list[tuple[HubSeries, Any]] = []
         while some := list(islice(left, _READ)):
             with self._lock:
                 pairs += [(series, series.shown()) for series in some]
@@ -178,11 +178,11 @@ class NodePage:
 
 def _as_series(metric: MetricPoints) -> MetricPoints:
     """Return a metric whose points are series and their values, as those of the processes are."""
-    of = Instrument(metric.scope, metric.name, metric.unit, metric.kind, metric.description)
+    of = HubInstrument(metric.scope, metric.name, metric.unit, metric.kind, metric.description)
     shape: Shape = KINDS[KINDS.index(metric.kind)]
     points: list[Any] = []
     for point in metric.points:
-        series = Series(of, shape, tuple((key, str(value)) for key, value in point.attributes))
+        series = HubSeries(of, shape, tuple((key, str(value)) for key, value in point.attributes))
         if isinstance(point, HistogramPoint):
             at_most = (*point.summary.at_most, point.summary.count)
             counts = (at_most[0], *map(int.__sub__, at_most[1:], at_most))
@@ -201,7 +201,7 @@ class _Rendering(Sheet):
         self._page = page
         self._key = form[::2]
 
-    def targets(self, family: Family, processes: Iterable[Process]) -> None:
+    def targets(self, family: Family, processes: Iterable[LiveProcess]) -> None:
         """Write ``target_info``, a line for each process."""
         utf8, written = self.form.utf8, False
         for process in processes:
@@ -253,7 +253,7 @@ class _Member:
 
     __slots__ = ("newer", "older", "rank", "series")
 
-    def __init__(self, series: Series, rank: int) -> None:
+    def __init__(self, series: HubSeries, rank: int) -> None:
         self.series = series
         self.rank = rank
         self.older = self.newer = series.sums()  # what a hub that begins anew finds stored is history
@@ -284,16 +284,16 @@ class ByRank:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[_Key, dict[Series, _Member]] = {}
+        self._groups: dict[_Key, dict[HubSeries, _Member]] = {}
 
-    def add(self, series: Series, rank: int | None) -> None:
+    def add(self, series: HubSeries, rank: int | None) -> None:
         """Count in a rank's series as it is now, where it is a histogram of durations."""
         instrument = series.instrument
         if rank is None or series.shape != "histogram" or not is_duration(instrument.name, instrument.unit):
             return
         self._groups.setdefault(_key(series), {})[series] = _Member(series, rank)
 
-    def remove(self, series: Series) -> None:
+    def remove(self, series: HubSeries) -> None:
         """Count out a series, where it was in."""
         key = _key(series)
         members = self._groups.get(key)
@@ -330,7 +330,7 @@ class ByRank:
             listed.append(MetricPoints(scope, f"{name}_slowest_rank", "", "gauge", longest, slowest))
         return listed
 
-    def _slices(self, lock: threading.Lock) -> Iterator[list[tuple[_Key, dict[Series, _Member]]]]:
+    def _slices(self, lock: threading.Lock) -> Iterator[list[tuple[_Key, dict[HubSeries, _Member]]]]:
         with lock:
             groups = list(self._groups.items())
         left = iter(groups)
@@ -343,7 +343,7 @@ def _aggregated(labels: Labels, means: list[float]) -> Iterator[NumberPoint]:
         yield NumberPoint(tuple(sorted((*labels, ("aggregation", name)))), value, 0)
 
 
-def _key(series: Series) -> _Key:
+def _key(series: HubSeries) -> _Key:
     instrument = series.instrument
     labels = tuple(pair for pair in series.labels if pair[0] not in _WITHOUT)
     return instrument.scope, instrument.name, instrument.unit, labels

@@ -6,7 +6,7 @@ import json
 from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple
 
-from tachograph.hub._dedup import Covered
+from tachograph.hub._dedup import DeltaIntervals
 from tachograph.recording.naming import Kind
 from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
@@ -19,7 +19,7 @@ _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to
 
 
-class Instrument:
+class HubInstrument:
     """What the series of one name have in common on the page.
 
     Attributes:
@@ -35,10 +35,10 @@ class Instrument:
         self.unit = unit
         self.kind: Kind = kind
         self.description = description
-        self.series: dict[Series, None] = {}
+        self.series: dict[HubSeries, None] = {}
 
 
-class Series:
+class HubSeries:
     """One series: what is shown of it, and what is needed to take its next point.
 
     A counter's or histogram's points come in sequences, one for each start time. What is shown is the sum of the
@@ -84,7 +84,7 @@ class Series:
     )
 
     def __init__(
-        self, instrument: Instrument, shape: Shape, labels: Labels, *, owner: Any = None, attributes: str = "[]"
+        self, instrument: HubInstrument, shape: Shape, labels: Labels, *, owner: Any = None, attributes: str = "[]"
     ) -> None:
         self.instrument = instrument
         self.shape: Shape = shape
@@ -97,7 +97,7 @@ class Series:
         self.value: Any = None
         self.before: Any = None
         self.past: dict[int, Any] | None = None
-        self.covered: Covered | None = None
+        self.covered: DeltaIntervals | None = None
         self.exemplars: tuple[Exemplar, ...] = ()
         self.seen = 0
         self.unsaved = True
@@ -216,7 +216,7 @@ class Series:
         if now is not None:  # known again if it is sent again, and apart from what comes when it is that time
             start, time = start - _APART, time - _APART
         if self.covered is None:
-            self.covered = Covered()
+            self.covered = DeltaIntervals()
         is_new = writer not in self.covered.writers
         if not self.covered.add(writer, start, time):
             return
@@ -250,7 +250,7 @@ class Series:
         amounts = _amount(value), _amount(before)
         sequences = None if past is None else {start: _amount(amount) for start, amount in past}
         if covered is not None:
-            covered = Covered({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
+            covered = DeltaIntervals({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
         self.start, self.time, self.until, self.sampled = start, time, until, tuple(sampled)
         (self.value, self.before), self.past, self.covered = amounts, sequences, covered
         self.row, self.seen, self.unsaved = row, seen, False
@@ -318,7 +318,7 @@ class Room:
         self._taken += needed
         return True
 
-    def grow(self, series: Series, bounds: int) -> bool:
+    def grow(self, series: HubSeries, bounds: int) -> bool:
         """Make room for a histogram's buckets; False where there is none."""
         needed = _BOUND * (bounds - series.bounds)
         if self._taken + needed > self._most_memory:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
-from tachograph.hub._dedup import Arrived, arrived
+from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.recording.journal import SCHEMA
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import MOST_COLUMNS, Block, Outline, Sample, join, outline, pack
@@ -32,7 +32,7 @@ _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
 
 
-class Told(NamedTuple):
+class CurveRecord(NamedTuple):
     """What a record says of a point, or, where ``sample`` is None, of a metric's definition: ``about``.
 
     Attributes:
@@ -48,7 +48,7 @@ class Told(NamedTuple):
     about: Mapping[str, AttributeValue]
 
 
-def told(record: LogRecord, seq: int, time: int) -> Told | None:
+def told(record: LogRecord, seq: int, time: int) -> CurveRecord | None:
     """Return what a record says of a curve.
 
     None for all that a block could not give back as it came: records of another name or within a span, without a metric
@@ -81,7 +81,7 @@ def told(record: LogRecord, seq: int, time: int) -> Told | None:
     return _point(names, numbers, seq, time)
 
 
-def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, time: int) -> Told | None:
+def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, time: int) -> CurveRecord | None:
     execution, branch = numbers.pop("execution", 0), numbers.pop("branch", 0)
     x, value = numbers.pop("x", None), numbers.pop("value", None)
     if not (names.get("metric") and isinstance(execution, int) and isinstance(branch, int)):
@@ -94,7 +94,7 @@ def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, 
     if not isinstance(hidden, int) or not 0 <= hidden <= _MOST_HIDDEN:
         return None
     sample = Sample(seq, time, float(x), float(value), numbers)
-    return Told(execution, names["metric"], names["group"], branch, sample, {})
+    return CurveRecord(execution, names["metric"], names["group"], branch, sample, {})
 
 
 def _holds(number: float) -> bool:
@@ -102,11 +102,11 @@ def _holds(number: float) -> bool:
     return isinstance(number, float) or -_EXACT <= number <= _EXACT
 
 
-def _definition(record: LogRecord) -> Told | None:
+def _definition(record: LogRecord) -> CurveRecord | None:
     about = {key: value for key, value in plain_attributes(record.attributes) if key not in OURS}
     metric, execution, group = about.get("metric"), about.get("execution", 0), about.get("group", "")
     if isinstance(metric, str) and metric and isinstance(execution, int) and isinstance(group, str):
-        return Told(execution, metric, group, 0, None, about)
+        return CurveRecord(execution, metric, group, 0, None, about)
     return None
 
 
@@ -124,7 +124,7 @@ class Points:
         self._connection = connection
         self._stream = stream
 
-    def add(self, found: Sequence[tuple[int, int, Told]]) -> None:
+    def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
         """Add what records say that were not there yet: number, time, and what it is."""
         samples: dict[tuple[int, str, str], dict[int, list[Sample]]] = {}
         for seq, time, each in found:
@@ -141,7 +141,7 @@ class Points:
                     part = listed[first : first + FULL]
                     self._insert(row, branch, _FRESH, outline(part), pack(part))
 
-    def _define(self, seq: int, time: int, each: Told) -> None:
+    def _define(self, seq: int, time: int, each: CurveRecord) -> None:
         self._connection.execute(
             "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, metric) DO UPDATE"
             " SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
@@ -210,7 +210,7 @@ class Record(NamedTuple):
     newer: bool
     reason: str
     numbered: bool
-    told: Told | None
+    told: CurveRecord | None
 
 
 def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
@@ -254,7 +254,7 @@ class _Stream:
 
     __slots__ = ("arrived", "gap", "lost", "row")
 
-    def __init__(self, row: int, numbers: Arrived) -> None:
+    def __init__(self, row: int, numbers: SequenceNumbers) -> None:
         self.row = row
         self.arrived = numbers
         self.gap = self.lost = numbers.highest - numbers.count

@@ -24,7 +24,7 @@ from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
-from tachograph.hub.server import Server
+from tachograph.hub.server import HubServer
 from tachograph.identity.resource import instance_id
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.log import LogOnce
@@ -90,7 +90,7 @@ class Lifetime:
     def __init__(
         self,
         hub: Hub,
-        server: Server,
+        server: HubServer,
         forwarding: Forwarding | None = None,
         *,
         node: Node | None = None,

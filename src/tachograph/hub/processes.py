@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.hub._series import Labels, Shape
-from tachograph.hub._stream_decoder import AHEAD, Lane
+from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
 from tachograph.runs.members import SECOND, longest_silence
@@ -22,17 +22,17 @@ _STARTS = 64  # of one process that are remembered
 _DIGITS = 18  # of a number in text: what SQLite's integers hold for certain
 
 Attributes = Mapping[str, AttributeValue]
-LaneKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
+StreamKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
 
 
-class Start(NamedTuple):
+class StartNumber(NamedTuple):
     """Which start of a process something belongs to, and what it is called in the store."""
 
     pid: int
     restart: int
 
 
-class Lost(NamedTuple):
+class LostProcess(NamedTuple):
     """A process that stopped to export and did not say that it would.
 
     Attributes:
@@ -67,7 +67,7 @@ class Incarnation:
         "unsaved",
     )
 
-    def __init__(self, key: Start, now: int) -> None:
+    def __init__(self, key: StartNumber, now: int) -> None:
         self.key = key
         self.announced = False
         self.resource: Attributes | None = None
@@ -121,7 +121,7 @@ class Incarnation:
         return bool(self.ended) or self.lost or self.silent_for_too_long(now)
 
 
-class Process:
+class LiveProcess:
     """All starts of one process: of a rank, say, that torchrun starts again and again.
 
     Args:
@@ -132,11 +132,11 @@ class Process:
 
     Attributes:
         resource: the resource of its newest start.
-        lanes: its series, by scope, name, unit and shape.
+        streams: its series, by scope, name, unit and shape.
         times_lost: how many of its starts were lost.
         row: its number in the store; 0 where it has none yet.
         heard: something came since the hub began.
-        forgotten: the store may have series of it that are not in ``lanes``.
+        forgotten: the store may have series of it that are not in ``streams``.
     """
 
     def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any) -> None:
@@ -144,8 +144,8 @@ class Process:
         self.resource = attributes
         self.labels = labels
         self.run = run
-        self.lanes: dict[LaneKey, Lane] = {}
-        self.incarnations: dict[Start, Incarnation] = {}
+        self.streams: dict[StreamKey, StreamDecoder] = {}
+        self.incarnations: dict[StartNumber, Incarnation] = {}
         self.current: Incarnation | None = None
         self.times_lost = 0
         self.row = 0
@@ -173,7 +173,7 @@ class Process:
 
     def is_unsaved(self) -> bool:
         """Tell whether the store lacks something of it or its series."""
-        return self.unsaved or any(series.unsaved for lane in self.lanes.values() for series in lane.series())
+        return self.unsaved or any(series.unsaved for stream in self.streams.values() for series in stream.series())
 
     def incarnation(self, attributes: Attributes, now: int) -> Incarnation:
         """Return the start that a resource belongs to; a new one takes the place of the one before.
@@ -240,7 +240,7 @@ class Process:
         if self.current is not None and self.current.silent_for_too_long(now, since):
             self.lose(self.current)
 
-    def lost(self, *, at_the_end: bool = False) -> list[Lost]:
+    def lost(self, *, at_the_end: bool = False) -> list[LostProcess]:
         """Return the starts that are lost.
 
         Args:
@@ -248,13 +248,13 @@ class Process:
         """
         rank, role = self.rank, str(self.resource.get("dl.role", ""))
         return [
-            Lost(self.instance, each.key.pid, rank, role, each.last_export)
+            LostProcess(self.instance, each.key.pid, rank, role, each.last_export)
             for each in self.incarnations.values()
             if each.lost or (at_the_end and each.announced and not each.ended)
         ]
 
 
-def life(processes: Iterable[Process]) -> list[MetricPoints]:
+def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
     """Return what the page says of processes: when each was heard last, and how often it was lost.
 
     ``tachograph.process.lost`` is there from 0 on for whoever announced itself, so that its first increase shows.
@@ -269,9 +269,9 @@ def life(processes: Iterable[Process]) -> list[MetricPoints]:
     return [each for each in both if each.points]
 
 
-def start_of(attributes: Attributes) -> Start:
+def start_of(attributes: Attributes) -> StartNumber:
     """Return which start of its process a resource is of."""
-    return Start(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
+    return StartNumber(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
 
 
 def instance_of(attributes: Attributes) -> str:
@@ -298,7 +298,7 @@ def _integer(value: object) -> int:
 MOST = 256  # of one id that are told apart
 
 
-def free_instance(processes: Mapping[str, Process], instance: str, attributes: Attributes) -> str:
+def free_instance(processes: Mapping[str, LiveProcess], instance: str, attributes: Attributes) -> str:
     """Return what a start is called: its id, and ``#2`` or more behind it where another one of that id is running.
 
     A restart, which begins when the one before is over, goes on under its name. That the one before is running can be

@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tachograph.exporters.prometheus.format import accepts_gzip
-from tachograph.hub._connections import Connections, Patience, Why
+from tachograph.hub._connections import ClientTimeouts, Connections, Why
 from tachograph.hub._receiver import Receiver
 from tachograph.hub._request import Intake
 from tachograph.hub.forwarding import Forwarding
@@ -88,7 +88,7 @@ def address_of(listener: socket.socket) -> tuple[str, str]:
     return host, f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-class Server:
+class HubServer:
     """Serves a hub on a socket until :meth:`stop`.
 
     Args:
@@ -112,7 +112,7 @@ class Server:
         token: str | None = None,
         forwarding: Forwarding | None = None,
         intake: Intake | None = None,
-        patience: Patience | None = None,
+        patience: ClientTimeouts | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False

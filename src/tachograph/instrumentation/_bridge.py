@@ -32,7 +32,7 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.summary import Summary
+from tachograph.recording.summary import ValueSummary
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, is_finite
 
@@ -62,7 +62,7 @@ class _Known:
     history: WindowHistory
     end: int
     last: dict[str, Number] = field(default_factory=dict)
-    summary: Summary | None = None
+    summary: ValueSummary | None = None
 
 
 class BridgedStats:
@@ -126,8 +126,8 @@ class BridgedStats:
         if not is_finite(total):
             self._registry.count_dropped("nonfinite", SCOPE, int(count))
             return
-        before = known.summary or Summary()
-        known.summary = Summary(
+        before = known.summary or ValueSummary()
+        known.summary = ValueSummary(
             before.count + int(count),
             before.total.plus(total),
             _extreme(min, before.minimum, window.get("min")),

@@ -16,8 +16,8 @@ from tachograph.metric._progress import progress
 from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process, recording, tasks
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite, number
-from tachograph.recording.curve import CHUNK, NOWHERE, Curve
-from tachograph.recording.losses import Losses
+from tachograph.recording.curve import CHUNK, NOWHERE, CurveRecorder
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, read
@@ -48,12 +48,12 @@ class _Handle:
     ) -> None:
         self.definition, self._late = definition, late
         self.at = f"at, of Metric.record for {definition.key!r},"
-        self.curves: dict[Execution, Curve] = {}
-        self.home: Curve | None = None  # where it records unless a task is under way
+        self.curves: dict[Execution, CurveRecorder] = {}
+        self.home: CurveRecorder | None = None  # where it records unless a task is under way
         self._a_second = a_second
-        self._losses = Losses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
+        self._losses = SeriesLosses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
 
-    def attach(self, execution: Execution, value: object, at: object) -> Curve:
+    def attach(self, execution: Execution, value: object, at: object) -> CurveRecorder:
         """Return where a first value goes; one that is wrong shall leave nothing behind."""
         if value.__class__ is not float:
             with suppress(_Unreadable):  # counted once it is recorded
@@ -71,7 +71,7 @@ class _Handle:
                 return curve
         return self._too_late(execution)
 
-    def _too_late(self, execution: Execution) -> Curve:
+    def _too_late(self, execution: Execution) -> CurveRecorder:
         """Return where a value goes that comes from a thread or an asyncio task that outlives the execution."""
         if self._late is not None:
             with suppress(ValueError):  # the process has another definition

@@ -11,7 +11,7 @@ from contextvars import Token
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from tachograph.metric.execution import Execution, current
-from tachograph.profiling.probe import Probe, Run, audience, metric_name
+from tachograph.profiling.probe import Call, Probe, audience, metric_name
 from tachograph.profiling.profiled import profiled
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
@@ -28,7 +28,7 @@ _log_once = LogOnce()
 _log = logging.getLogger("tachograph")
 
 
-class Decorator(Protocol):
+class TaskDecorator(Protocol):
     """What ``@task()`` applies; gives back what it was given, with the same signature."""
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
@@ -82,12 +82,12 @@ class _TaskProbe(Probe):
         self.success = self._calls.success.record
         self.epoch = audience.epoch
 
-    def begin(self) -> Run:
+    def begin(self) -> Call:
         if self.epoch is not audience.epoch:
             self.ask()
         execution = Execution(self._title)
         execution.begin()
-        run = Run(self, tracer_for(GROUP) if TRACE in sys.modules else None)
+        run = Call(self, tracer_for(GROUP) if TRACE in sys.modules else None)
         run.span = _Stretch(execution, run.span)
         return run
 
@@ -138,7 +138,7 @@ def _decorated(fn: Any, what: str, name: str | None, ignored: dict[str, Any]) ->
 
 
 @overload
-def task(fn: None = None, *, name: str | None = None, **orchestration: Any) -> Decorator: ...
+def task(fn: None = None, *, name: str | None = None, **orchestration: Any) -> TaskDecorator: ...
 @overload
 def task(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -> Callable[P, R]: ...
 def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:
@@ -162,7 +162,7 @@ def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> An
 
 
 @overload
-def workflow(fn: None = None, *, name: str | None = None, **orchestration: Any) -> Decorator: ...
+def workflow(fn: None = None, *, name: str | None = None, **orchestration: Any) -> TaskDecorator: ...
 @overload
 def workflow(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -> Callable[P, R]: ...
 def workflow(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:

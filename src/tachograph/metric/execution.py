@@ -21,12 +21,12 @@ from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, Definitions, unit_of
-from tachograph.recording.curve import Curve
+from tachograph.recording.curve import CurveRecorder
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -180,7 +180,7 @@ class Execution:
         self.loops: dict[str, Any] = {}
         self.changing = threading.RLock()
         self._definitions = Definitions()
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, CurveRecorder] = {}
         self._again = inf
         for follower in list(getattr(self, "followers", ())):
             follower.forget(self)
@@ -195,7 +195,7 @@ class Execution:
         with self.changing:
             self._definitions.check(definition)
 
-    def curve(self, definition: Definition, a_second: float | None) -> Curve:
+    def curve(self, definition: Definition, a_second: float | None) -> CurveRecorder:
         """Return where a metric records, new where nothing has yet.
 
         Args:
@@ -212,7 +212,7 @@ class Execution:
             labels = self.labels(known)
             if found is None:
                 listen(self.journal)
-                found = self._curves[definition.key] = Curve(
+                found = self._curves[definition.key] = CurveRecorder(
                     labels,
                     self.gauge(known),
                     journal=self.journal,
@@ -250,9 +250,9 @@ class Execution:
             instrument = found.instrument(key)
             if instrument.kind != "gauge" or (instrument.unit and unit):
                 _log.warning("Metric %r has no gauge, only its curve is recorded: %s", key, error)
-                return LastValue(Losses(key))
+                return LastValue(SeriesLosses(key))
         series = instrument.series(labels)
-        return series if isinstance(series, LastValue) else LastValue(Losses(key))
+        return series if isinstance(series, LastValue) else LastValue(SeriesLosses(key))
 
     def define(self, definition: Definition) -> None:
         """Log a definition, for whoever reads the points."""
@@ -293,7 +293,7 @@ class Execution:
                 curve.end()
         return arrived
 
-    def _pass_on(self, curve: Curve, everything: bool) -> bool:
+    def _pass_on(self, curve: CurveRecorder, everything: bool) -> bool:
         try:
             return curve.pass_on(everything=everything)
         except Exception:  # noqa: BLE001 - one curve that fails costs the others nothing

@@ -11,7 +11,7 @@ from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording.closed_windows import COUNT, DATA, END, ORDER, SUM, Closed, ClosedWindows, Windowed
 from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.recording.summary import Summary
+from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
 SCOPE = TORCH_MONITOR
@@ -56,7 +56,7 @@ class StatSeries:
         self._windows: dict[StatWindow, int] = {}  # to the order of its last window that was noted
         self._last: dict[str, tuple[int, Number]] = {}  # by suffix: a gauge's value, and its window's order
         self._many = _MANY
-        self._retired: Summary | None = None
+        self._retired: ValueSummary | None = None
 
     def add(self, window: StatWindow) -> None:
         """Publish one more Stat of this name."""
@@ -142,5 +142,5 @@ def aggregate(key: str, closed: Closed) -> Number | None:
     return found.get(key)
 
 
-def _sum(one: Summary | None, more: Summary | None) -> Summary | None:
+def _sum(one: ValueSummary | None, more: ValueSummary | None) -> ValueSummary | None:
     return one or more if one is None or more is None else one.plus(more)

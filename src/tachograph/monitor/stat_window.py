@@ -17,7 +17,7 @@ from typing import Any
 from tachograph.recording.accumulators import LIMIT
 from tachograph.recording.closed_windows import Closed, WindowHistory
 from tachograph.recording.journal import Later
-from tachograph.recording.summary import CHUNK, Bare, Summary, Wanted, bare_plus, dressed, summary_of_chunk
+from tachograph.recording.summary import CHUNK, Bare, ValueSummary, Wanted, bare_plus, dressed, summary_of_chunk
 from tachograph.recording.values import Number, Pending, as_float
 
 
@@ -52,7 +52,7 @@ class Aggregation(enum.Enum):
 QUANTILES = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P99: 0.99}
 
 
-def aggregates(found: Summary, asked: Sequence[Aggregation]) -> list[float]:
+def aggregates(found: ValueSummary, asked: Sequence[Aggregation]) -> list[float]:
     """Return what was asked for, of the values of a summary; NaN for what no value finite says."""
     total = found.total.value()
     mean, high, low = (found.mean(), found.maximum, found.minimum) if found.count else (math.nan,) * 3
@@ -106,7 +106,9 @@ _order = itertools.count(1)
 # Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
 # many values the open one still takes (none where it was closed before its time); device values that have not arrived;
 # the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
-_State = tuple[Summary | None, Summary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None]
+_State = tuple[
+    ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None
+]
 
 
 class StatWindow:
@@ -224,7 +226,7 @@ class StatWindow:
         opened, *_, late, _ = self._state
         return (0 if opened is None else opened.added) + len(late)
 
-    def summary(self) -> Summary | None:
+    def summary(self) -> ValueSummary | None:
         """Return what all values come to that were folded so far, those of the open window, too."""
         opened, found, sums, *_ = self._state
         for more in (None if sums is None else dressed(sums), opened):

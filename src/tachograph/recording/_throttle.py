@@ -17,7 +17,7 @@ _WAITING = 16  # segments of branches that wait for their turn
 _FEW = 8
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """One point of a curve, for one value or for an interval.
 
     ``moment`` is when ``value`` was recorded, on the clock of the curve; ``low`` and ``high`` are the extremes of the
@@ -43,8 +43,8 @@ class Throttled(NamedTuple):
     branch: int
     x: float  # of the last value; minus infinity before the first
     timed: bool  # that one was the time
-    held: tuple[Point, ...]  # the oldest first: more than one only where `at` went back within an interval
-    ready: tuple[Point, ...]  # not in the journal yet
+    held: tuple[CurvePoint, ...]  # the oldest first: more than one only where `at` went back within an interval
+    ready: tuple[CurvePoint, ...]  # not in the journal yet
     nonfinite: int  # how many of the values folded since the last point left
 
 
@@ -87,9 +87,9 @@ def _fold_each(state: Throttled, chunk: Sequence[Any], start: float, interval: f
         last, timed = x, at is None
         if value - value:  # NaN is true; finite numbers give 0.0
             nonfinite += 1
-            point = Point(value, x, moment, branch, inf, x, -inf, x, 1, 1)
+            point = CurvePoint(value, x, moment, branch, inf, x, -inf, x, 1, 1)
         else:
-            point = Point(value, x, moment, branch, value, x, value, x, 1, 0)
+            point = CurvePoint(value, x, moment, branch, value, x, value, x, 1, 0)
         while waiting and moment >= due:
             out.append(waiting.pop(0))
             due += interval
@@ -102,14 +102,14 @@ def _fold_each(state: Throttled, chunk: Sequence[Any], start: float, interval: f
     return Throttled(due, branch, last, timed, tuple(waiting), tuple(out), nonfinite)
 
 
-def hold(state: Throttled, many: Point, *, timed: bool) -> Throttled:
+def hold(state: Throttled, many: CurvePoint, *, timed: bool) -> Throttled:
     """Return the state after many values that go on where it is, within the interval."""
     waiting = list(state.held)
     _hold(waiting, many)
     return Throttled(state.due, state.branch, many.x, timed, tuple(waiting), state.ready, state.nonfinite)
 
 
-def _hold(waiting: list[Point], point: Point) -> None:
+def _hold(waiting: list[CurvePoint], point: CurvePoint) -> None:
     if waiting and waiting[-1].branch == point.branch:
         waiting[-1] = _together(waiting[-1], point)
         return
@@ -148,7 +148,7 @@ def _fold_held(state: Throttled, chunk: Sequence[Any], start: float) -> Throttle
     if high > before.high:
         high_x = max(as_float(xs[values.index(high)]) - offset, last)
     x = max(as_float(xs[-1]) - offset, last)
-    many = Point(
+    many = CurvePoint(
         as_float(values[-1]),
         x,
         chunk[-1],
@@ -170,9 +170,9 @@ def _ascending(xs: Sequence[Any]) -> bool:
         return False
 
 
-def _together(one: Point, later: Point) -> Point:
+def _together(one: CurvePoint, later: CurvePoint) -> CurvePoint:
     low, high = one if one.low <= later.low else later, one if one.high >= later.high else later
-    return Point(
+    return CurvePoint(
         later.value,
         later.x,
         later.moment,
@@ -211,7 +211,7 @@ def taken(state: Throttled) -> Throttled:
     return Throttled(state.due, state.branch, state.x, state.timed, state.held, (), 0)
 
 
-def attributes(point: Point) -> dict[str, float | int]:
+def attributes(point: CurvePoint) -> dict[str, float | int]:
     """Return what a point says of itself, as in the journal."""
     found: dict[str, float | int] = {"x": point.x, "value": point.value, "branch": point.branch}
     if point.values > 1:

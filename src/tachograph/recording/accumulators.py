@@ -18,12 +18,12 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Protocol
 
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
     CHUNK,
     Exemplar,
-    Summary,
     Total,
+    ValueSummary,
     Wanted,
     sorted_out,
     sum_of,
@@ -54,7 +54,7 @@ class LastValue:
 
     __slots__ = ("_followed", "_value", "_waiting", "losses", "start_unix_nano")
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: SeriesLosses) -> None:
         self.losses = losses
         self.start_unix_nano = time.time_ns()
         self._value: Number | None = None
@@ -139,7 +139,7 @@ class _Buffered:
     __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
     _state: Any
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: SeriesLosses) -> None:
         self.losses = losses
         self.start_unix_nano = time.time_ns()
         self.tap: Callable[[Sequence[Number]], None] | None = None
@@ -240,7 +240,7 @@ class _Buffered:
         self.start_unix_nano = time.time_ns()
 
 
-def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) -> Callable[[object], None]:
+def _recorder(buffer: list[Any], losses: SeriesLosses, make_room: Callable[[], bool]) -> Callable[[object], None]:
     append = buffer.append
     border = losses.read
 
@@ -265,7 +265,7 @@ class Sum(_Buffered):
     __slots__ = ()
     _state: tuple[Total, int]
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: SeriesLosses) -> None:
         super().__init__(losses)
         self._state = (Total(), 0)
 
@@ -307,14 +307,14 @@ class Distribution(_Buffered):
     """
 
     __slots__ = ("_wanted", "boundaries", "exemplars")
-    _state: Summary
+    _state: ValueSummary
 
-    def __init__(self, losses: Losses, boundaries: tuple[float, ...]) -> None:
+    def __init__(self, losses: SeriesLosses, boundaries: tuple[float, ...]) -> None:
         super().__init__(losses)
         self.boundaries = boundaries
         self.exemplars: dict[int, Exemplar] | None = None
         self._wanted = _buckets(boundaries)
-        self._state = Summary(at_most=(0,) * len(boundaries))
+        self._state = ValueSummary(at_most=(0,) * len(boundaries))
         if switch.made is not None:
             switch.made(self)
 
@@ -323,7 +323,7 @@ class Distribution(_Buffered):
         if nonfinite:
             self.losses.nonfinite += nonfinite
 
-    def summary(self) -> Summary:
+    def summary(self) -> ValueSummary:
         """Return the values that have been folded so far, added up."""
         return self._state
 
@@ -341,7 +341,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = Summary(at_most=(0,) * len(self.boundaries))
+        self._state = ValueSummary(at_most=(0,) * len(self.boundaries))
 
 
 Accumulator = LastValue | Sum | Distribution

@@ -15,10 +15,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 from tachograph.recording import _throttle as throttle
-from tachograph.recording._throttle import STRIDE, Point
+from tachograph.recording._throttle import STRIDE, CurvePoint
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.journal import Journal, Raw
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -38,7 +38,7 @@ class Arrived(NamedTuple):
     moment: float
 
 
-def arrived(chunk: list[Any], losses: Losses) -> Arrived:
+def arrived(chunk: list[Any], losses: SeriesLosses) -> Arrived:
     """Return what there is of a chunk: everything before the first value that is still on its way.
 
     Args:
@@ -85,7 +85,7 @@ ATOMIC = (
 )
 
 
-class Curve:
+class CurveRecorder:
     """Everything that recording one metric needs.
 
     Attributes:
@@ -182,7 +182,9 @@ class Curve:
         last, x, moment, low, low_x, high, high_x, count = found
         if count:
             place = self._state.branch, low, _place(low_x), high, _place(high_x), count, 0
-            self._state = throttle.hold(self._state, Point(last, _place(x), moment, *place), timed=x.__class__ is float)
+            self._state = throttle.hold(
+                self._state, CurvePoint(last, _place(x), moment, *place), timed=x.__class__ is float
+            )
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
@@ -302,7 +304,11 @@ class Curve:
             return
         gauge = self.gauge
         for other in gauge._followed:  # noqa: SLF001 - as recording does
-            if isinstance(other, Curve) and other is not self and max(other.folded, other.moment) > arrived.moment:
+            if (
+                isinstance(other, CurveRecorder)
+                and other is not self
+                and max(other.folded, other.moment) > arrived.moment
+            ):
                 return
         self.shown = self.last  # which is older
         gauge._value = value  # noqa: SLF001 - as recording does
@@ -325,7 +331,7 @@ class Curve:
         if ATOMIC and not self.buffer:
             self.x, self.until = state.x, self.due
 
-    def _logged(self, points: Sequence[Point], now: float) -> list[Raw]:
+    def _logged(self, points: Sequence[CurvePoint], now: float) -> list[Raw]:
         if not points:
             return []
         wall, labels, run_start = time.time_ns(), self.labels, self._run_start
@@ -344,12 +350,14 @@ def _place(x: Number) -> float:
         return _FAR
 
 
-def _attributes(labels: Mapping[str, AttributeValue], point: Point, nanoseconds: int) -> Mapping[str, AttributeValue]:
+def _attributes(
+    labels: Mapping[str, AttributeValue], point: CurvePoint, nanoseconds: int
+) -> Mapping[str, AttributeValue]:
     """Return a point as it leaves."""
     return {**labels, **throttle.attributes(point), "elapsed": nanoseconds / _NANO}
 
 
-class _Nowhere(Curve):
+class _Nowhere(CurveRecorder):
     """Takes everything, and keeps nothing."""
 
     __slots__ = ()
@@ -357,10 +365,10 @@ class _Nowhere(Curve):
     def __init__(self) -> None:
         self.buffer = deque(maxlen=0)
         self.due = inf
-        self.gauge = LastValue(Losses(""))
+        self.gauge = LastValue(SeriesLosses(""))
         self.late = False
         self.last = self.shown = 0.0
         self.start, self.until = 0.0, -inf
 
 
-NOWHERE: Curve = _Nowhere()
+NOWHERE: CurveRecorder = _Nowhere()

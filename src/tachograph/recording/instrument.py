@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from tachograph.recording.accumulators import Accumulator, Distribution, LastValue, Sum
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import Meaning, default_boundaries
 from tachograph.recording.points import (
     OVERFLOW,
@@ -78,7 +78,7 @@ class Instrument:
         self.description = description
         self.boundaries = default_boundaries(self.unit) if boundaries is None else boundaries
         self.declared = declared
-        self.losses = Losses(recorded)
+        self.losses = SeriesLosses(recorded)
         self._limit = limit
         self._enabled = enabled
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
@@ -160,7 +160,7 @@ class FunctionCalls:
     def __init__(self, attributes: Attributes, limit: int) -> None:
         self.attributes = attributes
         self._limit = limit
-        self.losses = Losses("function.duration")
+        self.losses = SeriesLosses("function.duration")
         self._failures: dict[str, Distribution] = {}
         self.success = self._distribution()
 

@@ -9,7 +9,7 @@ from tachograph.recording.log import log
 from tachograph.recording.values import Number, Pending, read
 
 
-class Losses:
+class SeriesLosses:
     """What a series could not take: values that are no number or beyond the limit, non-finite ones, attributes.
 
     Args:

@@ -11,7 +11,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.closed_windows import Windowed
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.naming import Kind
-from tachograph.recording.summary import Exemplar, Summary
+from tachograph.recording.summary import Exemplar, ValueSummary
 from tachograph.recording.values import Number, fits_int64, shown, unwrapped
 
 AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
@@ -32,7 +32,7 @@ class HistogramPoint(NamedTuple):
     """The state of one series of a histogram; ``summary.at_most`` belongs to ``boundaries``."""
 
     attributes: Attributes
-    summary: Summary
+    summary: ValueSummary
     boundaries: tuple[float, ...]
     start_unix_nano: int
     exemplars: tuple[Exemplar, ...]
@@ -136,7 +136,7 @@ def identity(attributes: Attributes) -> tuple[object, ...]:
 
 def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> HistogramPoint | None:
     """Return the point of one or several distributions with the same boundaries; None where they hold nothing."""
-    found: Summary | None = None
+    found: ValueSummary | None = None
     start = 0
     exemplars: dict[int, Exemplar] = {}
     boundaries: tuple[float, ...] = ()

@@ -17,7 +17,7 @@ from tachograph.recording.accumulators import Accumulator
 from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.forking import at_fork
 from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import KINDS, Kind, Meaning, check_name, meaning
 from tachograph.recording.own_metrics import (
     DROPPED,
@@ -133,7 +133,7 @@ class Group:
         for source in list(self.sources):
             yield from source()
 
-    def losses(self) -> list[Losses]:
+    def losses(self) -> list[SeriesLosses]:
         """Return what was lost, one record an instrument or function."""
         instruments = dict.fromkeys(list(self.instruments.values()))
         return [owner.losses for owner in instruments] + [owner.losses for owner in list(self.functions.values())]

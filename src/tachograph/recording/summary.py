@@ -61,7 +61,7 @@ def rounding(one: float, more: float, summed: float) -> float:
     return (more - summed) + one
 
 
-class Summary(NamedTuple):
+class ValueSummary(NamedTuple):
     """A number of values, added up. Never changed once made: a fold makes a new one.
 
     Attributes:
@@ -96,7 +96,7 @@ class Summary(NamedTuple):
         """Return the standard deviation of the values as a population, NaN where nothing was finite."""
         return math.sqrt(self.squares / self.count) if self.count else math.nan
 
-    def plus(self, later: Summary, *, squares: bool = False) -> Summary:
+    def plus(self, later: ValueSummary, *, squares: bool = False) -> ValueSummary:
         """Return both in one; they have the same boundaries. An extreme that one of them does not know is NaN.
 
         Args:
@@ -105,7 +105,7 @@ class Summary(NamedTuple):
         """
         no_low = math.isnan(self.minimum) or math.isnan(later.minimum)
         no_high = math.isnan(self.maximum) or math.isnan(later.maximum)
-        return Summary(
+        return ValueSummary(
             self.count + later.count,
             self.total.plus(later.total),
             math.nan if no_low else min(self.minimum, later.minimum),
@@ -118,7 +118,7 @@ class Summary(NamedTuple):
         )
 
 
-def _squares(one: Summary, more: Summary) -> float:
+def _squares(one: ValueSummary, more: ValueSummary) -> float:
     """Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979."""
     if not one.count or not more.count:
         return one.squares + more.squares
@@ -154,10 +154,10 @@ def bare_plus(bare: Bare | None, count: int, total: Any, low: Number, high: Numb
     )
 
 
-def dressed(bare: Bare) -> Summary:
+def dressed(bare: Bare) -> ValueSummary:
     """Return a bare summary as a whole one."""
     count, integers, floats, lost, low, high = bare
-    return Summary(count, Total(integers, floats, lost), as_float(low), as_float(high))
+    return ValueSummary(count, Total(integers, floats, lost), as_float(low), as_float(high))
 
 
 class Wanted:
@@ -188,7 +188,7 @@ class Wanted:
 
 def summary_of_chunk(
     chunk: list[Any], wanted: Wanted, sketch: Sketch | None = None
-) -> tuple[Summary | None, tuple[Pending, ...]]:
+) -> tuple[ValueSummary | None, tuple[Pending, ...]]:
     """Return the summary of recorded values, and those that have not arrived. Plain finite numbers are quick.
 
     Args:
@@ -225,7 +225,7 @@ def summary_of(
     *,
     last: Number = 0,
     sketch: Sketch | None = None,
-) -> Summary:
+) -> ValueSummary:
     """Return the summary of some values.
 
     Args:
@@ -241,13 +241,13 @@ def summary_of(
     """
     if not finite:
         none = (0,) * len(wanted.boundaries)
-        return Summary(at_most=none, nonfinite=nonfinite, last=last, sketch=sketch)
+        return ValueSummary(at_most=none, nonfinite=nonfinite, last=last, sketch=sketch)
     np = numpy() if len(finite) >= _WORTH_PACKING else None
     low, high, at_most, squares = _described(finite, wanted) if np is None else _described_by_numpy(np, finite, wanted)
     if wanted.sketch:
         sketch = (sketch or Sketch()).plus(finite)
     sums = Total(total) if isinstance(total, int) else Total(0, total)
-    return Summary(len(finite), sums, float(low), float(high), at_most, nonfinite, last, squares, sketch)
+    return ValueSummary(len(finite), sums, float(low), float(high), at_most, nonfinite, last, squares, sketch)
 
 
 _Description = tuple[Number, Number, tuple[int, ...], float]

@@ -29,7 +29,7 @@ _DIGITS = 20  # of an integer of 64 bits
 _FAILED = {"exception", "sigterm"}
 
 
-class Start(NamedTuple):
+class MemberStart(NamedTuple):
     """One start of a process; times in nanoseconds since the epoch."""
 
     pid: int
@@ -59,7 +59,7 @@ class Member(NamedTuple):
     number: int
     instance: str
     resource: Mapping[str, AttributeValue]
-    starts: Sequence[Start]
+    starts: Sequence[MemberStart]
 
     @property
     def rank(self) -> int | None:
@@ -72,7 +72,7 @@ class Member(NamedTuple):
         return str(self.resource.get("dl.role", ""))
 
     @property
-    def newest(self) -> Start:
+    def newest(self) -> MemberStart:
         """Its last start."""
         return self.starts[-1]
 
@@ -95,7 +95,7 @@ def members(look: Look) -> list[Member]:
         " FROM process JOIN incarnation ON process = id ORDER BY first_export, restart"
     ):
         pid, restart, announced, first, last, interval, ended, lost = start
-        one = Start(pid, restart, bool(announced), first, last, interval, ended, bool(lost))
+        one = MemberStart(pid, restart, bool(announced), first, last, interval, ended, bool(lost))
         before = found.get(number)
         found[number] = Member(number, instance, mapping(resource), [*(before.starts if before else ()), one])
     present = [each for each in found.values() if each.newest.ended != RENAMED]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from tachograph.studio._api import Refused, text
+from tachograph.studio._api import Unanswered, text
 from tachograph.studio._news import Message, News
 
 MOST_LISTENERS = 64
@@ -102,7 +102,7 @@ class Watcher:
         heard = time.monotonic()
         while time.monotonic() - heard < _STAYS:
             began = time.monotonic()
-            with contextlib.suppress(Refused):  # too much is asked at once: the next look finds it
+            with contextlib.suppress(Unanswered):  # too much is asked at once: the next look finds it
                 for message in await self._read(self._news.look):
                     self._publish(message)
             now = time.monotonic()
@@ -146,7 +146,7 @@ class Live:
         self._loop = asyncio.get_running_loop()
         if self._closed or self._listening >= MOST_LISTENERS:
             why = "the hub is ending" if self._closed else f"{MOST_LISTENERS} pages are live already: close one"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, why)
         self._listening += 1
         listener = Listener()
         try:
@@ -174,7 +174,7 @@ class Live:
         try:
             await watcher.ready()
             await watcher.watch()
-        except Refused:  # whoever waits for it is told
+        except Unanswered:  # whoever waits for it is told
             pass
         finally:
             for listener in watcher.listeners:

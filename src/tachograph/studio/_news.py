@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.file import Look
 from tachograph.runs.members import SECOND, members
-from tachograph.studio._api import Api, Refused, spelled, text
+from tachograph.studio._api import Api, Unanswered, spelled, text
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.charts import news as new_samples
 from tachograph.studio.occurrences import events, newest
@@ -176,7 +176,7 @@ class News:
                 ]
                 if self._looks % _SELDOM == 0:
                     found += self._samples(reading, max(self._sampled.values(), default=0) - _LATE)
-        except Refused as refused:
+        except Unanswered as refused:
             found = [] if str(refused) == self._problem else [Message("problem", text({"error": str(refused)}))]
             self._problem = str(refused)
             return found

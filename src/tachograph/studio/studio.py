@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.recording.log import LogOnce
 from tachograph.runs.file import Abandoned
-from tachograph.studio._api import Api, Question, Refused, answer, encoded, refusal
+from tachograph.studio._api import Api, Question, Unanswered, answer, encoded, refusal
 from tachograph.studio._live import Live, stream
 from tachograph.studio._news import News
 
@@ -159,7 +159,7 @@ class Studio:
             gzipped = accepts_gzip(",".join(headers.getlist("accept-encoding")))
             body, gzipped = await self._read(lambda: encoded(self._api.ask(question), gzipped=gzipped))
             found = answer(body, gzipped=gzipped)
-        except Refused as refused:
+        except Unanswered as refused:
             found = refusal(refused)
         await found(scope, receive, send)
 
@@ -175,22 +175,22 @@ class Studio:
             Refused: there is no answer.
         """
         if self._waiting >= MOST_WAITING:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, what)
-        except Refused:
+        except Unanswered:
             raise
         except (Abandoned, RuntimeError) as error:
             if not self._closing.is_set():
                 raise
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
         except Exception as error:  # the border to the store: one question must not end the server; who asked is told
             self._failed()
             message = "an answer of the Studio failed (further failures are counted)"
             self._log_once("answer", message, exc_info=True)
             why = "the answer could not be made; the hub's log says why"
-            raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
+            raise Unanswered(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
         finally:
             self._waiting -= 1
 
@@ -216,7 +216,7 @@ class _Below(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that asks; whatever would change something is refused."""
         if scope["method"] not in ("GET", "HEAD"):
-            refused = Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
+            refused = Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
             await refusal(refused)(scope, receive, send)
             return
         await self._app(scope, receive, send)

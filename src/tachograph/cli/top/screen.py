@@ -25,7 +25,7 @@ from rich.text import Text
 from tachograph.cli.top.legible import Section, count, fitted, lasting, legible
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.sections import sections
-from tachograph.cli.top.source import Source, keep_up
+from tachograph.cli.top.source import RunSource, keep_up
 
 STATES = {"live": "green", "finished": "blue", "failed": "red", "lost": "red", "unknown": "yellow"}
 KEYS = "q quit   ↑ ↓ PgUp PgDn scroll   Tab next table   r ranks"
@@ -218,7 +218,7 @@ class Screen:
         by_rank: a row for each rank of a metric, to begin with.
     """
 
-    def __init__(self, source: Source, picture: Picture, *, interval: float, by_rank: bool) -> None:
+    def __init__(self, source: RunSource, picture: Picture, *, interval: float, by_rank: bool) -> None:
         self._source = source
         self._picture = picture
         self._interval = interval

@@ -25,7 +25,7 @@ from tachograph.cli.top.legible import (
     per_second,
     took,
 )
-from tachograph.cli.top.picture import Json, Line, Picture, Row
+from tachograph.cli.top.picture import CurveLine, Json, MetricRow, Picture
 
 _BAR = 24
 _MOST = 16
@@ -185,7 +185,7 @@ def _metrics(picture: Picture) -> Section:
     return Section(columns, [partial(_metric, row, many=many) for row in rows])
 
 
-def _metric(row: Row, *, many: bool) -> Cells:
+def _metric(row: MetricRow, *, many: bool) -> Cells:
     lines = row.lines
     newest = [line.tail.value for line in lines if line.tail.value is not None]
     finite = [value for value in newest if isfinite(value)]
@@ -201,13 +201,13 @@ def _metric(row: Row, *, many: bool) -> Cells:
     return (name, *values, *_about(row, drawn, x, sum(rates) if rates else None, sum(line.points for line in lines)))
 
 
-def _about(row: Row, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
+def _about(row: MetricRow, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
     at = NOTHING if x is None else f"{number(x)} {legible(row.x_units, 9)}".rstrip()
     unit = Text(legible(row.units), style="dim", no_wrap=True, overflow="ellipsis")
     return (unit, Text(sparkline(drawn, SPARK), style="cyan"), at, per_second(rate), count(points))
 
 
-def _broken(lines: list[Line]) -> str:
+def _broken(lines: list[CurveLine]) -> str:
     """Say which ranks' newest value is no number, where others' are."""
     broken = [line for line in lines if line.tail.value is not None and not isfinite(line.tail.value)]
     if not broken or len(lines) == 1:
@@ -235,7 +235,7 @@ def _by_rank(picture: Picture) -> Section:
     return Section(columns, rows)
 
 
-def _line(row: Row, line: Line, place: int) -> Cells:
+def _line(row: MetricRow, line: CurveLine, place: int) -> Cells:
     name = named(row.group, row.metric) if place == 0 else Text()
     rank = NOTHING if line.rank is None else str(line.rank)
     return (

@@ -26,7 +26,7 @@ from tachograph.exporters.spool_limit import spool_limit_of
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.logger.influx_target import InfluxTarget
-from tachograph.logger.point import EVENT_NAME, Point
+from tachograph.logger.point import EVENT_NAME, LoggerPoint
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
@@ -135,7 +135,7 @@ class InfluxDB:
             return not self._only
         if event.name != EVENT_NAME:
             return False
-        to = event.attributes.to if isinstance(event.attributes, Point) else None
+        to = event.attributes.to if isinstance(event.attributes, LoggerPoint) else None
         if not self._only:
             return to is None or to.place != self._target.place
         return to == self._target
