@@ -176,7 +176,7 @@ def test_one_that_fails_fails_as_before(request: pytest.FixtureRequest) -> None:
 
 def test_orchestration_is_ignored_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """What other systems are told of retries and caching changes nothing, and is said in one line."""
-    executed._said.clear()
+    executed._log_once._said.clear()
 
     @task(retries=3, memo=True)
     def one() -> int:

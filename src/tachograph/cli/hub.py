@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tachograph.cli.command_line import WRONG_USAGE, parser, seconds
 from tachograph.exporters.standard_streams import never_fail
-from tachograph.hub.lifetime import Announcement
+from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text
 from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit

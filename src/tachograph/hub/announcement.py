@@ -1,0 +1,61 @@
+"""What the hub tells whoever started it: lines of JSON on an inherited descriptor, and words on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+class Announcement:
+    """Two lines of JSON, one when the hub listens and one at its end; the same in words for a person.
+
+    Args:
+        descriptor: where the JSON goes; None for nowhere.
+        quiet: say nothing on stderr but why it could not start.
+
+    Raises:
+        OSError: the descriptor is not open.
+    """
+
+    def __init__(self, descriptor: int | None, *, quiet: bool) -> None:
+        if descriptor is not None:
+            os.fstat(descriptor)
+        self._descriptor = descriptor
+        self._quiet = quiet
+
+    def started(self, url: str, summary: Mapping[str, Any]) -> None:
+        """Tell where the hub listens, and where it keeps what it receives."""
+        self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
+        if not self._quiet:
+            _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
+            _say(f"run {summary['run']}, kept in {summary['store']}")
+
+    def ended(self, summary: Mapping[str, Any]) -> None:
+        """Tell what was received."""
+        self._write(summary)
+        if not self._quiet:
+            lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
+            points, events, dropped = summary["points"], summary["events"], summary["dropped"]
+            _say(f"{points} points and {events} events kept, {dropped} dropped{lost}")
+            for each in summary["renewed"]:
+                _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
+
+    def failed(self, why: str) -> None:
+        """Tell why there is no hub."""
+        self._write({"error": why})
+        _say(why)
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # nobody listens any more
+                os.write(self._descriptor, json.dumps(record).encode() + b"\n")
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        sys.stderr.write(f"tachograph hub: {line}\n")
+        sys.stderr.flush()
