@@ -25,6 +25,7 @@ from tachograph.instrumentation.child_environment import surroundings
 
 INTERVAL = 1.0
 _OF_THE_HUB = ("port", "store", "linger", "forward")
+_INTERRUPTED = 130
 
 
 def read_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -119,9 +120,6 @@ def _seconds(value: str) -> float:
         return Setting("--interval=", float(value)).seconds()
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-_INTERRUPTED = 130
 
 
 def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:

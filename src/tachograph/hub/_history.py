@@ -23,6 +23,18 @@ _SERIES = (
 _SERIES_ROW = (
     "SELECT id FROM series WHERE process = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
 )
+ROW = 28  # bytes of a sample in the file, measured
+FLOOR = 1000  # samples of a series that are left to it at least: enough for a chart
+_SHARE = 8  # of a file that its samples may always have, one in so many bytes: events take what they need
+_AT_ONCE = 4096  # samples in one transaction
+_LOGGED = 2**17  # samples that are gone, between two times that the log is taken over
+SAMPLE_EVERY = 10 * SECOND
+_LARGEST = 2**63 - 1
+_INCARNATION = "INSERT OR REPLACE INTO incarnation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_STATE = (
+    "SELECT series.id, seen, data FROM series JOIN process ON process.id = process JOIN state ON series = series.id"
+    " WHERE instance = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
+)
 
 
 class Numbers:
@@ -60,13 +72,6 @@ class Numbers:
         """Let the new ones hold."""
         for each, row in self._new.items():
             each.row = row
-
-
-ROW = 28  # bytes of a sample in the file, measured
-FLOOR = 1000  # samples of a series that are left to it at least: enough for a chart
-_SHARE = 8  # of a file that its samples may always have, one in so many bytes: events take what they need
-_AT_ONCE = 4096  # samples in one transaction
-_LOGGED = 2**17  # samples that are gone, between two times that the log is taken over
 
 
 def thin(store: Store, most_bytes: int, *, floor: int = FLOOR) -> int:
@@ -124,16 +129,6 @@ def _joined(one: tuple[Any, ...], two: tuple[Any, ...] | None) -> tuple[Any, ...
     if two is None:
         return one
     return two[0], (one[1] or 0) + (two[1] or 0), (one[2] or 0) + (two[2] or 0)
-
-
-SAMPLE_EVERY = 10 * SECOND
-_LARGEST = 2**63 - 1
-
-_INCARNATION = "INSERT OR REPLACE INTO incarnation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_STATE = (
-    "SELECT series.id, seen, data FROM series JOIN process ON process.id = process JOIN state ON series = series.id"
-    " WHERE instance = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
-)
 
 
 class Change(NamedTuple):

@@ -35,6 +35,13 @@ from tachograph.recording.values import Number
 from tachograph.runs.buckets import Buckets
 
 _PAIRS = 2**17  # labels whose text is kept: those of 200,000 series repeat each other
+_READ = 200  # series that are read while the lock is held
+_LOOK = 16  # series between two looks at the clock
+_REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
+_SLICE = 64  # groups that are read at once
+_TIMES = {"s", "ms", "us", "ns", "min", "h"}
+_WITHOUT = {"dl_rank", "service_instance_id"}  # what tells one rank's series from another's
+_Key = tuple[str, str, str, Labels]
 
 
 class PageRow(NamedTuple):
@@ -105,11 +112,6 @@ def _pair(key: str, value: str, utf8: bool, reserved: str) -> tuple[str, str] | 
     for name, text in label_names(((key, value),), utf8=utf8, reserved=reserved).items():
         return name, label_text({name: text})
     return None
-
-
-_READ = 200  # series that are read while the lock is held
-_LOOK = 16  # series between two looks at the clock
-_REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
 
 
 class Rendered(NamedTuple):
@@ -238,11 +240,6 @@ class _Rendering(Sheet):
                     self.lines.append(number_line(found, value))
 
 
-_SLICE = 64  # groups that are read at once
-_TIMES = {"s", "ms", "us", "ns", "min", "h"}
-_WITHOUT = {"dl_rank", "service_instance_id"}  # what tells one rank's series from another's
-
-
 def is_duration(name: str, unit: str) -> bool:
     """Tell whether a histogram holds durations: by its unit, or else by its name."""
     return unit in _TIMES or "duration" in name or "latency" in name
@@ -265,9 +262,6 @@ class _Member:
 
     def mark(self) -> None:
         self.older, self.newer = self.newer, self.series.sums()
-
-
-_Key = tuple[str, str, str, Labels]
 
 
 class ByRank:

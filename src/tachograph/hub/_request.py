@@ -31,6 +31,21 @@ SECONDS = 30.0
 _MIB = 2**20
 _SLICE = 256 * 2**10  # bytes that are unpacked before others get their turn
 _MOST_MEMBERS = 64  # gzip streams in one body: each costs a copy of all that follows
+PIECE = 64 * 2**10  # bytes: at worst a few milliseconds
+# By level the numbers of the fields in which there is more: opentelemetry/proto/{metrics,logs,trace}/v1.
+_DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: what holds its points, one of them
+_ITEMS = (frozenset((1,)), frozenset((2,)), frozenset((2,)))
+_POINTS = (*_ITEMS, _DATA, frozenset((1,)))
+_MORE = 0x80  # the bit of a varint's byte that says that another one follows
+_FIXED = {1: 8, 5: 4}  # bytes, by wire type
+_VARINT, _LENGTH = 0, 2  # wire types
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
+MOST_WAITING = 64 * 2**20  # bytes of JSON that waits to be decoded
+_AT_ONCE = 16 * 2**10  # bytes of JSON that take a few milliseconds
+Kind = TypeVar("Kind", bound=Message)
+_IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+_DEPTH = 100  # as protobuf's own limit
 
 
 class Refusal(Exception):  # noqa: N818 - an answer to the client, not a fault
@@ -171,16 +186,6 @@ def _busy() -> Refusal:
     return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much is under way at once", retry_after=1)
 
 
-PIECE = 64 * 2**10  # bytes: at worst a few milliseconds
-# By level the numbers of the fields in which there is more: opentelemetry/proto/{metrics,logs,trace}/v1.
-_DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: what holds its points, one of them
-_ITEMS = (frozenset((1,)), frozenset((2,)), frozenset((2,)))
-_POINTS = (*_ITEMS, _DATA, frozenset((1,)))
-_MORE = 0x80  # the bit of a varint's byte that says that another one follows
-_FIXED = {1: 8, 5: 4}  # bytes, by wire type
-_VARINT, _LENGTH = 0, 2  # wire types
-
-
 def pieces(body: bytes, *, metrics: bool, size: int = PIECE) -> Iterator[bytes]:
     """Yield messages that, decoded one into the other, say what the body says.
 
@@ -291,17 +296,6 @@ def _varint(value: int) -> bytes:
         found.append(value & 0x7F | _MORE)
         value >>= 7
     return bytes((*found, value))
-
-
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
-JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
-MOST_WAITING = 64 * 2**20  # bytes of JSON that waits to be decoded
-_AT_ONCE = 16 * 2**10  # bytes of JSON that take a few milliseconds
-
-Kind = TypeVar("Kind", bound=Message)
-
-_IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
-_DEPTH = 100  # as protobuf's own limit
 
 
 class Decoder:

@@ -17,6 +17,12 @@ Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a cou
 _APART = 2**64  # OTLP's times are less
 _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to
+MOST_NAME = 1024  # characters of a name, a unit, a scope and a key: what our own API takes
+MOST_BOUNDS = 1000  # of a histogram
+MOST_RESOURCE = 64 * 2**10  # bytes of one resource
+_SERIES = 2000  # bytes of one series beside its text, measured
+_TEXT = 6  # times that a label's text is held: in labels, attributes, and in the rows of three formats
+_BOUND = 300  # bytes of one bucket: counts now and before, and its line in each format
 
 
 class HubInstrument:
@@ -269,15 +275,6 @@ def _amount(parts: Any) -> Any:
     if isinstance(parts, list):
         return Buckets(parts[0], parts[1], tuple(parts[2]), tuple(parts[3]))
     return parts
-
-
-MOST_NAME = 1024  # characters of a name, a unit, a scope and a key: what our own API takes
-MOST_BOUNDS = 1000  # of a histogram
-MOST_RESOURCE = 64 * 2**10  # bytes of one resource
-
-_SERIES = 2000  # bytes of one series beside its text, measured
-_TEXT = 6  # times that a label's text is held: in labels, attributes, and in the rows of three formats
-_BOUND = 300  # bytes of one bucket: counts now and before, and its line in each format
 
 
 class Limits(NamedTuple):

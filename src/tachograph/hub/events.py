@@ -30,6 +30,10 @@ _MOST_HIDDEN = 2**32  # values that one point tells of: those of a block add up 
 
 _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
+_LARGEST = 2**63 - 1
+_SEQ_BITS = 63
+_READ_AT_ONCE = 1000
+_STREAMS = 1000  # that are remembered
 
 
 class CurveRecord(NamedTuple):
@@ -177,12 +181,6 @@ class Points:
         except ValueError as error:
             raise sqlite3.DatabaseError(str(error)) from error
         self._insert(curve, branch, level + 1, about, block)
-
-
-_LARGEST = 2**63 - 1
-_SEQ_BITS = 63
-_READ_AT_ONCE = 1000
-_STREAMS = 1000  # that are remembered
 
 
 class Record(NamedTuple):

@@ -40,6 +40,13 @@ from tachograph.runs.store import StoreError
 _SLICE = 100  # series that are saved in one transaction, and looked at while the lock is held
 
 _log = logging.getLogger("tachograph")
+TIME_TO_LIVE = 300.0
+_MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
+_MOST_TOLD = 100  # files
+_HURRY = 0.01  # seconds
+_SAVE_EVERY = 5 * SECOND
+_SWEEP_EVERY = 10 * SECOND
+_THIN_EVERY = 60 * SECOND
 
 
 class Archive:
@@ -132,15 +139,6 @@ def _by_run(found: Iterable[HubSeries]) -> dict[str, tuple[LiveRun, list[HubSeri
         run: LiveRun = series.owner.run
         by_run.setdefault(run.name, (run, []))[1].append(series)
     return by_run
-
-
-TIME_TO_LIVE = 300.0
-_MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
-_MOST_TOLD = 100  # files
-_HURRY = 0.01  # seconds
-_SAVE_EVERY = 5 * SECOND
-_SWEEP_EVERY = 10 * SECOND
-_THIN_EVERY = 60 * SECOND
 
 
 class Rejected(NamedTuple):

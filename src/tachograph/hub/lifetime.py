@@ -30,6 +30,13 @@ from tachograph.recording.registry import Registry
 from tachograph.runs.members import NODE
 
 EVERY = 5.0  # seconds between two looks
+SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
+_PARENT_POLL = 0.5
+_TICK = 1.0
+_QUIET, _LONGEST_GRACE = 0.3, 2.0  # last exports: until none came for so long, at most for so long
+_LAST_FORWARDS = 3.0
+_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # for which asyncio waits with accept(2)
+_log = logging.getLogger("tachograph")
 
 
 class Node:
@@ -60,16 +67,6 @@ class Node:
     def close(self) -> None:
         """Observe no more."""
         self._hardware.close()
-
-
-SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
-_PARENT_POLL = 0.5
-_TICK = 1.0
-_QUIET, _LONGEST_GRACE = 0.3, 2.0  # last exports: until none came for so long, at most for so long
-_LAST_FORWARDS = 3.0
-_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # for which asyncio waits with accept(2)
-
-_log = logging.getLogger("tachograph")
 
 
 class Lifetime:

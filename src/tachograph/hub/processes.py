@@ -23,6 +23,7 @@ _DIGITS = 18  # of a number in text: what SQLite's integers hold for certain
 
 Attributes = Mapping[str, AttributeValue]
 StreamKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
+MOST = 256  # of one id that are told apart
 
 
 class StartNumber(NamedTuple):
@@ -293,9 +294,6 @@ def _integer(value: object) -> int:
     if isinstance(value, str) and value.isdecimal():
         return int(value[:_DIGITS])
     return value if isinstance(value, int) else 0
-
-
-MOST = 256  # of one id that are told apart
 
 
 def free_instance(processes: Mapping[str, LiveProcess], instance: str, attributes: Attributes) -> str:

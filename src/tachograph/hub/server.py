@@ -41,6 +41,15 @@ _BACKLOG = 2048
 _AT_ONCE = 16  # connections that asyncio accepts before those before them are counted, and closed where there are many
 _GZIP_LEVEL = 1
 _POLL = 0.02
+_FRONT = """Tachograph hub {version}
+
+/          the Studio, for browsers: every run, live and stored
+/api/runs  the same as JSON
+/metrics   every process of this node, for Prometheus
+/sd        this hub as a target, for Prometheus's http_sd_configs
+/healthz   whether it is well, and what it has received
+/v1/metrics, /v1/logs, /v1/traces   post OTLP here (protobuf or JSON, gzip)
+"""
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -240,17 +249,6 @@ async def _plain(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)
-
-
-_FRONT = """Tachograph hub {version}
-
-/          the Studio, for browsers: every run, live and stored
-/api/runs  the same as JSON
-/metrics   every process of this node, for Prometheus
-/sd        this hub as a target, for Prometheus's http_sd_configs
-/healthz   whether it is well, and what it has received
-/v1/metrics, /v1/logs, /v1/traces   post OTLP here (protobuf or JSON, gzip)
-"""
 
 
 def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:

@@ -44,6 +44,21 @@ STATE = "torchelastic.worker_group.state"
 
 # WorkerState of torch.distributed.elastic.agent.server.api.
 _STATES = frozenset({"unknown", "init", "healthy", "unhealthy", "stopped", "succeeded", "failed"})
+STATUS = "torchelastic.worker.status"
+WATCHDOG = "torchelastic.watchdog"
+RENDEZVOUS = "torchelastic.rendezvous"
+OTHER = "torchelastic.event"  # an event without a name
+_LOOKED_UP = ("_get_or_create_logger", "get_logging_handler")
+_log = logging.getLogger("tachograph")
+# The arguments of construct_and_record_rdzv_event.
+_RENDEZVOUS = frozenset(
+    {"run_id", "message", "node_state", "name", "hostname", "pid", "master_endpoint", "local_id", "rank"}
+)
+# The methods that keep a rendezvous alive, every few seconds for as long as the job runs.
+_HEARTBEATS = ("._keep_alive", "Executor.run")
+_WORKERS = "workers."
+_SUCCESS, _FAILURE, _DURATION = ".success", ".failure", ".duration.ms"
+_PROFILED = (_SUCCESS, _FAILURE, _DURATION)
 
 
 class TorchrunSeries:
@@ -115,15 +130,6 @@ class TorchrunSeries:
 
     def _instrument(self, metric: OwnMetric) -> Instrument:
         return self.recording.registry.group(TORCHELASTIC).own(metric)
-
-
-STATUS = "torchelastic.worker.status"
-WATCHDOG = "torchelastic.watchdog"
-RENDEZVOUS = "torchelastic.rendezvous"
-OTHER = "torchelastic.event"  # an event without a name
-_LOOKED_UP = ("_get_or_create_logger", "get_logging_handler")
-
-_log = logging.getLogger("tachograph")
 
 
 class ElasticEvents:
@@ -219,14 +225,6 @@ class ElasticEvents:
         self._replaced.clear()
 
 
-# The arguments of construct_and_record_rdzv_event.
-_RENDEZVOUS = frozenset(
-    {"run_id", "message", "node_state", "name", "hostname", "pid", "master_endpoint", "local_id", "rank"}
-)
-# The methods that keep a rendezvous alive, every few seconds for as long as the job runs.
-_HEARTBEATS = ("._keep_alive", "Executor.run")
-
-
 def _flat(told: Mapping[str, Any]) -> dict[str, AttributeValue]:
     """Return what is told as attributes: nothing that is None, and with what is in the JSON of ``metadata``."""
     return dict(_pairs({**_inner(told.get("metadata")), **told}))
@@ -255,11 +253,6 @@ def _inner(text: object) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {}
     return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in found.items()}
-
-
-_WORKERS = "workers."
-_SUCCESS, _FAILURE, _DURATION = ".success", ".failure", ".duration.ms"
-_PROFILED = (_SUCCESS, _FAILURE, _DURATION)
 
 
 class ElasticMetrics:

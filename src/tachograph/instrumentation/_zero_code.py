@@ -36,6 +36,7 @@ ERRANDS = frozenset(
 )
 
 _log = logging.getLogger("tachograph")
+_profiles: dict[tuple[str, ...], Profiles] = {}
 
 
 class _Begun:
@@ -158,9 +159,6 @@ def _instrument_others(environ: Mapping[str, str]) -> None:
             entry_point.load()().instrument()
         except Exception as error:  # noqa: BLE001 - the border to their code
             _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)
-
-
-_profiles: dict[tuple[str, ...], Profiles] = {}
 
 
 def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:

@@ -28,6 +28,13 @@ MAIN_NAMES = ("__main__", "__mp_main__")
 _BODY = "<module>"
 _SPAWNED = "--multiprocessing-fork"
 _WORK = "_bootstrap"  # BaseProcess._bootstrap: a spawned process has loaded the script, and begins with its work
+_MODULE = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
+_FUNCTION = re.compile(r"[\w*?]+(\.[\w*?]+)*")
+_REAL_PROF = "torch.distributed.elastic.metrics.api"
+_AGENT = "torch.distributed.elastic.agent.server.api"
+# What measures, and delivers what was measured, is not measured itself.
+_OURS = frozenset({"tachograph", "opentelemetry", "google", "grpc", "prometheus_client", "requests", "urllib3"})
+_log = logging.getLogger("tachograph")
 
 
 class MainModule:
@@ -172,16 +179,6 @@ def _lines(code: CodeType) -> Iterator[int]:
     yield from (line for _, _, line in code.co_lines() if line is not None)
     for inner in _definitions(code):
         yield from _lines(inner)
-
-
-_MODULE = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
-_FUNCTION = re.compile(r"[\w*?]+(\.[\w*?]+)*")
-_REAL_PROF = "torch.distributed.elastic.metrics.api"
-_AGENT = "torch.distributed.elastic.agent.server.api"
-# What measures, and delivers what was measured, is not measured itself.
-_OURS = frozenset({"tachograph", "opentelemetry", "google", "grpc", "prometheus_client", "requests", "urllib3"})
-
-_log = logging.getLogger("tachograph")
 
 
 class Pattern(NamedTuple):

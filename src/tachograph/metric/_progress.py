@@ -24,6 +24,16 @@ from tachograph.recording.points import AttributeValue
 
 _WIDTH, _HEIGHT = 80, 24
 SHORTEST = 0.1  # seconds between two drawings
+_classes: list[Any] = []
+INTERVAL = 0.1  # seconds a point
+LOOPS_A_SECOND, LOOPS_AT_ONCE = 10, 100  # of one key: beyond that a loop draws its bar, and records nothing
+MOST = 64  # items without a look at the clock
+_LOOK = 0.02  # seconds between looks at the clock, about
+_GAUGES = (("", "{item}"), (".rate", "{item}/s"), (".total", "{item}"), (".eta", "s"))
+_SCALE = MetricScale(units="item", progress=True, lower=0)
+_log = logging.getLogger("tachograph")
+_log_once = LogOnce()
+T = TypeVar("T")
 
 
 class Bar(Protocol):
@@ -81,9 +91,6 @@ def _has_width(file: Any) -> bool:
         return False
 
 
-_classes: list[Any] = []
-
-
 def _tqdm() -> Any:
     if not _classes:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
@@ -96,18 +103,6 @@ def _tqdm() -> Any:
         Tqdm.set_lock(threading.RLock())
         _classes.append(Tqdm)
     return _classes[0]
-
-
-INTERVAL = 0.1  # seconds a point
-LOOPS_A_SECOND, LOOPS_AT_ONCE = 10, 100  # of one key: beyond that a loop draws its bar, and records nothing
-MOST = 64  # items without a look at the clock
-_LOOK = 0.02  # seconds between looks at the clock, about
-
-_GAUGES = (("", "{item}"), (".rate", "{item}/s"), (".total", "{item}"), (".eta", "s"))
-_SCALE = MetricScale(units="item", progress=True, lower=0)
-
-_log = logging.getLogger("tachograph")
-_log_once = LogOnce()
 
 
 class Key:
@@ -298,9 +293,6 @@ def _bar(title: str, total: int | None, place: int) -> Bar | None:
     except Exception:  # noqa: BLE001 - a terminal that is none
         _log.exception("progress: no bar is drawn")
     return None
-
-
-T = TypeVar("T")
 
 
 @overload

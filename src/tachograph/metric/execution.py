@@ -35,6 +35,14 @@ from tachograph.recording.switch import switch
 LEAVING = 1024  # beyond that, the values of the oldest one are given up: nothing arrives from its device
 _COLLECTOR = "tachograph"  # the thread of the pipeline: it looks for what is due, all others want what there is
 _POLL = 0.001
+always: list[UnderWay] = []  # the process
+tasks: dict[int, UnderWay] = {}  # by number
+leaving: dict[UnderWay, None] = {}  # the oldest first: values on their way from a device, or somebody folds right now
+DEFINITION = "tachograph.definition"
+SCOPE = "tachograph.metric"  # of metrics without a group
+AGAIN = 60.0  # seconds after which definitions are repeated: whoever begins to read in the middle understands
+_log = logging.getLogger("tachograph")
+_numbers = itertools.count(1)
 
 
 class UnderWay(Protocol):
@@ -51,11 +59,6 @@ class UnderWay(Protocol):
 
     def reset(self) -> None:
         """Begin again in a forked child."""
-
-
-always: list[UnderWay] = []  # the process
-tasks: dict[int, UnderWay] = {}  # by number
-leaving: dict[UnderWay, None] = {}  # the oldest first: values on their way from a device, or somebody folds right now
 
 
 def everybody() -> list[UnderWay]:
@@ -115,14 +118,6 @@ def _after_fork_in_child() -> None:
 
 
 at_fork("tasks", in_child=_after_fork_in_child)
-
-
-DEFINITION = "tachograph.definition"
-SCOPE = "tachograph.metric"  # of metrics without a group
-AGAIN = 60.0  # seconds after which definitions are repeated: whoever begins to read in the middle understands
-
-_log = logging.getLogger("tachograph")
-_numbers = itertools.count(1)
 
 
 class Follower(Protocol):

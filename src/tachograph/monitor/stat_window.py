@@ -20,6 +20,20 @@ from tachograph.recording.journal import Later
 from tachograph.recording.summary import CHUNK, Bare, ValueSummary, Wanted, bare_plus, dressed, summary_of_chunk
 from tachograph.recording.values import Number, Pending, as_float
 
+UNLIMITED = 2**63 - 1
+_BACK_PRESSURE = 0.25
+_SMALL = 64
+STAT_EVENT = "torch.monitor.Stat"
+# Takes the name, the time in nanoseconds since 1970, and the data of an event.
+Log = Callable[[str, int, dict[str, Any] | Later], None]
+_order = itertools.count(1)
+# Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
+# many values the open one still takes (none where it was closed before its time); device values that have not arrived;
+# the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
+_State = tuple[
+    ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None
+]
+
 
 class Aggregation(enum.Enum):
     """What a :class:`~tachograph.monitor.Stat` makes of the values of a window.
@@ -90,25 +104,6 @@ def data_maker(aggregations: Sequence[Aggregation], keys: Sequence[str]) -> Call
         return {key: float(row[place]) for key, place in places}
 
     return data
-
-
-UNLIMITED = 2**63 - 1
-_BACK_PRESSURE = 0.25
-_SMALL = 64
-
-STAT_EVENT = "torch.monitor.Stat"
-
-# Takes the name, the time in nanoseconds since 1970, and the data of an event.
-Log = Callable[[str, int, dict[str, Any] | Later], None]
-
-_order = itertools.count(1)
-
-# Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
-# many values the open one still takes (none where it was closed before its time); device values that have not arrived;
-# the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
-_State = tuple[
-    ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None
-]
 
 
 class StatWindow:

@@ -33,6 +33,8 @@ from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_finite
 
 _WAITING_LIMIT = 64
+LIMIT = 65_536
+_BACK_PRESSURE = 0.25
 
 
 class Followed(Protocol):
@@ -127,10 +129,6 @@ class LastValue:
         self._waiting = None
         self._followed = ()
         self.start_unix_nano = time.time_ns()
-
-
-LIMIT = 65_536
-_BACK_PRESSURE = 0.25
 
 
 class _Buffered:

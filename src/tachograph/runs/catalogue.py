@@ -19,6 +19,12 @@ from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
 _NANO = 1_000_000_000
+# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
+_HEARD = (
+    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
+    " JOIN process ON process = id WHERE resource NOT LIKE ?"
+)
+_NODE = f'%"dl.role": "{NODE}"%'
 
 
 class Summary(NamedTuple):
@@ -147,14 +153,6 @@ def id_of(path: Path) -> str:
 def files_of(path: Path) -> list[Path]:
     """Return the files that a run consists of, its own one last; not all of them need be there."""
     return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
-
-
-# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
-_HEARD = (
-    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
-    " JOIN process ON process = id WHERE resource NOT LIKE ?"
-)
-_NODE = f'%"dl.role": "{NODE}"%'
 
 
 def _summary(path: Path) -> Summary:

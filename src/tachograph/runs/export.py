@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tachograph.runs.recorded import Point
     from tachograph.runs.run import Run
 
+_UNIT = 1024
+_FEW = 8
+
 
 def write_csv(points: Iterable[Point], out: TextIO) -> None:
     """Write points as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, nothing as nothing.
@@ -73,10 +76,6 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_spelled(each) for each in value]
     return value
-
-
-_UNIT = 1024
-_FEW = 8
 
 
 def listing(runs: Sequence[Summary]) -> str:

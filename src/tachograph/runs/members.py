@@ -14,19 +14,16 @@ SECOND = 1_000_000_000
 INTERVALS = 5  # of silence after which a process is lost
 _LEAST_SILENCE = 5 * SECOND
 _UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
+State = Literal["live", "finished", "failed", "lost", "unknown"]
+RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._ambient
+_WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
+_DIGITS = 20  # of an integer of 64 bits
+_FAILED = {"exception", "sigterm"}
 
 
 def longest_silence(interval: int) -> int:
     """Return the nanoseconds of silence after which a process is lost; its export interval is 0 while unknown."""
     return max(_LEAST_SILENCE, INTERVALS * (interval or _UNKNOWN_INTERVAL))
-
-
-State = Literal["live", "finished", "failed", "lost", "unknown"]
-
-RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._ambient
-_WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
-_DIGITS = 20  # of an integer of 64 bits
-_FAILED = {"exception", "sigterm"}
 
 
 class MemberStart(NamedTuple):

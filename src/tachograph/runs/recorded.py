@@ -13,6 +13,11 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from tachograph.recording.points import Attributes, AttributeValue
 from tachograph.runs.blocks import PAIR, Block, Raw, unpack
 
+_HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
+_UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
+_TYPES = {"d": "<f8", "q": "<i8"}
+BEGIN, END = "tachograph.process.start", "tachograph.process.end"
+
 
 class Process(NamedTuple):
     """A process of a run: all of its starts.
@@ -151,11 +156,6 @@ def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...
     )
 
 
-_HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
-_UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
-_TYPES = {"d": "<f8", "q": "<i8"}
-
-
 def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
     """Add a block: its points, and what they say besides their own value, as :meth:`Raw.add` does, and faster.
 
@@ -216,9 +216,6 @@ def _columns(form: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(each, str) and each[:1] in _TYPES for each in found):
         raise ValueError(f"a block's columns are not legible: {form!r:.100}")
     return found
-
-
-BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 
 
 class StoredEvent(NamedTuple):

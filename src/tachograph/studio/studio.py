@@ -39,6 +39,8 @@ CONTENT_SECURITY_POLICY = (
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _TYPES |= {".html": "text/html", ".json": "application/json", ".woff2": "font/woff2", ".map": "application/json"}
 _TEXTUAL = ("text/", "application/json", "image/svg+xml")
+READERS = 3  # questions that are answered at once; on one core they would only slow each other down
+MOST_WAITING = 256
 
 
 class File(NamedTuple):
@@ -90,10 +92,6 @@ def _type(name: str) -> str:
     ending = "." + name.rpartition(".")[2]
     found = _TYPES.get(ending) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     return found + "; charset=utf-8" if found.startswith(_TEXTUAL) else found
-
-
-READERS = 3  # questions that are answered at once; on one core they would only slow each other down
-MOST_WAITING = 256
 
 
 class Studio:

@@ -21,6 +21,28 @@ PROMETHEUS_UID, INFLUXDB_UID = "tachograph-prometheus", "tachograph-influxdb"
 PROMETHEUS_URL, INFLUXDB_URL = "http://localhost:9090", "http://localhost:8086"
 _DATABASE = "tplr"  # where MetricsLogger writes unless it is told otherwise
 _INTERVAL = "5s"  # between two scrapes, as in deploy/prometheus: $__rate_interval follows from it
+_PROMETHEUS = """\
+  - name: Tachograph Prometheus
+    uid: {uid}
+    type: {kind}
+    access: proxy
+    url: {url}
+    jsonData:
+      httpMethod: POST
+      timeInterval: {every}
+"""
+_INFLUXDB = """\
+  - name: Tachograph InfluxDB
+    uid: {uid}
+    type: {kind}
+    access: proxy
+    url: {url}
+    jsonData:
+      version: InfluxQL
+      dbName: {database}
+      httpMode: POST
+"""
+_LONGEST_NAME = 100  # characters of a run's id in a file name
 
 
 def provider(path: PurePath) -> str:
@@ -48,35 +70,9 @@ def datasources(*, prometheus: str | None, influxdb: str | None) -> str:
     return "".join(["apiVersion: 1\ndatasources:\n", *parts]) if parts else ""
 
 
-_PROMETHEUS = """\
-  - name: Tachograph Prometheus
-    uid: {uid}
-    type: {kind}
-    access: proxy
-    url: {url}
-    jsonData:
-      httpMethod: POST
-      timeInterval: {every}
-"""
-_INFLUXDB = """\
-  - name: Tachograph InfluxDB
-    uid: {uid}
-    type: {kind}
-    access: proxy
-    url: {url}
-    jsonData:
-      version: InfluxQL
-      dbName: {database}
-      httpMode: POST
-"""
-
-
 def _text(value: str) -> str:
     """Return a string of YAML; Grafana would put an environment variable behind a ``$``."""
     return json.dumps(value, ensure_ascii=False).replace("$", "$$")
-
-
-_LONGEST_NAME = 100  # characters of a run's id in a file name
 
 
 def command(arguments: Sequence[str]) -> int:

@@ -33,6 +33,15 @@ from tachograph.runs.run import Run
 
 _REPEATED = re.compile(r"#\d+$")  # the journal's name of the second and further loops of a key, which share its gauges
 _LOOK = 2  # points: the first of a loop may have no rate yet
+_CHART = WIDTH // 2, 9
+_HALF = WIDTH // 2
+_LOWEST = 4  # height of the bars and numbers, at least
+_LEGEND = "rank {{dl_rank}}"
+_LOOP = "{{loop}}"  # loops that are nested in one of their own key have a number
+# Grafana puts a variable's value into a regular expression without escaping these.
+_SPOILS_REGEX = re.compile(r'["\\\x00-\x1f]')
+_MARKDOWN = re.compile(r"[^\w\s]", re.ASCII)
+_Placed = tuple[Json, int, int]  # a panel, its width and its height
 
 
 class Axis(NamedTuple):
@@ -146,18 +155,6 @@ def _points(run: Run, name: str, group: str) -> Iterable[Any]:
         return (point for point in run.points(name) if point.group == group)
     except LookupError:  # it was defined, and has no points
         return ()
-
-
-_CHART = WIDTH // 2, 9
-_HALF = WIDTH // 2
-_LOWEST = 4  # height of the bars and numbers, at least
-_LEGEND = "rank {{dl_rank}}"
-_LOOP = "{{loop}}"  # loops that are nested in one of their own key have a number
-# Grafana puts a variable's value into a regular expression without escaping these.
-_SPOILS_REGEX = re.compile(r'["\\\x00-\x1f]')
-_MARKDOWN = re.compile(r"[^\w\s]", re.ASCII)
-
-_Placed = tuple[Json, int, int]  # a panel, its width and its height
 
 
 def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: bool = True) -> Json:

@@ -16,6 +16,8 @@ _WHOLE = 10_000_000  # below it, whole numbers are written out
 _NANO = 1_000_000_000
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LATEST = 253_402_300_799  # seconds until the end of the year 9999, where datetime ends
+Cells = Sequence[Text | str]
+_LEAST = 20
 
 
 def legible(text: object, most: int = _NAME) -> str:
@@ -114,9 +116,6 @@ class Column(NamedTuple):
     rank: int = 0
 
 
-Cells = Sequence[Text | str]
-
-
 class Section(NamedTuple):
     """A table.
 
@@ -158,6 +157,3 @@ def fitted(columns: Sequence[Column], width: int) -> list[tuple[int, int]]:
     while left() < _LEAST and (some := [place for place in places if columns[place].rank]):
         places.remove(max(some, key=lambda place: (columns[place].rank, place)))
     return [(place, columns[place].width or max(left(), 1)) for place in places]
-
-
-_LEAST = 20

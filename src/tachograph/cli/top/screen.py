@@ -32,6 +32,26 @@ KEYS = "q quit   ↑ ↓ PgUp PgDn scroll   Tab next table   r ranks"
 _NANO = 1_000_000_000
 _MOST_DAMAGE = 3
 _WORDS = 400  # characters
+# ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
+_NAMES = {
+    **dict.fromkeys(("[A", "OA", "k"), "up"),
+    **dict.fromkeys(("[B", "OB", "j", "\r", "\n"), "down"),
+    **dict.fromkeys(("[5~", "b", "\x02"), "page up"),
+    **dict.fromkeys(("[6~", " ", "\x06"), "page down"),
+    **dict.fromkeys(("[H", "OH", "[1~", "g"), "home"),
+    **dict.fromkeys(("[F", "OF", "[4~", "G"), "end"),
+    **dict.fromkeys(("q", "Q", "\x03", "\x04"), "quit"),
+    **dict.fromkeys(("r", "R"), "ranks"),
+    "\t": "next",
+    "\x0c": "redraw",
+}
+_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|([^\x1b])", re.DOTALL)
+# xterm, "Control Sequences": the alternate screen, the cursor, and what is behind the cursor.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+_SOON = 0.2  # seconds, while nothing is known yet
+_SMALLEST, _USUAL = (20, 4), (80, 24)
+_COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 
 
 def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
@@ -178,34 +198,10 @@ def seen(
     return shown[-lines:], first
 
 
-# ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
-_NAMES = {
-    **dict.fromkeys(("[A", "OA", "k"), "up"),
-    **dict.fromkeys(("[B", "OB", "j", "\r", "\n"), "down"),
-    **dict.fromkeys(("[5~", "b", "\x02"), "page up"),
-    **dict.fromkeys(("[6~", " ", "\x06"), "page down"),
-    **dict.fromkeys(("[H", "OH", "[1~", "g"), "home"),
-    **dict.fromkeys(("[F", "OF", "[4~", "G"), "end"),
-    **dict.fromkeys(("q", "Q", "\x03", "\x04"), "quit"),
-    **dict.fromkeys(("r", "R"), "ranks"),
-    "\t": "next",
-    "\x0c": "redraw",
-}
-_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|([^\x1b])", re.DOTALL)
-
-
 def keys(typed: bytes) -> list[str]:
     """Return the names of the keys that were pressed; what is no key of ours is left out."""
     found = (match[1] or match[2] for match in _ONE.finditer(typed.decode("latin-1")))
     return [_NAMES[key] for key in found if key in _NAMES]
-
-
-# xterm, "Control Sequences": the alternate screen, the cursor, and what is behind the cursor.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-_SOON = 0.2  # seconds, while nothing is known yet
-_SMALLEST, _USUAL = (20, 4), (80, 24)
-_COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 
 
 class Screen:

@@ -30,6 +30,17 @@ from tachograph.cli.top.picture import CurveLine, Json, MetricRow, Picture
 _BAR = 24
 _MOST = 16
 _REPEATED = re.compile(r"#\d+$")
+BLOCKS = "▁▂▃▄▅▆▇█"
+TIMES = "\u00d7"
+NO_NUMBER = TIMES  # NaN, or infinite
+SPARK = 24
+_EVENTS = 12
+_SLOW = 1.2  # times the median, from which on the slowest rank is coloured
+_ATTRIBUTES = 6
+_VALUE = 10
+Maker = Callable[[], Cells]
+# What tells most about an event comes first.
+_WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
 
 
 def progress(picture: Picture, *, by_rank: bool) -> Section:
@@ -98,11 +109,6 @@ def _task(each: Json) -> str:
     return str(each["task"] or "")
 
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-TIMES = "\u00d7"
-NO_NUMBER = TIMES  # NaN, or infinite
-
-
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last ``width`` values, each a block as high as the value is between the smallest and the largest.
 
@@ -140,15 +146,6 @@ def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
         finite = [value for value in column if isfinite(value)]
         found.append(median(finite) if finite else float("nan"))
     return found[::-1]
-
-
-SPARK = 24
-_EVENTS = 12
-_SLOW = 1.2  # times the median, from which on the slowest rank is coloured
-_ATTRIBUTES = 6
-_VALUE = 10
-
-Maker = Callable[[], Cells]
 
 
 def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
@@ -340,10 +337,6 @@ def _event(each: Json) -> Cells:
         words.append(f"{legible(value, 80)} ")
     name = Text(legible(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
     return (clock(each["time"]), name, legible(rank, 5), words)
-
-
-# What tells most about an event comes first.
-_WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
 
 
 def _losses(picture: Picture) -> Section:
