@@ -1,4 +1,4 @@
-"""How full the file systems are that a training writes to: one table, read with ``statvfs``.
+"""File systems that a training writes to, and how full they are: one table, read with ``statvfs``.
 
 That call blocks for as long as a network file system does not answer. Names and units are those of the OpenTelemetry
 semantic conventions for systems (``system.filesystem.*``).

@@ -1,4 +1,4 @@
-"""Hardware as sources of a registry: read when somebody collects, and what may block in threads of its own."""
+"""Hardware as sources of a registry: read at each collection, and what may block in threads of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLOSING = 0.2
 
 
 class Observation:
-    """What a registry says about hardware, until it is closed.
+    """The hardware metrics of a registry, until it is closed.
 
     What another observation of the same registry says already is not said again.
 

@@ -18,7 +18,7 @@ _LEAST_WINDOW = 1.0  # seconds
 
 
 class ProcessState:
-    """What the rows read.
+    """The state of this process, which the table reads.
 
     Args:
         clock: seconds, monotonic.

@@ -162,7 +162,7 @@ class Sensor(Generic[Source]):
 
 
 class Reading(NamedTuple):
-    """What a row has given: its values, and attributes that all of them have beside their own."""
+    """The reading of a sensor: its values, and attributes that all of them have beside their own."""
 
     row: Sensor[Any]
     values: list[tuple[Mapping[str, str], Number]]

@@ -28,7 +28,7 @@ _LEAST_WINDOW = 1.0  # seconds
 
 
 class Machine:
-    """What the rows read; each question is put to the system once a sample.
+    """The state of the machine, which the table reads; the system is asked once a sample.
 
     Args:
         psutil: the module, or what answers like it.

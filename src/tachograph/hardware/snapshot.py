@@ -1,4 +1,4 @@
-"""What ``MetricsLogger`` adds to a point on request: the documented ``sys_*`` and ``gpu_*`` fields, from a cache.
+"""The ``sys_*`` and ``gpu_*`` fields that ``MetricsLogger`` adds to a point on request, from a cache.
 
 A thread renews them each second while somebody has asked in the last minute, so that asking costs the training thread
 a look into a dictionary.

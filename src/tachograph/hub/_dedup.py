@@ -1,4 +1,4 @@
-"""Which stretches of time deltas have come for: how a request that is sent again is known."""
+"""Repeated requests: known by the intervals of time that deltas have come for, and by the numbers of records."""
 
 from __future__ import annotations
 

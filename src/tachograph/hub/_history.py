@@ -1,4 +1,4 @@
-"""What the store keeps of series: their last state, and one sample every ten seconds."""
+"""The history of series in the store: their rows, their last state, and one sample every ten seconds, thinned later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody that the hub knows: runs, their processes, instruments and series, as long as they live."""
+"""The index in memory: runs, their processes, instruments and series, as long as they live."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("tachograph")
 
 
 class Index:
-    """Who sends what. Hold the hub's lock while you call a method, unless it takes the lock itself.
+    """The series of all senders. Hold the hub's lock while you call a method, unless it takes the lock itself.
 
     Args:
         folder: the store.

@@ -1,4 +1,4 @@
-"""The page of a node: every process's series, with the names and labels that its own page would have."""
+"""The page of a node: every process's series as on its own page, and durations across ranks."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ class _Member:
 
 
 class ByRank:
-    """What each histogram of durations says across ranks.
+    """The durations of each histogram across ranks.
 
     A rank's duration is the mean of what it measured since the mark before the last one: marks are made every ten
     seconds, so that is between the last ten and the last twenty seconds. From these come two gauges, a set for each

@@ -45,7 +45,7 @@ _CODES = {
 
 
 class _Kind(NamedTuple):
-    """How one signal is received, and what its partial success calls what was rejected."""
+    """A signal: its path, its messages, and its partial success' name for rejected items."""
 
     signal: Signal
     request: type[Message]

@@ -1,4 +1,6 @@
-"""A body as an OTLP request, from protobuf or JSON. Source: OpenTelemetry protocol specification, "OTLP/HTTP Request".
+"""Requests: a body, unpacked within bounds while it arrives, and decoded in pieces.
+
+Source: OpenTelemetry protocol specification, "OTLP/HTTP Request".
 
 In JSON the identifiers of traces and spans are hexadecimal, and names that are not known are ignored ("JSON Protobuf
 Encoding").
@@ -32,6 +34,8 @@ _MIB = 2**20
 _SLICE = 256 * 2**10  # bytes that are unpacked before others get their turn
 _MOST_MEMBERS = 64  # gzip streams in one body: each costs a copy of all that follows
 PIECE = 64 * 2**10  # bytes: at worst a few milliseconds
+# While protobuf decodes a message no other thread runs, so that none may be large. The requests of all signals are
+# nested in the same way: resources, scopes, items; a metric's points lie two levels deeper. Only lengths are looked at.
 # By level the numbers of the fields in which there is more: opentelemetry/proto/{metrics,logs,trace}/v1.
 _DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: what holds its points, one of them
 _ITEMS = (frozenset((1,)), frozenset((2,)), frozenset((2,)))
@@ -148,7 +152,7 @@ class _Gzip:
 
     @property
     def complete(self) -> bool:
-        """Whether the last stream has ended; so is an empty body."""
+        """True where the last stream has ended; so it is for an empty body."""
         return self._stream.eof or not self._begun
 
     def __call__(self, data: bytes) -> Iterator[bytes]:

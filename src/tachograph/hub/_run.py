@@ -36,7 +36,7 @@ class Life(NamedTuple):
 
 
 class StoredRecords(NamedTuple):
-    """What became of log records.
+    """Log records in the store: the new ones, and how many came in all.
 
     Attributes:
         new: those that were not there yet.

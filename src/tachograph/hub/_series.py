@@ -26,7 +26,7 @@ _BOUND = 300  # bytes of one bucket: counts now and before, and its line in each
 
 
 class HubInstrument:
-    """What the series of one name have in common on the page.
+    """An instrument as the page shows it: name, unit, kind and description of its series.
 
     Attributes:
         kind: what Prometheus takes it for: a sum that may fall is a gauge there.
@@ -278,7 +278,7 @@ def _amount(parts: Any) -> Any:
 
 
 class Limits(NamedTuple):
-    """What a hub holds at most in memory.
+    """The limits of a hub's memory.
 
     Attributes:
         series: how many.
@@ -294,7 +294,7 @@ class Limits(NamedTuple):
 
 
 class Room:
-    """How much of the memory is taken by series.
+    """The share of the memory that series take.
 
     Args:
         limits: how much there is.

@@ -1,4 +1,4 @@
-"""From OTLP points to series: everything that one process sends under one instrument's name."""
+"""The decoder of a metric stream: OTLP points that one process sends under one instrument's name, into series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a run: log records in its file, each once, as exact as they came."""
+"""The journal of a run: log records and points of curves in its file, each once, as exact as they came."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STREAMS = 1000  # that are remembered
 
 
 class CurveRecord(NamedTuple):
-    """What a record says of a point, or, where ``sample`` is None, of a metric's definition: ``about``.
+    """A record of a curve: its point, or, where ``sample`` is None, of a metric's definition: ``about``.
 
     Attributes:
         execution: the number of the task; 0 for the process.
@@ -248,7 +248,7 @@ def _ours(record: LogRecord) -> list[Any]:
 
 
 class _Stream:
-    """What came of one stream: a gap is what its highest number exceeds the number of its records by."""
+    """The records of one stream: a gap is the difference between its highest number and the number of its records."""
 
     __slots__ = ("arrived", "gap", "lost", "row")
 

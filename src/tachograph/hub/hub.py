@@ -142,7 +142,7 @@ def _by_run(found: Iterable[HubSeries]) -> dict[str, tuple[LiveRun, list[HubSeri
 
 
 class Rejected(NamedTuple):
-    """How much of a request was not taken, and why: in words, empty where all of it was."""
+    """The rejected part of a request: how much, and why in words, empty where all of it was taken."""
 
     items: int = 0
     why: str = ""

@@ -1,4 +1,4 @@
-"""How long the hub serves: to a signal or its parent's end, then for the last exports, and for a last scrape."""
+"""The hub's lifetime: to a signal or its parent's end, then for the last exports, and for a last scrape."""
 
 from __future__ import annotations
 

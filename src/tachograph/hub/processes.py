@@ -1,4 +1,4 @@
-"""Who sends: processes by their ``service.instance.id``, their starts one after the other, and who is lost."""
+"""Processes that send, by their ``service.instance.id``: their starts one after the other, and those that are lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = 256  # of one id that are told apart
 
 
 class StartNumber(NamedTuple):
-    """Which start of a process something belongs to, and what it is called in the store."""
+    """The number of a process's start, by which the store knows it."""
 
     pid: int
     restart: int

@@ -51,7 +51,7 @@ _order = itertools.count(1)
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of all Stats of one name.
+    """The Stats of one name, together.
 
     Attributes:
         end: when the last window was closed, in nanoseconds since 1970: the next one begins there.

@@ -1,4 +1,4 @@
-"""torchelastic's events, as records of the journal and as metrics of torchrun.
+"""torchelastic's events, as records of the journal and metrics of torchrun, and its metrics as if put through ours.
 
 Modules of torch have bound ``record`` before anybody could replace it. So what ``record`` and its like look up at each
 call is replaced instead, and looks at the event there: whoever calls them is heard, whether or not a handler was asked
@@ -257,6 +257,9 @@ def _inner(text: object) -> dict[str, Any]:
 
 class ElasticMetrics:
     """Records every point of the real torchelastic API, until it is closed.
+
+    All its functions end in one method, which is wrapped: handlers stay as the program has configured them, and one
+    that is configured later gets every point, as before.
 
     What its ``@prof`` and ``@profile`` put becomes ``function.duration`` and ``function.calls``, torchrun's
     ``workers.<role>.*`` become ``torchrun.*``, and all else what :func:`tachograph.put_metric` makes of it. An

@@ -40,7 +40,7 @@ _profiles: dict[tuple[str, ...], Profiles] = {}
 
 
 class _Begun:
-    """Whether this process has begun, and which."""
+    """The process that has begun, if one has."""
 
     pid: int | None = None
 

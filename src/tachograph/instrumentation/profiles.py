@@ -40,6 +40,10 @@ _log = logging.getLogger("tachograph")
 class MainModule:
     """Calls back while the script's top level runs: before the next statement after each definition.
 
+    No import tells of the script's functions. So the interpreter's tracing, which is on only where a pattern may name
+    one of them, tells before each top-level statement, until the last that defines what may be meant; no other frame
+    is traced.
+
     Where the script is at work already, what it has defined is told at once. Where a debugger or a coverage tool traces
     the process, its own functions cannot be told: that is said once.
 

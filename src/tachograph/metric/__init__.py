@@ -32,7 +32,7 @@ class _Unreadable(Exception):  # noqa: N818 - it leaves this file nowhere
 
 
 class _Handle:
-    """What a Metric knows of the executions in which it has recorded; lives as long as its ``record``.
+    """The executions in which a Metric has recorded; lives as long as its ``record``.
 
     Args:
         definition: of the metric.
@@ -166,7 +166,7 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """What names the metric."""
+        """The key of the metric."""
         return self._handle.definition.key
 
     @property
@@ -181,7 +181,7 @@ class Metric:
 
     @property
     def throttle(self) -> float | None:
-        """How many points a second it may have; None for any number."""
+        """The points a second that it may have; None for any number."""
         return self._throttle
 
     def __repr__(self) -> str:

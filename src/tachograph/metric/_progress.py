@@ -1,4 +1,4 @@
-"""Loops that are under way: what each records of how far it is."""
+"""Progress: loops that record how far they are, and their bars, drawn by tqdm on a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Bar(Protocol):
-    """What is drawn."""
+    """A bar on the screen."""
 
     def draw(self, done: int) -> None:
         """Show how many items are done."""
@@ -47,7 +47,7 @@ class Bar(Protocol):
 
 
 def on_terminal() -> bool:
-    """Tell whether somebody sees the bar: stderr is a terminal, and of a node's ranks this is the first."""
+    """Tell whether a bar would be seen: stderr is a terminal, and of a node's ranks this is the first."""
     if os.environ.get("LOCAL_RANK", "0").strip() not in {"", "0"}:
         return False
     try:

@@ -29,7 +29,7 @@ _log = logging.getLogger("tachograph")
 
 
 class TaskDecorator(Protocol):
-    """What ``@task()`` applies; gives back what it was given, with the same signature."""
+    """The decorator that ``@task()`` returns; it keeps the function's signature."""
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """Return ``fn``, each call of which is an execution."""

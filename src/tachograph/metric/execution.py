@@ -1,7 +1,7 @@
 """An execution: a stretch of the program with an x clock and metrics of its own; outside of tasks, the process is one.
 
-What an execution still holds back is passed on whenever events are taken out of the journal, and at the end; see
-:mod:`tachograph.metric.execution`.
+What an execution still holds back is passed on whenever events are taken out of the journal, and at the end:
+of the process, of its tasks, and of those that have ended while something of theirs is still to come.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _numbers = itertools.count(1)
 
 
 class UnderWay(Protocol):
-    """Who holds something back: an execution, see there."""
+    """A holder of points: an execution, see there."""
 
     def pass_on(self, *, everything: bool, pace: Callable[[], None] | None = None) -> bool:
         """Log what is due, or everything; False where something is still to come."""
@@ -121,7 +121,7 @@ at_fork("tasks", in_child=_after_fork_in_child)
 
 
 class Follower(Protocol):
-    """Who keeps something of an execution, or has something to say whenever its points are passed on."""
+    """A part of an execution that is told whenever points are passed on."""
 
     def forget(self, execution: Execution) -> None:
         """Keep nothing of it: it is over, or this is a forked child."""

@@ -33,7 +33,7 @@ Handler = Callable[[Event], object]
 
 
 class EventHandlerHandle:
-    """What :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
+    """The handle that :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
 
     __slots__ = ("active", "callback", "owner", "said", "token")
     callback: Handler
@@ -50,7 +50,7 @@ class EventHandlerHandle:
 
 
 class _Outgoing:
-    """What one thread has still to hand out, and whether it is at it."""
+    """The events that one thread has still to hand out, and whether it is at it."""
 
     __slots__ = ("active", "pending", "thread")
 

@@ -1,4 +1,4 @@
-"""A Stat: summary statistics of what is added, window by window."""
+"""A Stat: summary statistics of added values, window by window."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Stat:
 
     @property
     def count(self) -> int:
-        """How many values the open window holds; 0 again when it has been logged."""
+        """The number of values in the open window; 0 again when it has been logged."""
         return self._life.count()
 
     def get(self) -> dict[Aggregation, float]:

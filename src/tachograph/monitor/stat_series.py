@@ -1,4 +1,4 @@
-"""What leaves of all Stats: gauges of the last closed window, and one cumulative histogram a name."""
+"""The metrics of Stats: gauges of the last closed window, and one cumulative histogram a name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The open window of a Stat, and what its windows have come to: a fold takes values out, :meth:`StatWindow.end` closes.
+"""The open window of a Stat, the summary of its windows, and their aggregations.
 
-As in :mod:`tachograph.recording.accumulators`, what has been added up lies in one tuple that is replaced as a
-whole, and folding never waits for its lock where its own thread may hold it.
+A fold takes values out of the buffer, :meth:`StatWindow.end` closes. As in :mod:`tachograph.recording.accumulators`,
+what has been added up lies in one tuple that is replaced as a whole, and folding never waits for its lock where its own
+thread may hold it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _State = tuple[
 
 
 class Aggregation(enum.Enum):
-    """What a :class:`~tachograph.monitor.Stat` makes of the values of a window.
+    """A summary value that a :class:`~tachograph.monitor.Stat` makes of each window.
 
     The first six and their numbers are those of ``torch.monitor.Aggregation``; percentiles and the standard deviation
     are ours. All but ``COUNT`` and ``VALUE`` are over the finite values.

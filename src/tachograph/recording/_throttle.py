@@ -1,4 +1,4 @@
-"""How many points a curve may have a second: the first value goes at once, then one point an interval.
+"""The throttle of a curve: the first value goes at once, then one point an interval.
 
 The point of an interval is its last value, with the smallest and the largest one and their x: no spike vanishes. When
 values leave follows from the times at which they were recorded, not from when somebody looks.
@@ -37,7 +37,7 @@ class CurvePoint(NamedTuple):
 
 
 class Throttled(NamedTuple):
-    """What a curve has come to. Replaced as a whole: an interrupt finds it before a step or after it."""
+    """The state of a curve. Replaced as a whole: an interrupt finds it before a step or after it."""
 
     due: float  # when the interval is over; before that, values are held back
     branch: int

@@ -1,4 +1,4 @@
-"""Where values go: one accumulator a series. Recording appends; folding aggregates, at C speed, later.
+"""Accumulators: one a series takes its values. Recording appends; folding aggregates, at C speed, later.
 
 An accumulator's ``record`` is all that runs while a program trains: for a gauge one assignment, else one append to a
 plain list. :meth:`fold` takes the list's content out and adds it up. It never waits for its lock, since a signal
@@ -38,7 +38,7 @@ _BACK_PRESSURE = 0.25
 
 
 class Followed(Protocol):
-    """Who records elsewhere what a gauge is to show: that costs it nothing.
+    """A recorder elsewhere whose values a gauge shows: that costs it nothing.
 
     Attributes:
         last: what it recorded last.
@@ -88,11 +88,11 @@ class LastValue:
             self.losses.nonfinite += 1
 
     def follow(self, whose: Followed) -> None:
-        """Show from now on what somebody else records, too."""
+        """Show from now on the values of another recorder, too."""
         self._followed = (*self._followed, whose)
 
     def leave(self, whose: Followed) -> None:
-        """Show what somebody has recorded so far, and nothing later."""
+        """Show the values of another recorder so far, and nothing later."""
         self._take_over()
         self._followed = tuple(other for other in self._followed if other is not whose)
 

@@ -1,4 +1,4 @@
-"""What a metric's chart looks like: its x axis and its y axis."""
+"""A metric's chart, its x axis and its y axis, and the definitions that a metric of an execution has had of it."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ Look = TypeVar("Look", MetricGroup, MetricScale)
 
 
 class Definition(NamedTuple):
-    """What was said of a metric. A group or scale that is only named, or None, leaves open what it looks like."""
+    """A definition of a metric. A group or scale that is only named, or None, leaves its looks open."""
 
     key: str
     group: MetricGroup | None

@@ -26,7 +26,7 @@ from tachograph.recording.values import Number, Pending
 
 
 class Arrived(NamedTuple):
-    """What there is of a chunk.
+    """The part of a chunk that has arrived.
 
     ``taken`` is how much of the chunk the ``chunk`` of numbers stands for: what cannot be read is not in it. ``newest``
     is the last number that has arrived, at ``moment``; None where a plain one was recorded after it.
@@ -39,7 +39,7 @@ class Arrived(NamedTuple):
 
 
 def arrived(chunk: list[Any], losses: SeriesLosses) -> Arrived:
-    """Return what there is of a chunk: everything before the first value that is still on its way.
+    """Return the part of a chunk that has arrived: everything before the first value that is still on its way.
 
     Args:
         chunk: values, x and times in turn.
@@ -86,7 +86,7 @@ ATOMIC = (
 
 
 class CurveRecorder:
-    """Everything that recording one metric needs.
+    """The recorder of one metric's curve, in one execution.
 
     Attributes:
         buffer: what was recorded and is not folded: value, x or None, and time in turn, added in one step.

@@ -1,4 +1,4 @@
-"""The journal: exact events on their way to whoever takes them, bounded, the oldest going first.
+"""The journal: exact events on their way to a destination, bounded, the oldest going first.
 
 Each process start has a stream of its own, and numbers its events from 1: a reader that finds both inserts an event
 once, however often it was sent, and a gap is a counted loss.
@@ -80,7 +80,7 @@ class Append(Protocol):
 
 
 class Journal:
-    """Events in the order in which they were logged, until somebody takes them out.
+    """Events in the order in which they were logged, until they are taken out.
 
     Args:
         registry: where events are counted that were dropped.
@@ -160,18 +160,18 @@ class Journal:
             self._events.clear()
 
     def pin(self, pinned: bool) -> None:
-        """Keep what is logged whatever :meth:`keep` says: somebody has a destination of their own for it."""
+        """Keep what is logged whatever :meth:`keep` says: the program has a destination of its own for it."""
         self._pinned = pinned
         self._open()
 
     @property
     def kept(self) -> bool:
-        """Tell whether anybody takes what is logged."""
+        """Tell whether events are taken by anything."""
         return self._wanted or self._pinned
 
     @property
     def pinned(self) -> bool:
-        """Tell whether somebody has a destination of their own for it."""
+        """Tell whether the program has a destination of its own for events."""
         return self._pinned
 
     def widen(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""What was not recorded: counted, and said once."""
+"""Losses of a series: values that were not recorded, counted and logged once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tachograph.recording.values import Number, Pending, read
 
 
 class SeriesLosses:
-    """What a series could not take: values that are no number or beyond the limit, non-finite ones, attributes.
+    """The counts of a series' losses: values that are no number or beyond the limit, non-finite ones, attributes.
 
     Args:
         name: of what was recorded.

@@ -89,7 +89,7 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 
 class OwnMetric(NamedTuple):
-    """A metric and what is said of it.
+    """A metric with its description.
 
     Attributes:
         group: its instrumentation scope; empty where it is in the group of what it is about.
@@ -227,6 +227,7 @@ def scope_origin(name: str) -> tuple[str | None, str | None]:
     """Return the version and the schema URL of a scope: ours for ``tachograph`` and below it, None for a user's group.
 
     They stand in the order in which OpenTelemetry's ``get_meter``, ``get_tracer`` and ``get_logger`` take them.
+    Source: OpenTelemetry specification, "Instrumentation Scope" and "Telemetry Schemas".
     """
     ours = name == OWN_GROUP or name.startswith(f"{OWN_GROUP}.")
     return (__version__, SCHEMA_URL) if ours else (None, None)

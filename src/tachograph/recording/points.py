@@ -1,4 +1,4 @@
-"""What a collection returns: plain tuples that every reader turns into its own form."""
+"""Points: the plain tuples that a collection returns, and that every reader turns into its own form."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _check_same(found: Instrument, wanted: Meaning, description: str, bounds: tu
 
 
 class Registry:
-    """All groups of a process, and the counts of what they lost.
+    """All groups of a process, and the counts of their losses.
 
     Args:
         cardinality_limit: series a metric may have; beyond it, values go into one series with the attribute

@@ -85,7 +85,7 @@ class ValueSummary(NamedTuple):
 
     @property
     def added(self) -> int:
-        """How many values there were, the non-finite ones included."""
+        """The number of values, the non-finite ones included."""
         return self.count + self.nonfinite
 
     def mean(self) -> float:

@@ -1,4 +1,4 @@
-"""Blocks: points of one branch of a curve, packed, bit for bit.
+"""Blocks: points of one branch of a curve, packed, bit for bit, and thinned for a chart.
 
 A block has two parts, so that a chart reads only what it draws: x and value of each point, and everything else.
 """
@@ -58,7 +58,7 @@ class Block(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What is known of a block without its points; extremes are of finite values, None where there are none."""
+    """A block without its points; extremes are of finite values, None where there are none."""
 
     seq0: int
     seq1: int

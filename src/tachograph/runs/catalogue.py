@@ -28,7 +28,7 @@ _NODE = f'%"dl.role": "{NODE}"%'
 
 
 class Summary(NamedTuple):
-    """What there is to know of a run without reading it.
+    """A run's summary, which needs no reading of its points.
 
     Attributes:
         size: bytes on disk.

@@ -1,4 +1,7 @@
-"""Runs as text: CSV for points, JSON lines for everything. Floats are written so that they read back bit for bit."""
+"""Runs as text: tables for a terminal, CSV for points, JSON lines for everything.
+
+Floats are written so that they read back bit for bit.
+"""
 
 from __future__ import annotations
 

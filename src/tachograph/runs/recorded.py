@@ -1,4 +1,4 @@
-"""What a run holds, as it is read back."""
+"""The contents of a run as it is read back: processes, curves, points, and events with plain attributes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Run:
 
     @property
     def damage(self) -> Sequence[str]:
-        """What could not be read so far, because the file is damaged; empty if all is well."""
+        """The damage that was found so far; empty if all is well."""
         return self._file.damage
 
     def processes(self) -> list[Process]:

@@ -81,7 +81,7 @@ class Store:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is open now."""
+        """True while the file is open."""
         return self._connection is not None
 
     def _wake(self) -> sqlite3.Connection:

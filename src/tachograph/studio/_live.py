@@ -34,7 +34,7 @@ class Numbered(NamedTuple):
 
 
 class Listener:
-    """Somebody who listens: messages as text, until it ends."""
+    """A listener: messages as text, until it ends."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[str | None] = asyncio.Queue(_QUEUE)
@@ -54,7 +54,7 @@ class Listener:
 
 
 class Watcher:
-    """Looks at one run as long as somebody listens.
+    """Looks at one run as long as it has listeners.
 
     Args:
         news: of the run.
@@ -82,7 +82,7 @@ class Watcher:
         await asyncio.shield(self._beginning)
 
     def add(self, listener: Listener, cursor: str) -> None:
-        """Let somebody listen from ``cursor`` on, the id of a message; where that is not known, from now on."""
+        """Return a new listener, from ``cursor`` on, the id of a message; where that is not known, from now on."""
         name, _, number = cursor.partition("-")
         known = name == self._name and number.isascii() and number.isdecimal() and len(number) < 16  # noqa: PLR2004
         oldest = self._remembered[0].number if self._remembered else self._number + 1

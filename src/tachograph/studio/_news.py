@@ -1,4 +1,4 @@
-"""What is new in a run since the last look at its file."""
+"""The news of a run since the last look at its file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCKS = "SELECT branch, seq0, seq1, n, form, pairs, rest FROM block WHERE curv
 
 
 class Arrivals(NamedTuple):
-    """What has come.
+    """Arrivals since the last look.
 
     Attributes:
         curves: of each branch its new points, and between which numbers they lie: ``after`` is the last one before.
@@ -44,7 +44,7 @@ class Arrivals(NamedTuple):
 
 
 class Heads:
-    """How far each curve of a run was read."""
+    """The position to which each curve of a run was read."""
 
     def __init__(self) -> None:
         self.known: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The Studio on a hub's server: routes for its pages and its API."""
+"""The Studio on a hub's server: routes for its API and its pages, static files that a browser keeps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Pages:
 
     @property
     def index(self) -> bool:
-        """Whether there is a page at all."""
+        """True where there is a page at all."""
         return "index.html" in self._files
 
     def answer(self, name: str, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""``tachograph dashboards``: its command line."""
+"""``tachograph dashboards``: its command line, and the files by which Grafana finds dashboards and data sources."""
 
 from __future__ import annotations
 

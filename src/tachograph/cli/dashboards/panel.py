@@ -1,4 +1,4 @@
-"""Panels and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
+"""Panels, units and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
 
 Grafana's own typed builders need Python 3.11 and a package that would serve nobody else: they make the dashboards that
 come along, and a test has them read what is made here.

@@ -45,7 +45,7 @@ _Placed = tuple[Json, int, int]  # a panel, its width and its height
 
 
 class Axis(NamedTuple):
-    """What was said of an axis; ``name`` is that of a scale, empty where it has none."""
+    """An axis as it was defined; ``name`` is that of a scale, empty where it has none."""
 
     name: str = ""
     units: str = ""
@@ -183,7 +183,7 @@ def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: 
 
 
 class _Panels:
-    """What a run's charts become.
+    """The panels of a run's charts.
 
     Args:
         charts: see above.

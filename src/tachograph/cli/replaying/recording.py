@@ -27,7 +27,7 @@ _NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
 class Part(NamedTuple):
-    """What a line holds.
+    """The contents of a line.
 
     Attributes:
         resource: the attributes of the process that logged it.

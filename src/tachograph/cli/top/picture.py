@@ -1,4 +1,4 @@
-"""What is known of a run at this moment, taken from the answers of a hub's API, or from what reads a run's file."""
+"""The picture of a run at this moment, from the answers of a hub's API or from the run's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal that shows a run until somebody has seen enough."""
+"""The screen of ``top``: header, sections and footer on a terminal, until a key ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run is read from."""
+"""Sources of a run: a hub, or a store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunSource(Protocol):
 
     @property
     def where(self) -> str:
-        """Where the run is read from, for people."""
+        """The place that the run is read from, for people."""
 
     def fill(self, picture: Picture) -> None:
         """Read all there is, once.
