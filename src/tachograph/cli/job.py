@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tachograph.cli.signal_witness import SENT, WINDOW, Witness
+from tachograph.cli.signal_witness import SENT, WINDOW, SignalWitness
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _PASSED_ON = (
@@ -53,7 +53,7 @@ def run_job(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken | {signal.SIGCHLD})
     inherited = signal.getsignal(signal.SIGCHLD)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored nobody learns how a child has ended
-    witness = Witness(taken - _AS_WELL_TWICE, taken)
+    witness = SignalWitness(taken - _AS_WELL_TWICE, taken)
     try:
         try:
             if inherited is signal.SIG_IGN:
@@ -103,7 +103,7 @@ class _Job:
         self,
         pid: int,
         taken: set[signal.Signals],
-        witness: Witness,
+        witness: SignalWitness,
         look: Callable[[], object],
         say: Callable[[str], object],
     ) -> None:

@@ -21,7 +21,7 @@ from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, text
 from tachograph.identity.resource import store
 from tachograph.identity.run_id import run_id_of_command
-from tachograph.instrumentation.child_environment import surroundings
+from tachograph.instrumentation.child_environment import child_environment
 
 INTERVAL = 1.0
 _OF_THE_HUB = ("port", "store", "linger", "forward")
@@ -172,7 +172,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
     interval = _interval(options, environ, own=hub is not None)
     surrounding = dict(environ)
     if where:
-        surrounding = surroundings(
+        surrounding = child_environment(
             environ,
             endpoint=where,
             hub=hub is not None,

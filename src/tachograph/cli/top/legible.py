@@ -1,13 +1,10 @@
-"""Legible names, numbers and times on a terminal, and tables of them."""
+"""Legible names, numbers and times on a terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
-
-from rich.text import Text
+from typing import Any
 
 NOTHING = "-"
 _NAME = 200  # characters of a name that are shown at most
@@ -16,8 +13,6 @@ _WHOLE = 10_000_000  # below it, whole numbers are written out
 _NANO = 1_000_000_000
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LATEST = 253_402_300_799  # seconds until the end of the year 9999, where datetime ends
-Cells = Sequence[Text | str]
-_LEAST = 20
 
 
 def legible(text: object, most: int = _NAME) -> str:
@@ -98,62 +93,3 @@ def clock(nanoseconds: Any) -> str:
     """Return the time of the day, in this machine's time zone."""
     seconds = min(max(int(nanoseconds) // _NANO, 0), _LATEST - _DAY)
     return datetime.fromtimestamp(seconds).astimezone().strftime("%H:%M:%S")
-
-
-class Column(NamedTuple):
-    """A column of a section.
-
-    Attributes:
-        title: above it.
-        width: in cells; 0 for what the others leave.
-        right: numbers end at the same place.
-        rank: columns of a higher one go first where the terminal is narrow; 0 stays.
-    """
-
-    title: str
-    width: int
-    right: bool = True
-    rank: int = 0
-
-
-class Section(NamedTuple):
-    """A table.
-
-    Attributes:
-        columns: the first one's title is that of the section.
-        rows: each makes its cells, one a column.
-    """
-
-    columns: Sequence[Column]
-    rows: Sequence[Callable[[], Cells]]
-
-
-def named(group: str, metric: str, more: str = "") -> Text:
-    """Return a name with what it belongs to before it, and what else there is to say behind it."""
-    found = Text(no_wrap=True, overflow="ellipsis")
-    if group:
-        found.append(f"{legible(group)} / ", style="dim")
-    found.append(legible(metric))
-    if more:
-        found.append(f"  {legible(more)}", style="dim")
-    return found
-
-
-def fitted(columns: Sequence[Column], width: int) -> list[tuple[int, int]]:
-    """Return the place and width of each column that there is room for, one cell between them.
-
-    Those that go first have the highest rank. What is left is for the column of width 0, which gets at least 12 cells
-    where that can be.
-
-    Args:
-        columns: of a section; one has width 0.
-        width: of the terminal, in cells.
-    """
-    places = list(range(len(columns)))
-
-    def left() -> int:
-        return width - sum(columns[place].width + 1 for place in places if columns[place].width)
-
-    while left() < _LEAST and (some := [place for place in places if columns[place].rank]):
-        places.remove(max(some, key=lambda place: (columns[place].rank, place)))
-    return [(place, columns[place].width or max(left(), 1)) for place in places]

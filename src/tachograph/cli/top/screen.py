@@ -22,9 +22,9 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.cli.top.legible import Section, count, fitted, lasting, legible
+from tachograph.cli.top.legible import count, lasting, legible
 from tachograph.cli.top.picture import Picture
-from tachograph.cli.top.sections import sections
+from tachograph.cli.top.sections import Section, fitted, sections
 from tachograph.cli.top.source import RunSource, keep_up
 
 STATES = {"live": "green", "finished": "blue", "failed": "red", "lost": "red", "unknown": "yellow"}
