@@ -92,7 +92,7 @@ _EVENTS = 12
 _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
 _VALUE = 10
-Maker = Callable[[]]
+Maker = Callable[[], Cells]
 # What tells most about an event comes first.
 _WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
 
