@@ -144,7 +144,7 @@ def test_what_comes_after_the_end_is_the_process(request: pytest.FixtureRequest)
     assert list(metric._handle.curves) == [process]
     gc.collect()
     assert [ref() for ref in refs] == [None] * 3
-    assert len(process._curves[metric.key].gauge._followed) == 1
+    assert len(process._curves[metric.key].gauge.followed) == 1
 
 
 def test_what_comes_after_the_end_and_fits_nowhere_is_counted(request: pytest.FixtureRequest) -> None:

@@ -52,21 +52,26 @@ class Followed(Protocol):
 
 
 class LastValue:
-    """A gauge: the last value that was set."""
+    """A gauge: the last value that was set.
 
-    __slots__ = ("_followed", "_value", "_waiting", "losses", "start_unix_nano")
+    Attributes:
+        current: that value; a recorder that it follows may set it, where it is newer.
+        followed: the recorders whose values it shows, too.
+    """
+
+    __slots__ = ("_waiting", "current", "followed", "losses", "start_unix_nano")
 
     def __init__(self, losses: SeriesLosses) -> None:
         self.losses = losses
         self.start_unix_nano = time.time_ns()
-        self._value: Number | None = None
+        self.current: Number | None = None
         self._waiting: deque[Pending] | None = None
-        self._followed: tuple[Followed, ...] = ()
+        self.followed: tuple[Followed, ...] = ()
 
     def record(self, value: Any) -> None:
         """Set the gauge. NaN and infinities are shown as they are, and counted."""
         if value.__class__ is float:
-            self._value = value
+            self.current = value
             if value - value:  # NaN is true; finite numbers give 0.0
                 self.losses.nonfinite += 1
             self._waiting = None
@@ -83,23 +88,23 @@ class LastValue:
             self._waiting = None
 
     def _set(self, number: Number) -> None:
-        self._value = number
+        self.current = number
         if not is_finite(number):
             self.losses.nonfinite += 1
 
     def follow(self, whose: Followed) -> None:
         """Show from now on the values of another recorder, too."""
-        self._followed = (*self._followed, whose)
+        self.followed = (*self.followed, whose)
 
     def leave(self, whose: Followed) -> None:
         """Show the values of another recorder so far, and nothing later."""
         self._take_over()
-        self._followed = tuple(other for other in self._followed if other is not whose)
+        self.followed = tuple(other for other in self.followed if other is not whose)
 
     def _take_over(self) -> None:
-        fresh = [other for other in self._followed if other.last is not other.shown]
+        fresh = [other for other in self.followed if other.last is not other.shown]
         for other in sorted(fresh, key=attrgetter("moment")):
-            self._value = other.shown = other.last
+            self.current = other.shown = other.last
 
     def fold(self) -> bool:
         """Take over what was recorded elsewhere, and device values that have arrived; True where none is on its way."""
@@ -107,7 +112,7 @@ class LastValue:
         if not switch.on:
             self._waiting = None
             return True
-        if self._followed:
+        if self.followed:
             self._take_over()
         while waiting and waiting[0].ready():
             try:
@@ -121,13 +126,13 @@ class LastValue:
 
     def value(self) -> Number | None:
         """Return the last value, or None where there was none yet."""
-        return self._value
+        return self.current
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
-        self._value = None
+        self.current = None
         self._waiting = None
-        self._followed = ()
+        self.followed = ()
         self.start_unix_nano = time.time_ns()
 
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from tachograph.recording import _throttle as throttle
-from tachograph.recording._throttle import STRIDE, CurvePoint
+from tachograph.recording._throttle import STRIDE, CurvePoint, Throttled
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.journal import Journal, Raw
 from tachograph.recording.losses import SeriesLosses
@@ -164,7 +163,7 @@ class CurveRecorder:
         self._journal, self._registry = journal, registry
         self._clock, self.start, self._run_start = clock, start, run_start
         self._lock = threading.Lock()
-        self._state = throttle.begin(branch)
+        self._state = Throttled(branch=branch)
         self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self.last = self.shown = self.moment = 0.0
         self.low_x: Number = 0
@@ -182,9 +181,7 @@ class CurveRecorder:
         last, x, moment, low, low_x, high, high_x, count = found
         if count:
             place = self._state.branch, low, _place(low_x), high, _place(high_x), count, 0
-            self._state = throttle.hold(
-                self._state, CurvePoint(last, _place(x), moment, *place), timed=x.__class__ is float
-            )
+            self._state = self._state.hold(CurvePoint(last, _place(x), moment, *place), timed=x.__class__ is float)
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
@@ -236,9 +233,9 @@ class CurveRecorder:
             arrived = self._fold()
             state, interval = self._state, self._interval
             now = self._clock()
-            self._state = throttle.let_go(state, now, interval)
+            self._state = state.let_go(now, interval)
             if everything:
-                self._state = throttle.let_all_go(self._state, interval)
+                self._state = self._state.let_all_go(interval)
             self._send(now)
         return arrived
 
@@ -288,7 +285,7 @@ class CurveRecorder:
             left -= taken
             del buffer[:taken]
             try:
-                self._state = throttle.fold(before, chunk, self.start, self._interval)
+                self._state = before.fold(chunk, self.start, self._interval)
             except BaseException:  # an interrupt: the chunk is either folded or back in the buffer
                 if self._state is before:
                     buffer[:0] = chunk
@@ -303,7 +300,7 @@ class CurveRecorder:
         if value is None or plain(self.buffer, arrived.taken):
             return
         gauge = self.gauge
-        for other in gauge._followed:  # noqa: SLF001 - as recording does
+        for other in gauge.followed:
             if (
                 isinstance(other, CurveRecorder)
                 and other is not self
@@ -311,17 +308,17 @@ class CurveRecorder:
             ):
                 return
         self.shown = self.last  # which is older
-        gauge._value = value  # noqa: SLF001 - as recording does
+        gauge.current = value
         if len(self.buffer) > size:
             for later in plain(self.buffer, size)[-1:]:
-                gauge._value = later  # noqa: SLF001 - as recording does
+                gauge.current = later
 
     def _send(self, now: float) -> None:
         """Log the points that are ready."""
         state, losses, outgoing = self._state, self.gauge.losses, self._outgoing
         if self._interval:
             self.due = state.due
-        logged, rest = self._logged(state.ready, now), throttle.taken(state)
+        logged, rest = self._logged(state.ready, now), state.taken()
         # One step (see ATOMIC), so that an interrupt leaves no point in both places, and none in neither.
         self._state = rest
         losses.nonfinite += state.nonfinite
@@ -354,7 +351,7 @@ def _attributes(
     labels: Mapping[str, AttributeValue], point: CurvePoint, nanoseconds: int
 ) -> Mapping[str, AttributeValue]:
     """Return a point as it leaves."""
-    return {**labels, **throttle.attributes(point), "elapsed": nanoseconds / _NANO}
+    return {**labels, **point.attributes(), "elapsed": nanoseconds / _NANO}
 
 
 class _Nowhere(CurveRecorder):
