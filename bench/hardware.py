@@ -28,7 +28,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "tests" / "fake_nvml.c"
 def measure() -> None:
     """Print, as JSON, what this process spends while it does nothing but observe its hardware."""
     from tachograph.hardware._observation import Observation
-    from tachograph.recording.pace import Pace
+    from tachograph.recording.gil_yield import Pace
     from tachograph.recording.registry import Registry
 
     def each_second() -> float:

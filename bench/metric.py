@@ -109,13 +109,12 @@ def items() -> list[Goal]:
     from tqdm import tqdm
 
     import tachograph
-    from tachograph.metric import _loop as loop
-    from tachograph.metric import _progress_bar as progress_bar
+    from tachograph.metric import _progress as loop
     from tachograph.recording import journal
 
     with open(os.devnull, "w") as null:  # noqa: PTH123 - a device
-        bars = progress_bar.TerminalBar
-        progress_bar.on_terminal = lambda: True
+        bars = loop.TerminalBar
+        loop.on_terminal = lambda: True
         loop.TerminalBar = lambda *args, **options: bars(*args, **options, file=null)  # type: ignore[misc]
         numbers = range(CALLS)
 

@@ -55,7 +55,7 @@ def recorded(group: str) -> dict[str, Any]:
         for point in metric.points:
             key = " ".join([metric.name, *(f"{k}={v}" for k, v in point.attributes)])
             if isinstance(point, HistogramPoint):
-                found[key] = (point.spread.count, point.spread.total.value())
+                found[key] = (point.summary.count, point.summary.total.value())
             else:
                 found[key] = point.value
     return found

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from programs import environment
-from tachograph.hub._body import Intake
-from tachograph.hub._connections import Patience
+from tachograph.hub._connections import ClientTimeouts
+from tachograph.hub._request import Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
-from tachograph.hub.server import Server, listen
+from tachograph.hub.server import HubServer, listen
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
@@ -82,7 +82,7 @@ class Serving:
 
     url: str
     hub: Hub
-    server: Server
+    server: HubServer
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def serving(
     token: str | None = None,
     forwarding: Forwarding | None = None,
     intake: Intake | None = None,
-    patience: Patience | None = None,
+    patience: ClientTimeouts | None = None,
     kind: Callable[[Path], Hub] = Hub,
     port: int = 0,
 ) -> Iterator[Serving]:
@@ -102,7 +102,7 @@ def serving(
 
     async def serve() -> None:
         hub = kind(store)
-        server = Server(
+        server = HubServer(
             hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, intake=intake, patience=patience
         )
         started = asyncio.Event()

@@ -13,7 +13,7 @@ from tachograph.exporters.influxdb._parcel import packed
 from tachograph.exporters.influxdb._spool import Spool
 from tachograph.exporters.influxdb._spooling import keep
 from tachograph.logger.influx_target import InfluxTarget
-from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, Point
+from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 
@@ -36,7 +36,7 @@ def event(
         FIELDS: {"loss": number / 7, "n": number, "s": f"no {number}"} if fields is None else fields,
     }
     at = START + number
-    return LogEvent("tachograph.point", at, at + 5, Point(attributes, to), number, 0, 0, 0, STREAM)
+    return LogEvent("tachograph.point", at, at + 5, LoggerPoint(attributes, to), number, 0, 0, 0, STREAM)
 
 
 def events(start: int, stop: int) -> list[LogEvent]:

@@ -18,11 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.recording.accumulators import LIMIT, Distribution, Sum
-from tachograph.recording.last_value import LastValue
-from tachograph.recording.losses import Losses
+from tachograph.recording.accumulators import LIMIT, Distribution, LastValue, Sum
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import SECONDS_BOUNDARIES
-from tachograph.recording.spread import Total
+from tachograph.recording.summary import Total
 from tachograph.recording.switch import switch
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300)
@@ -31,7 +30,7 @@ integers = st.integers(min_value=-(2**70), max_value=2**70)
 
 def distribution(boundaries: tuple[float, ...] = SECONDS_BOUNDARIES) -> Distribution:
     """Return an empty distribution."""
-    return Distribution(Losses("test"), boundaries)
+    return Distribution(SeriesLosses("test"), boundaries)
 
 
 @given(st.lists(integers, max_size=3000))
@@ -41,7 +40,7 @@ def test_the_sum_of_integers_is_exact(values: list[int]) -> None:
     for value in values:
         into.record(value)
     into.fold()
-    spread = into.spread()
+    spread = into.summary()
     assert spread.count == len(values)
     assert spread.total.value() == sum(values)
 
@@ -55,7 +54,7 @@ def test_the_sum_of_floats_is_within_1e12(values: list[float]) -> None:
     into.fold()
     exact = sum(Fraction(value) for value in values)
     magnitude = sum(abs(Fraction(value)) for value in values)
-    assert abs(Fraction(into.spread().total.value()) - exact) <= Fraction(1, 10**12) * magnitude
+    assert abs(Fraction(into.summary().total.value()) - exact) <= Fraction(1, 10**12) * magnitude
 
 
 @given(st.lists(st.one_of(finite, st.integers(-(10**6), 10**6)), max_size=2500))
@@ -66,7 +65,7 @@ def test_buckets_agree_with_a_count_by_hand(values: list[float]) -> None:
     for value in values:
         into.record(value)
     into.fold()
-    spread = into.spread()
+    spread = into.summary()
     assert list(spread.at_most) == [sum(value <= bound for value in values) for bound in bounds]
     if values:
         assert (spread.minimum, spread.maximum) == (min(values), max(values))
@@ -85,7 +84,7 @@ def test_without_numpy_the_result_is_the_same() -> None:
         "for _ in range(5000): into.record(draw.lognormvariate(-3, 2))\n"
         "into.fold()\n"
         "assert ('numpy' in sys.modules) == (sys.argv[1] == 'numpy')\n"
-        "print(into.spread())\n"
+        "print(into.summary())\n"
     )
     results = [
         subprocess.run([sys.executable, "-c", program, which], check=True, capture_output=True, text=True).stdout
@@ -115,12 +114,12 @@ def test_without_numpy_the_result_is_the_same() -> None:
 )
 def test_any_value_leaves_the_series_deliverable(values: list[object]) -> None:
     """Whatever is recorded, finite values are summed, others counted apart, and nothing raises."""
-    for made in (distribution(), Sum(Losses("x")), LastValue(Losses("x"))):
+    for made in (distribution(), Sum(SeriesLosses("x")), LastValue(SeriesLosses("x"))):
         for value in values:
             made.record(value)
         made.fold()
         if isinstance(made, Distribution):
-            spread = made.spread()
+            spread = made.summary()
             assert spread.count + spread.nonfinite + made.losses.no_number == len(values)
             assert not math.isnan(spread.total.value())
             struct.pack("d", spread.minimum)
@@ -135,7 +134,7 @@ def test_nonfinite_values_never_poison_a_sum() -> None:
     for value in (1.0, math.nan, 2.0, math.inf, -math.inf, 3):
         into.record(value)
     into.fold()
-    spread = into.spread()
+    spread = into.summary()
     assert (spread.count, spread.nonfinite, spread.total.value()) == (3, 3, 6.0)
     assert (spread.minimum, spread.maximum) == (1.0, 3.0)
     assert into.losses.nonfinite == 3
@@ -148,12 +147,12 @@ def test_finite_values_whose_sum_is_beyond_floats_do_not_poison_it() -> None:
         for value in values:
             into.record(value)
         into.fold()
-    assert into.spread().total.value() == 1.0
+    assert into.summary().total.value() == 1.0
 
 
 def test_a_gauge_shows_nan_and_counts_it() -> None:
     """The last value is shown as it is; how often it was not finite is counted."""
-    gauge = LastValue(Losses("loss"))
+    gauge = LastValue(SeriesLosses("loss"))
     gauge.record(0.5)
     gauge.record(math.nan)
     shown = gauge.value()
@@ -166,7 +165,7 @@ def test_a_gauge_shows_nan_and_counts_it() -> None:
 
 def test_a_counter_never_goes_backwards(caplog: pytest.LogCaptureFixture) -> None:
     """A negative add is not added, counted, and said once."""
-    counter = Sum(Losses("tokens"))
+    counter = Sum(SeriesLosses("tokens"))
     for value in (5, -1, 2.5, -3, True):
         counter.record(value)
     counter.fold()
@@ -178,7 +177,7 @@ def test_a_counter_never_goes_backwards(caplog: pytest.LogCaptureFixture) -> Non
 def test_threads_conserve_the_count_and_the_sum() -> None:
     """Adds on several threads, with folds and reads in between, lose and double nothing."""
     into = distribution()
-    counter = Sum(Losses("n"))
+    counter = Sum(SeriesLosses("n"))
     done = threading.Event()
     seen: list[int] = []
 
@@ -191,7 +190,7 @@ def test_threads_conserve_the_count_and_the_sum() -> None:
         while not done.is_set():
             into.fold(wait=0.1)
             counter.fold()
-            seen.append(into.spread().count)
+            seen.append(into.summary().count)
 
     reader = threading.Thread(target=read)
     writers = [threading.Thread(target=add) for _ in range(4)]
@@ -203,8 +202,8 @@ def test_threads_conserve_the_count_and_the_sum() -> None:
     reader.join()
     into.fold(wait=1)
     counter.fold(wait=1)
-    assert into.spread().count == 200_000
-    assert into.spread().total.value() == 4 * sum(range(50_000))
+    assert into.summary().count == 200_000
+    assert into.summary().total.value() == 4 * sum(range(50_000))
     assert counter.value() == 200_000
     assert seen == sorted(seen)
 
@@ -225,7 +224,7 @@ def test_any_interleaving_conserves(steps: list[str], threads: int) -> None:
             elif step == "fold":
                 into.fold()
             else:
-                into.spread()
+                into.summary()
 
     running = [threading.Thread(target=run) for _ in range(threads)]
     for thread in running:
@@ -234,8 +233,8 @@ def test_any_interleaving_conserves(steps: list[str], threads: int) -> None:
         thread.join()
     into.fold(wait=1)
     adds = threads * steps.count("add")
-    assert into.spread().count == adds * 300
-    assert into.spread().total.value() == adds * sum(range(300))
+    assert into.summary().count == adds * 300
+    assert into.summary().total.value() == adds * sum(range(300))
 
 
 @pytest.mark.usefixtures("untraced")
@@ -260,8 +259,8 @@ def test_a_signal_handler_may_record_while_its_thread_folds() -> None:
         signal.signal(signal.SIGALRM, before)
     into.fold(wait=1)
     assert last[0] > 10
-    assert into.spread().count == 300_000 + last[0]
-    assert into.spread().total.value() == 300_000 + last[0]
+    assert into.summary().count == 300_000 + last[0]
+    assert into.summary().total.value() == 300_000 + last[0]
 
 
 @pytest.mark.usefixtures("untraced")
@@ -293,8 +292,8 @@ def test_an_interrupt_in_the_middle_of_a_fold_loses_nothing() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     into.fold(wait=1)
-    assert into.spread().count + into.outstanding() >= recorded - 1
-    assert into.spread().count <= recorded + 1
+    assert into.summary().count + into.outstanding() >= recorded - 1
+    assert into.summary().count <= recorded + 1
 
 
 def test_beyond_the_buffers_limit_values_are_counted_out() -> None:
@@ -305,7 +304,7 @@ def test_beyond_the_buffers_limit_values_are_counted_out() -> None:
         for _ in range(LIMIT + 2000):
             into.record(1)
     into.fold()
-    assert into.spread().count == LIMIT
+    assert into.summary().count == LIMIT
     assert into.losses.overflow == 2000
 
 
@@ -319,7 +318,7 @@ def test_a_forked_child_that_shall_not_record_keeps_nothing() -> None:
         assert into.outstanding() == 0
     finally:
         switch.on = True
-    assert into.spread().count == 0
+    assert into.summary().count == 0
 
 
 class _Event:
@@ -347,10 +346,10 @@ def test_device_values_are_taken_when_they_have_arrived() -> None:
     into._buffer.append(Pending(_Host(0.5), event))
     into.record(1.5)
     into.fold()
-    assert (into.spread().count, into.outstanding()) == (1, 1)
+    assert (into.summary().count, into.outstanding()) == (1, 1)
     event.arrived = True
     into.fold()
-    assert (into.spread().count, into.spread().total.value(), into.outstanding()) == (2, 2.0, 0)
+    assert (into.summary().count, into.summary().total.value(), into.outstanding()) == (2, 2.0, 0)
 
 
 @given(st.lists(finite, max_size=50))
@@ -381,7 +380,7 @@ def test_numpy_and_torch_scalars_are_numbers() -> None:
     into.record(numpy.ones((2, 2)))
     into.record(torch.ones(1, device="meta"))
     into.fold()
-    assert (into.spread().count, into.spread().total.value()) == (6, 13.0)
+    assert (into.summary().count, into.summary().total.value()) == (6, 13.0)
     assert into.losses.no_number == 3
 
 
@@ -395,7 +394,7 @@ def test_fork_in_the_middle_of_a_fold_does_not_hang_the_child() -> None:
             switch.on = True
             into.record(1)
             into.fold(wait=1)
-            os._exit(0 if into.spread().count == 1 else 1)
+            os._exit(0 if into.summary().count == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -411,7 +410,7 @@ def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixtu
     from tachograph.recording.values import Pending
 
     broken = [Pending(_Host(0.5), _Broken()) for _ in range(3)]
-    into, counter, gauge = distribution(), Sum(Losses("counter")), LastValue(Losses("gauge"))
+    into, counter, gauge = distribution(), Sum(SeriesLosses("counter")), LastValue(SeriesLosses("gauge"))
     into._buffer += broken
     counter._buffer += broken
     gauge._waiting = deque(broken)
@@ -421,6 +420,6 @@ def test_a_device_that_fails_costs_its_own_values(caplog: pytest.LogCaptureFixtu
         each.record(1.5)
         each.fold()
         assert each.losses.no_number == 3
-    assert (into.spread().count, counter.value(), gauge.value()) == (1, 1.5, 1.5)
+    assert (into.summary().count, counter.value(), gauge.value()) == (1, 1.5, 1.5)
     assert len(caplog.records) == 3
     assert all("illegal memory access" in record.message for record in caplog.records)

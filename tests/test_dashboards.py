@@ -18,7 +18,7 @@ from charted_runs import builders, training
 from grafana import dashboards, metrics, queries, replaced, used, variables
 from recorded_runs import points, record, spoil
 from tachograph.cli import main
-from tachograph.cli.dashboards.provisioning import datasources, provider
+from tachograph.cli.dashboards.command import datasources, provider
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = ROOT / "src" / "tachograph" / "cli" / "dashboards" / "fixed"

@@ -15,8 +15,7 @@ from grafana import dashboards, used
 from hub_requests import START, logs, rank
 from recorded_runs import DEFINITION, record
 from tachograph.cli import main
-from tachograph.cli.dashboards.panel import quoted, regex, shown
-from tachograph.cli.dashboards.units import _IDS, grafana_unit
+from tachograph.cli.dashboards.panel import _IDS, grafana_unit, quoted, regex, shown
 from tachograph.hub.hub import Hub
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -6,7 +6,7 @@ import math
 
 from tachograph.exporters._deltas import Deltas
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.recording.spread import Exemplar, Spread, Total
+from tachograph.recording.summary import Exemplar, Total, ValueSummary
 
 
 def metric(kind: str, *points: NumberPoint | HistogramPoint) -> MetricPoints:
@@ -16,7 +16,7 @@ def metric(kind: str, *points: NumberPoint | HistogramPoint) -> MetricPoints:
 
 def histogram(count: int, high: float, *seen: int) -> HistogramPoint:
     """Return a histogram of ones and ``high``, with exemplars from these times."""
-    spread = Spread(count, Total(count), 1, high, (count,), 0)
+    spread = ValueSummary(count, Total(count), 1, high, (count,), 0)
     return HistogramPoint((), spread, (9.0,), 5, tuple(Exemplar(1, time, 1, 1) for time in seen))
 
 
@@ -30,7 +30,7 @@ def test_a_series_that_falls_has_begun_anew() -> None:
     for count, wanted in ((7, 7), (9, 2), (4, 4), (4, None)):
         spread = histogram(count, 1)
         found = deltas.since(metric("histogram", spread), spread, 10)
-        assert (found.spread.count if isinstance(found, HistogramPoint) else found) == wanted
+        assert (found.summary.count if isinstance(found, HistogramPoint) else found) == wanted
 
 
 def test_an_exemplar_leaves_once_and_extremes_only_where_they_are_known() -> None:
@@ -42,5 +42,5 @@ def test_an_exemplar_leaves_once_and_extremes_only_where_they_are_known() -> Non
     assert isinstance(found, HistogramPoint)
     assert [exemplar.time_unix_nano for exemplar in found.exemplars] == [12]
     assert found.start_unix_nano == 10
-    assert math.isnan(found.spread.minimum)
-    assert found.spread.maximum == 8
+    assert math.isnan(found.summary.minimum)
+    assert found.summary.maximum == 8

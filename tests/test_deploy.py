@@ -17,9 +17,9 @@ import yaml
 
 from deployed import COLLECTOR, CONFIGS, DEPLOY, PLACES, ROOT, SECRET, compose, containers, default, read_by, written
 from servers import find
-from tachograph.cli.dashboards.provisioning import datasources
+from tachograph.cli.dashboards.command import datasources
 from tachograph.cli.hub import _parser as hub_options
-from tachograph.cli.options import read_options
+from tachograph.cli.run import read_options
 from tachograph.exporters.otlp.settings import _DEFAULT_PORT as OTLP_PORTS
 from tachograph.hub.server import PORT
 from tachograph.logger.influx_target import DATABASE

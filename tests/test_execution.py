@@ -15,7 +15,7 @@ import tachograph
 from front_door import calls, fresh_group
 from programs import run, spans
 from tachograph.metric import Metric, MetricGroup, execution, task, workflow
-from tachograph.metric import _executed as executed
+from tachograph.metric import _tasks as executed
 from tachograph.recording import journal
 
 __all__ = ["fresh_group"]
@@ -176,7 +176,7 @@ def test_one_that_fails_fails_as_before(request: pytest.FixtureRequest) -> None:
 
 def test_orchestration_is_ignored_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """What other systems are told of retries and caching changes nothing, and is said in one line."""
-    executed._said.clear()
+    executed._log_once._said.clear()
 
     @task(retries=3, memo=True)
     def one() -> int:

@@ -46,14 +46,14 @@ from programs import run
 from receivers import receiving
 from tachograph.exporters.joined import Joined
 from tachograph.instrumentation._bridge import Bridge, BridgedStats
-from tachograph.monitor._aggregation import Aggregation
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows
 from tachograph.monitor.stat import Stat
+from tachograph.monitor.stat_window import Aggregation
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 DELTA, CUMULATIVE = AggregationTemporality.DELTA, AggregationTemporality.CUMULATIVE
 EXACT = 1e-12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -51,12 +52,17 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@cache
+def tree(module: str) -> ast.Module:
+    """Return the code of a module, read once."""
+    return ast.parse(MODULES[module].read_text())
+
+
 def imported(module: str, *, by_name: bool = True) -> set[str]:
     """Return the modules of the package that a module imports anywhere in its code, by their names in strings, too."""
-    tree = ast.parse(MODULES[module].read_text())
-    names = {name for node in ast.walk(tree) for name in _names(node)}
+    names = {name for node in ast.walk(tree(module)) for name in _names(node)}
     if by_name:
-        names |= {name for node in ast.walk(tree) for name in _named(node)}
+        names |= {name for node in ast.walk(tree(module)) for name in _named(node)}
     return {other for name in names if (other := _home(name)) is not None} - {module}
 
 
@@ -129,7 +135,7 @@ def test_plumbing_stays_in_its_room() -> None:
 
 def test_a_room_says_what_it_is() -> None:
     """Each room's face has a docstring."""
-    silent = [name for name in ROOMS if not ast.get_docstring(ast.parse(MODULES[name].read_text()))]
+    silent = [name for name in ROOMS if not ast.get_docstring(tree(name))]
     assert silent == []
 
 
@@ -151,8 +157,28 @@ def test_imports_are_absolute() -> None:
     """Every import names the package, so that the tests above see it."""
     relative = [
         module
-        for module, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for module in MODULES
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """A class that others may use, by a module without an underscore or by an import from another room, has its own."""
+    crossing = {
+        name
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        for name in _names(node)
+        if (home := _home(name)) and room(home) != room(module)
+    }
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        plumbing = any(part.startswith("_") for part in module.split("."))
+        for node in tree(module).body:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if not plumbing or f"tachograph.{module}.{node.name}" in crossing:
+                homes.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

@@ -141,7 +141,7 @@ def test_what_this_process_does_leaves(registry: Registry) -> None:
 def test_the_share_of_a_process_is_of_all_cpus() -> None:
     """CPU utilization is CPU time a second and CPU, as the conventions have it; there is none before a second."""
     now = 100.0
-    this = process.Process(clock=lambda: now)
+    this = process.ProcessState(clock=lambda: now)
     assert this.share() == {}
     deadline = time.process_time() + 0.3
     while time.process_time() < deadline:

@@ -23,7 +23,7 @@ from receivers import receiving
 from servers import free_port, wait_until
 from tachograph.hub.hub import Hub
 from tachograph.hub.lifetime import Lifetime
-from tachograph.hub.server import Server, listen
+from tachograph.hub.server import HubServer, listen
 
 
 def send(hub: Command, *values: float, rank: int = 0) -> None:
@@ -168,7 +168,7 @@ def test_failing_upkeep_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFi
 
     async def live() -> NoUpkeep:
         hub = NoUpkeep(tmp_path)
-        server = Server(hub, listen("127.0.0.1", 0))
+        server = HubServer(hub, listen("127.0.0.1", 0))
         asyncio.get_running_loop().call_later(2.6, server.stop)
         await Lifetime(hub, server).live(asyncio.Event())
         hub.close()

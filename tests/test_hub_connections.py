@@ -15,7 +15,7 @@ import pytest
 
 from hub_requests import shown
 from hubs import PROTOBUF, Serving, ask, command, descriptors, request, serving
-from tachograph.hub._connections import Patience
+from tachograph.hub._connections import ClientTimeouts
 
 HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-protobuf\r\n"
 
@@ -63,7 +63,7 @@ def healthy(url: str, source: str) -> float:
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Serving]:
     """Return a hub with little patience."""
-    with serving(tmp_path, patience=Patience(first_byte=0.5, headers=0.5, body=0.7, answer=0.5)) as found:
+    with serving(tmp_path, patience=ClientTimeouts(first_byte=0.5, headers=0.5, body=0.7, answer=0.5)) as found:
         yield found
 
 
@@ -103,7 +103,7 @@ def test_without_a_first_byte_a_connection_is_closed(hub: Serving) -> None:
     with connected(hub.url) as connection:
         assert closes_within(connection, 5)
     assert shown(ask(hub.url, "/metrics").body, "tachograph_hub_connections_closed_total", reason="silent")
-    assert Patience().first_byte == 10
+    assert ClientTimeouts().first_byte == 10
 
 
 def test_headers_that_dribble(hub: Serving) -> None:

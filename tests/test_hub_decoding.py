@@ -15,9 +15,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from tachograph.exporters.otlp._json import JsonText
-from tachograph.hub import _decoding as decoding
-from tachograph.hub._body import Refusal
-from tachograph.hub._decoding import JSON_LIMIT, Decoder
+from tachograph.hub import _request as decoding
+from tachograph.hub._request import JSON_LIMIT, Decoder, Refusal
 
 LARGE = 20_000  # bytes
 

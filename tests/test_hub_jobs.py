@@ -172,7 +172,7 @@ def test_an_end_that_could_not_be_stored(tmp_path: Path, clock: Clock) -> None:
     """Where the file refuses the end of a process nothing of it is stored, and it counts once it comes again."""
     hub = Hub(tmp_path, run="run", clock=clock)
     live(hub, clock, "a", 6, ends=False)
-    connection = hub._census.default.store._connection
+    connection = hub._index.default.store._connection
     connection.execute(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON main.incarnation BEGIN SELECT RAISE(ABORT, 'full'); END"
     )

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank, shown
 from hubs import PROTOBUF, ask, serving
-from tachograph.hub._room import Limits
+from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 
 MIB = 2**20

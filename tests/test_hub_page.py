@@ -41,7 +41,7 @@ def test_many_new_series_are_seen_to_before_anybody_asks(hub: Hub) -> None:
     """Where a thousand and more series are new, the names and labels of their lines are ready for the first scrape."""
     hub.receive_metrics(metrics(rank(0), *[number(f"m{place}", place) for place in range(1500)]))
     hub.tick()
-    series = [series for of in hub._census.instruments.values() for series in of.series]
+    series = [series for of in hub._index.instruments.values() for series in of.series]
     assert all(each.rows for each in series)
     _, page = hub.page(UTF8)
     assert page.count(b"\nm") == 1500

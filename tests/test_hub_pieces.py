@@ -17,8 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from hub_requests import START, histogram, logs, metrics, number, only, rank, shown
 from hubs import PROTOBUF, ask, serving
-from tachograph.hub._decoding import decode
-from tachograph.hub._pieces import PIECE, pieces
+from tachograph.hub._request import PIECE, decode, pieces
 
 KINDS = (ExportMetricsServiceRequest, ExportLogsServiceRequest, ExportTraceServiceRequest)
 DATA = ("gauge", "sum", "histogram", "exponential_histogram", "summary")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hub_requests import START, Clock, logs, only, rank
 from tachograph import runs
-from tachograph.hub._arrived import Arrived, arrived
+from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.hub.hub import Hub
 from tachograph.runs.blocks import Block, Sample, pack, unpack
 from tachograph.runs.store import Store, path_of
@@ -248,7 +248,7 @@ def test_what_has_arrived_is_a_set(
     with store.transaction() as connection:
         connection.execute("INSERT INTO process (id, instance, resource) VALUES (1, 'i', '{}')")
         connection.execute("INSERT INTO stream VALUES (1, 's', 1)")
-        found = Arrived()
+        found = SequenceNumbers()
         for place, number in enumerate(numbers):
             assert found.add(number) is (number not in known)
             known.add(number)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hub_requests import START, Clock, histogram, logs, metrics, number, only, rank, shown
-from tachograph.hub._room import Limits
+from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
@@ -177,11 +177,11 @@ def test_memory_of_churning_series_is_bounded(tmp_path: Path, clock: Clock) -> N
         hub.receive_metrics(metrics(rank(turn, run=f"run{turn % 7}"), *names))
         clock.forward(100)
         hub.tick()
-    census = hub._census
-    assert len(census.series) <= 100
-    assert len(census.instruments) <= 100
-    assert len(census.processes()) <= 5
-    assert len(census.stored()) <= 6
+    index = hub._index
+    assert len(index.series) <= 100
+    assert len(index.instruments) <= 100
+    assert len(index.processes()) <= 5
+    assert len(index.stored()) <= 6
     hub.close()
 
 

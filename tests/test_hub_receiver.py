@@ -31,9 +31,8 @@ from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from receivers import batch, over_http, recorded
 from tachograph.exporters.otlp._json import JsonText
 from tachograph.exporters.otlp.exporter import OtlpExporter
-from tachograph.hub._body import Intake
-from tachograph.hub._decoding import decode
-from tachograph.hub._room import Limits
+from tachograph.hub._request import Intake, decode
+from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 
 MIB = 2**20

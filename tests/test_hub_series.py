@@ -12,14 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
-from tachograph.hub._series import Instrument, Series, as_json
+from tachograph.hub._series import HubInstrument, HubSeries, as_json
 from tachograph.hub.hub import Hub
 from tachograph.runs.buckets import Buckets
 
 
-def counter() -> Series:
+def counter() -> HubSeries:
     """Return a counter that nothing has come for."""
-    return Series(Instrument("s", "n", "", "counter", ""), "counter", ())
+    return HubSeries(HubInstrument("s", "n", "", "counter", ""), "counter", ())
 
 
 def as_number(value: int) -> int:
@@ -59,7 +59,7 @@ def test_any_order_ends_at_the_exact_total(
             before = time
         total += so_far
     arriving = data.draw(st.permutations(points + data.draw(st.lists(st.sampled_from(points), max_size=5))))
-    series = Series(Instrument("s", "n", "", "histogram", ""), "histogram", ())
+    series = HubSeries(HubInstrument("s", "n", "", "histogram", ""), "histogram", ())
     last = 0
     for is_delta, writer, start, time, value in arriving:
         if is_delta:
@@ -71,7 +71,7 @@ def test_any_order_ends_at_the_exact_total(
         assert count >= last
         last = count
         if data.draw(st.integers(0, 9)) == 0:
-            again = Series(series.instrument, series.shape, ())
+            again = HubSeries(series.instrument, series.shape, ())
             again.restore(as_json(series.snapshot()))
             series = again
     assert last == total
@@ -87,7 +87,7 @@ def test_a_reset_without_a_new_start_goes_on() -> None:
 
 def test_other_buckets_after_a_restart() -> None:
     """Where a restarted rank has other bounds, counts at bounds of both stay exact, and none goes backwards."""
-    series = Series(Instrument("s", "n", "", "histogram", ""), "histogram", ())
+    series = HubSeries(HubInstrument("s", "n", "", "histogram", ""), "histogram", ())
     series.cumulative(1, 2, Buckets(6, 9.0, (1, 2, 3), (1.0, 2.0)))
     series.cumulative(5, 6, Buckets(2, 3.0, (1, 1, 0), (2.0, 4.0)))
     assert series.shown() == Buckets(8, 12.0, (4, 1, 3), (2.0, 4.0))
@@ -109,7 +109,7 @@ STATES = st.tuples(*[st.integers(0, 3)] * 3).map(lambda counts: state(*counts))
 @given(sent=st.lists(st.tuples(st.sampled_from([1, 5]), STATES), min_size=1, max_size=8))
 def test_the_buckets_are_the_count(sent: list[tuple[int, Buckets]]) -> None:
     """Whatever a sender says, and however late: no bucket has less than nothing, and all have the count together."""
-    series = Series(Instrument("s", "n", "", "histogram", ""), "histogram", ())
+    series = HubSeries(HubInstrument("s", "n", "", "histogram", ""), "histogram", ())
     for time, (start, state) in enumerate(sent, 1):
         series.cumulative(start, time, state)
         shown = series.shown()

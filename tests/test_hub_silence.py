@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hub_requests import START, Clock, histogram, metrics, number, only, rank, shown
-from tachograph.hub._room import Limits
+from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import path_of
 
@@ -95,7 +95,7 @@ def test_only_series_that_may_be_known_are_looked_up(tmp_path: Path, clock: Cloc
     hub.close()
     hub = Hub(tmp_path, run="run", clock=clock)
     looked: list[str] = []
-    connection = hub._census.default.store._connection
+    connection = hub._index.default.store._connection
     connection.set_trace_callback(looked.append)
     hub.receive_metrics(metrics(rank(0), *[number(f"n{index}", 1) for index in range(50)]))
     assert looked == []
@@ -130,13 +130,13 @@ def test_who_got_no_series_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
         own = f"run{index}"
         hub.receive_metrics(metrics(rank(index, run=own), number("loss", 0.5, time=clock.now), empty))
         hub.receive_metrics(metrics(rank(0), *[number(f"n{index}.{each}", 1) for each in range(3)], empty))
-    census = hub._census
-    assert (len(census.series), len(census.stored())) == (1, 21)
+    index = hub._index
+    assert (len(index.series), len(index.stored())) == (1, 21)
     for _ in range(40):
         clock.forward(10)
         hub.receive_metrics(metrics(rank(0), empty))
         hub.tick()
-    (process,) = census.processes()
-    assert process.lanes == {}
-    assert [run.name for run in census.stored()] == ["run"]
+    (process,) = index.processes()
+    assert process.streams == {}
+    assert [run.name for run in index.stored()] == ["run"]
     hub.close()

@@ -11,7 +11,7 @@ import pytest
 
 from hub_requests import Clock, logs, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
-from tachograph.runs.claim import Claim, in_use
+from tachograph.runs.file_lock import Claim, in_use
 from tachograph.runs.store import path_of
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
@@ -89,7 +89,7 @@ def test_two_hubs_of_one_run(tmp_path: Path, clock: Clock, first: Hub) -> None:
 
 def test_a_hub_that_was_killed_leaves_its_runs_to_the_next(tmp_path: Path, clock: Clock, first: Hub) -> None:
     """Of a run that nobody writes any more the next hub finds the lost ranks, and says so if the run is its own."""
-    first._census.default.store._claim.release()  # as the end of its process does
+    first._index.default.store._claim.release()  # as the end of its process does
     other = Hub(tmp_path, run="other", clock=clock)
     own = Hub(tmp_path, run="own", clock=clock)
     assert shown(other.page()[1], "loss")
@@ -129,7 +129,7 @@ def test_who_merely_looks_is_not_in_the_way(tmp_path: Path, monkeypatch: pytest.
     """Whoever asks whether a run is in use does not make others believe that it is."""
     path = tmp_path / "run.db"
     looks: list[Claim] = []
-    monkeypatch.setattr("tachograph.runs.claim.time.sleep", lambda _: looks.pop().release() if looks else None)
+    monkeypatch.setattr("tachograph.runs.file_lock.time.sleep", lambda _: looks.pop().release() if looks else None)
     looks.append(Claim(path, alone=True))
     assert not in_use(path)
     looks.append(Claim(path, alone=True))

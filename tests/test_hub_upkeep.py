@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hub_requests import Clock, histogram, logs, metrics, number, only, rank
-from tachograph.hub._samples import ROW, thin
+from tachograph.hub._history import ROW, thin
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import Store, path_of
 
@@ -140,10 +140,10 @@ def test_what_is_thinned_is_counted(tmp_path: Path, clock: Clock, monkeypatch: p
     """The hub's page says how many samples went."""
     sampled(tmp_path, 2, 4000).close()
     hub = Hub(tmp_path, run="run", clock=clock)
-    monkeypatch.setattr(hub._census.default.history, "_most_bytes", 1000)
+    monkeypatch.setattr(hub._index.default.history, "_most_bytes", 1000)
     hub.tick()
     assert only(hub.page()[1], "tachograph_hub_samples_thinned_total") == 2000
-    monkeypatch.setattr(hub._census.default.history, "_most_bytes", 2**40)
+    monkeypatch.setattr(hub._index.default.history, "_most_bytes", 2**40)
     clock.forward(61)
     hub.tick()
     assert only(hub.page()[1], "tachograph_hub_samples_thinned_total") == 2000
@@ -153,7 +153,7 @@ def test_what_is_thinned_is_counted(tmp_path: Path, clock: Clock, monkeypatch: p
 @contextmanager
 def refused(hub: Hub, table: str) -> Iterator[None]:
     """Let the file refuse what goes into a table, at the end of the transaction, as a full disk does."""
-    connection = hub._census.default.store._connection
+    connection = hub._index.default.store._connection
     connection.execute(f"CREATE TEMP TRIGGER full BEFORE INSERT ON main.{table} BEGIN SELECT RAISE(ABORT, 'full'); END")
     yield
     connection.execute("DROP TRIGGER temp.full")

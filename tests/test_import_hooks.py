@@ -181,7 +181,7 @@ def test_own_imports_no_torch(tmp_path: Path) -> None:
     """All our instrumentation waits for torch, without importing it, and never raises."""
     program = """
     import sys
-    from tachograph.instrumentation._own import instrument
+    from tachograph.instrumentation._zero_code import instrument
     instrument(["wrong", "a:b"], {"TACHOGRAPH_WAIT_COUNTERS": "maybe", "RANK": "1", "LOCAL_RANK": "1"})
     assert not {"torch", "numpy", "opentelemetry.sdk"} & set(sys.modules)
     """

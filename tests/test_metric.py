@@ -21,7 +21,7 @@ from programs import events, exported, number, run
 from tachograph.metric import Metric, MetricGroup, MetricScale
 from tachograph.metric.execution import Execution
 from tachograph.recording import journal as journals
-from tachograph.recording.definition import Definition, Definitions
+from tachograph.recording.chart import Definition, Definitions
 
 START = """
 import math, os, signal, sys, threading, time

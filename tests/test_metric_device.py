@@ -10,7 +10,7 @@ from curves import Bench, Tensor, copied
 from tachograph.metric import Metric
 from tachograph.metric.execution import Execution
 from tachograph.recording import values
-from tachograph.recording.curve import Curve
+from tachograph.recording.curve import CurveRecorder
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +61,14 @@ def test_a_curve_that_fails_costs_the_others_nothing(
         metric = Metric(key, execution=bench)
         metric.record(1.0)
         metric.record(2.0)
-    whole = Curve.pass_on
+    whole = CurveRecorder.pass_on
 
-    def pass_on(self: Curve, *, everything: bool = False) -> bool:
+    def pass_on(self: CurveRecorder, *, everything: bool = False) -> bool:
         if self.labels["metric"] == "broken":
             raise MemoryError
         return whole(self, everything=everything)
 
-    monkeypatch.setattr(Curve, "pass_on", pass_on)
+    monkeypatch.setattr(CurveRecorder, "pass_on", pass_on)
     bench.logged()
     bench.pass_on(everything=True)
     bench.pass_on(everything=True)

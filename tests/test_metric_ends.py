@@ -13,7 +13,7 @@ import pytest
 
 from curves import Bench, Tensor, copied, dropped
 from tachograph.metric import Metric, task
-from tachograph.metric import _under_way as under_way
+from tachograph.metric import execution as under_way
 from tachograph.metric.execution import Execution, current, process
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
@@ -144,7 +144,7 @@ def test_what_comes_after_the_end_is_the_process(request: pytest.FixtureRequest)
     assert list(metric._handle.curves) == [process]
     gc.collect()
     assert [ref() for ref in refs] == [None] * 3
-    assert len(process._curves[metric.key].gauge._followed) == 1
+    assert len(process._curves[metric.key].gauge.followed) == 1
 
 
 def test_what_comes_after_the_end_and_fits_nowhere_is_counted(request: pytest.FixtureRequest) -> None:

@@ -224,17 +224,17 @@ def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     metric = Metric("m", throttle=None, execution=bench)
     metric.record(1)
-    from tachograph.recording import _throttle as throttle
+    from tachograph.recording._throttle import Throttled
 
-    whole = throttle.fold
+    whole = Throttled.fold
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(throttle, "fold", interrupted)
+    monkeypatch.setattr(Throttled, "fold", interrupted)
     with pytest.raises(KeyboardInterrupt):
         metric.record(2)
-    monkeypatch.setattr(throttle, "fold", whole)
+    monkeypatch.setattr(Throttled, "fold", whole)
     metric.record(3)
     assert [value for _, value in bench.pairs()] == [1, 2, 3]
 

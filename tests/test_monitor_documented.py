@@ -121,7 +121,7 @@ def test_max_samples_closes_the_window_and_drops_the_rest(reader: Reader) -> Non
     reader.wait(1)
     assert [event.data["s.sum"] for event in reader.logged] == [3.0, 5.0]
     histogram = reader.published()["s"]
-    assert (histogram.spread.count, histogram.spread.total.value()) == (4, 8)
+    assert (histogram.summary.count, histogram.summary.total.value()) == (4, 8)
     (lost,) = [
         point.value
         for metric in reader.registry.collect()
@@ -143,7 +143,7 @@ def test_a_stat_that_is_destroyed_logs_what_it_holds(reader: Reader) -> None:
     for _ in range(40):
         reader.stat().add(1)
     reader.wait(1)
-    assert reader.published()["s"].spread.count == 41
+    assert reader.published()["s"].summary.count == 41
 
 
 def test_what_is_published(reader: Reader) -> None:
@@ -162,7 +162,7 @@ def test_what_is_published(reader: Reader) -> None:
         "step.window.end": pytest.approx(reader.now / SECOND, abs=1),
     }
     assert isinstance(found["step"], HistogramPoint)
-    assert (found["step"].boundaries, found["step"].spread.at_most) == ((1.0, 2.0), (2, 3))
+    assert (found["step"].boundaries, found["step"].summary.at_most) == ((1.0, 2.0), (2, 3))
 
 
 def test_two_stats_of_one_name_have_a_window_each(reader: Reader) -> None:
@@ -172,7 +172,7 @@ def test_two_stats_of_one_name_have_a_window_each(reader: Reader) -> None:
     two.add(2)
     reader.wait(1)
     assert sorted(event.data["s.sum"] for event in reader.logged) == [1.0, 2.0]
-    assert reader.published()["s"].spread.total.value() == 3
+    assert reader.published()["s"].summary.total.value() == 3
     for conflict in ({"unit": "s"}, {"boundaries": (1, 2)}):
         with pytest.raises(ValueError, match="already made"):
             reader.stat("s", SIX, 1.0, **conflict)
@@ -239,8 +239,8 @@ def test_the_windows_add_up_to_what_was_accepted(steps: list[tuple[str, Any]], s
     if histogram is None:
         assert not windows
     else:
-        assert sum(data["s.sum"] for data in windows) == histogram.spread.total.value()
-        assert sum(data["s.count"] for data in windows) == histogram.spread.count
+        assert sum(data["s.sum"] for data in windows) == histogram.summary.total.value()
+        assert sum(data["s.count"] for data in windows) == histogram.summary.count
 
 
 def test_windows_close_on_time_and_line_up() -> None:

@@ -26,7 +26,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
 from tachograph.recording.points import Attributes, AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar, Spread, Total
+from tachograph.recording.summary import Exemplar, Total, ValueSummary
 
 pytestmark = pytest.mark.otelcol
 
@@ -187,7 +187,7 @@ KEYS = (
 def one(kind: Kind, attributes: Attributes = ()) -> NumberPoint | HistogramPoint:
     """Return a point of this kind."""
     if kind == "histogram":
-        return HistogramPoint(attributes, Spread(1, Total(1), 1, 1, (1,), 0), (5.0,), time.time_ns(), ())
+        return HistogramPoint(attributes, ValueSummary(1, Total(1), 1, 1, (1,), 0), (5.0,), time.time_ns(), ())
     return NumberPoint(attributes, 1, time.time_ns())
 
 

@@ -26,7 +26,7 @@ from tachograph.exporters.otlp.settings import Temporality
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 Value = str | bool | int | float | Sequence[Any]
 

@@ -37,9 +37,9 @@ from tachograph.exporters.producer import sdk_metrics
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.registry import Registry
-from tachograph.recording.scope import scope_origin
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 RESOURCE: dict[str, Any] = {"service.name": "s", "dl.rank": 3, "dl.world_size": 2**62, "share": 0.5, "on": True}
 LATEST = 2**64 - 1

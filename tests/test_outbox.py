@@ -209,8 +209,8 @@ def test_how_long_an_export_takes_is_recorded() -> None:
     (point,) = metric.points
     assert point.attributes == (("destination", "there"),)
     assert not isinstance(point, NumberPoint)
-    assert point.spread.count == 1
-    assert point.spread.minimum >= 0.05
+    assert point.summary.count == 1
+    assert point.summary.minimum >= 0.05
 
 
 FORKING = """

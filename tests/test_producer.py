@@ -28,7 +28,7 @@ from tachograph.exporters.handler_exporter import HandlerExporter
 from tachograph.exporters.producer import SdkExporter, merge, sdk_metrics
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 NOW = 1_800_000_000_000_000_000
 RESOURCE = {"service.name": "trainer", "dl.rank": 0}

@@ -17,7 +17,7 @@ untraced = pytest.mark.usefixtures("untraced")
 
 BOOTSTRAP = """
 import os
-from tachograph.instrumentation._own import instrument
+from tachograph.instrumentation._zero_code import instrument
 instrument(os.environ["PROF"].split())
 import tachograph
 tachograph.start(metrics="jsonl", logs="none", traces="none", jsonl=os.environ["EXPORT"])
@@ -242,7 +242,7 @@ def test_under_a_debugger_the_script_is_left_alone(tmp_path: Path) -> None:
     """Where something else traces, that stays, and it is said that the script's functions are not profiled."""
     program = """
     import sys
-    from tachograph.instrumentation import _own as own
+    from tachograph.instrumentation import _zero_code as own
     def tracer(*_): return None
     def begin(): own.instrument(["__main__:late"])
     sys.settrace(tracer)
@@ -263,7 +263,7 @@ def test_begun_by_the_script_itself_and_undone(tmp_path: Path) -> None:
     """What is defined already and what comes later is profiled; uninstrumenting puts the very originals back."""
     program = """
     import sys
-    from tachograph.instrumentation import _own as own
+    from tachograph.instrumentation import _zero_code as own
     from tachograph.profiling.profiled import MARK
     def early(): pass
     class K:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from curves import Bench
 from programs import environment, run, write
 from tachograph.metric import MetricGroup, progress
-from tachograph.metric import _loop as loops
+from tachograph.metric import _progress as loops
 from tachograph.metric.execution import current
 
 

@@ -31,7 +31,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 CLASSIC = Format()
 OPENMETRICS = Format(openmetrics=True, version="1.0.0")

@@ -114,12 +114,15 @@ def send(metrics: list[MetricPoints], port: int) -> None:
                         dict(point.attributes),
                         point.start_unix_nano,
                         now,
-                        point.spread.count,
-                        point.spread.total.value(),
-                        [after - before for before, after in pairwise((0, *point.spread.at_most, point.spread.count))],
+                        point.summary.count,
+                        point.summary.total.value(),
+                        [
+                            after - before
+                            for before, after in pairwise((0, *point.summary.at_most, point.summary.count))
+                        ],
                         point.boundaries,
-                        point.spread.minimum,
-                        point.spread.maximum,
+                        point.summary.minimum,
+                        point.summary.maximum,
                     )
                     for point in metric.points
                     if isinstance(point, HistogramPoint)

@@ -24,7 +24,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 CLASSIC = Format()
 CLASSIC_UTF8 = Format(version="1.0.0", utf8=True)
@@ -395,10 +395,10 @@ def _values(metrics: Sequence[MetricPoints], form: Format) -> Iterator[tuple[str
             if isinstance(point, NumberPoint):
                 yield name, float(point.value)
                 continue
-            yield from ((name + "_bucket", float(count)) for count in (*point.spread.at_most, point.spread.count))
-            if point.spread.total.value() >= 0 or not form.openmetrics:
-                yield name + "_sum", float(point.spread.total.value())
-                yield name + "_count", float(point.spread.count)
+            yield from ((name + "_bucket", float(count)) for count in (*point.summary.at_most, point.summary.count))
+            if point.summary.total.value() >= 0 or not form.openmetrics:
+                yield name + "_sum", float(point.summary.total.value())
+                yield name + "_count", float(point.summary.count)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -15,7 +15,7 @@ from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.page import Page
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 
 pytestmark = pytest.mark.prometheus
 

@@ -20,7 +20,7 @@ from launches import run_program
 from programs import run
 from receivers import receiving
 from tachograph.exporters._proxies import goes_direct, no_proxies
-from tachograph.instrumentation.surroundings import BOOTSTRAP
+from tachograph.instrumentation.child_environment import BOOTSTRAP
 
 VARIABLES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "grpc_proxy")
 FAR = "collector.example"  # RFC 2606: nobody has this name, so that only a proxy could reach it

@@ -251,12 +251,12 @@ def test_a_scope_that_their_meter_configurator_disables_yields_nothing() -> None
 def test_series_of_other_boundaries_are_added_up_in_those_that_both_have() -> None:
     """Two sources of one metric become one series: a Stat of ours and one over the bridge may share a name."""
     from tachograph.recording.points import HistogramPoint, MetricPoints
-    from tachograph.recording.spread import Spread, Total
+    from tachograph.recording.summary import Total, ValueSummary
 
     program = Program(InMemoryMetricReader(preferred_temporality={Histogram: DELTA}))
     parts = {
-        "fine": HistogramPoint((), Spread(3, Total(6), 1, 3, (1, 3), 0), (1.0, 5.0), 2, ()),
-        "bare": HistogramPoint((), Spread(2, Total(2), 1, math.nan, (), 0), (), 1, ()),
+        "fine": HistogramPoint((), ValueSummary(3, Total(6), 1, 3, (1, 3), 0), (1.0, 5.0), 2, ()),
+        "bare": HistogramPoint((), ValueSummary(2, Total(2), 1, math.nan, (), 0), (), 1, ()),
     }
     shown = ["fine"]
     program.registry.group("g").sources.append(

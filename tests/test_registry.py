@@ -112,7 +112,7 @@ def test_what_is_declared_holds() -> None:
     assert (tokens.kind, tokens.unit, tokens.description) == ("counter", "{token}", "Tokens seen.")
     point = found["g", "wait"].points[0]
     assert isinstance(point, HistogramPoint)
-    assert (point.boundaries, point.spread.at_most) == ((1.0, 10.0, 100.0), (0, 1, 1))
+    assert (point.boundaries, point.summary.at_most) == ((1.0, 10.0, 100.0), (0, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_calls_and_durations_always_agree(calls: list[tuple[str, str]]) -> None:
         both = (key["code.function.name"], key["outcome"])
         counted[both] = counted.get(both, 0) + value
     durations = {
-        (dict(point.attributes)["code.function.name"], dict(point.attributes)["outcome"]): point.spread.count
+        (dict(point.attributes)["code.function.name"], dict(point.attributes)["outcome"]): point.summary.count
         for point in found["g", "function.duration"].points
         if isinstance(point, HistogramPoint)
     }

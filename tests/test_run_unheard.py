@@ -19,7 +19,7 @@ from launches import RUN, base, run, run_program
 from programs import environment, write
 from receivers import receiving
 from tachograph.identity.program import StartMarks, mark_start, unmark_start
-from tachograph.instrumentation.surroundings import BOOTSTRAP
+from tachograph.instrumentation.child_environment import BOOTSTRAP
 
 pytest.importorskip("uvicorn")
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from recorded_runs import points, record
 from tachograph import runs
-from tachograph.hub._points import Points
-from tachograph.runs._thinning import Raw, thin, thin_slowly
-from tachograph.runs.blocks import Sample, outline, pack
+from tachograph.hub.events import Points
+from tachograph.runs.blocks import Raw, Sample, outline, pack, thin, thin_slowly
 from tachograph.runs.store import Store
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

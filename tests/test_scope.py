@@ -26,8 +26,8 @@ from tachograph.exporters.producer import sdk_metrics
 from tachograph.hardware._sampler import SCOPE as HARDWARE
 from tachograph.hub.hub import Hub
 from tachograph.recording.journal import Journal
+from tachograph.recording.own_metrics import SCHEMA_URL, scope_origin
 from tachograph.recording.registry import Registry
-from tachograph.recording.scope import SCHEMA_URL, scope_origin
 from tachograph.version import __version__
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 

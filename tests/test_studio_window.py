@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hub_requests import START, logs, rank
 from recorded_runs import points, record
 from tachograph.hub.hub import Hub
-from tachograph.runs._thinning import Raw
-from tachograph.runs.blocks import PAIR, Block, Sample, pack
+from tachograph.runs.blocks import PAIR, Block, Raw, Sample, pack
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.file import Abandoned, RunFile, look
 from tachograph.runs.recorded import add_intervals

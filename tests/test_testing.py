@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tachograph
-from tachograph.recording.spread import Spread
+from tachograph.recording.summary import ValueSummary
 from tachograph.testing import capture
 
 
@@ -24,7 +24,7 @@ def test_capture_shows_what_exporters_would_get() -> None:
     assert captured.value("x.success", "captured") == 2
     for name in ("step.duration.ms", "step.duration"):
         spread = captured.value(name, "captured")
-        assert isinstance(spread, Spread)
+        assert isinstance(spread, ValueSummary)
         assert (spread.count, spread.total.value()) == (1, 5)
     assert captured.names("captured") == ["function.calls", "function.duration", "loss", "step.duration", "x.success"]
     assert captured.value("no such", "no such") is None

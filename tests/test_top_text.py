@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tachograph.cli.top.bars import BLOCKS, NO_NUMBER, sparkline, together
 from tachograph.cli.top.legible import clock, count, lasting, legible, number, per_second, took
 from tachograph.cli.top.picture import KEPT, Tail
 from tachograph.cli.top.screen import keys
-from tachograph.cli.top.section import Column, fitted
+from tachograph.cli.top.sections import BLOCKS, NO_NUMBER, Column, fitted, sparkline, together
 
 FLOATS = st.floats(width=64)
 

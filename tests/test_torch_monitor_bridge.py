@@ -116,7 +116,7 @@ def test_a_stat_becomes_gauges_and_sums(recorded: Recorded) -> None:
     }
     point = histogram(recorded.registry, "loss")
     assert point is not None
-    spread = point.spread
+    spread = point.summary
     assert (spread.count, spread.total.value(), spread.minimum, spread.maximum) == (3, 12.0, 1.0, 7.0)
     first, second = recorded.journal.drain()
     assert first.name == second.name == "torch.monitor.Stat"
@@ -135,9 +135,9 @@ def test_a_mean_and_a_count_make_a_sum(recorded: Recorded) -> None:
     stat("x", 1, "MEAN", "COUNT").add(3.0)  # type: ignore[attr-defined]
     point = histogram(recorded.registry, "x")
     assert point is not None
-    assert (point.spread.count, point.spread.total.value()) == (1, 3.0)
-    assert point.spread.minimum != point.spread.minimum
-    assert point.spread.maximum != point.spread.maximum
+    assert (point.summary.count, point.summary.total.value()) == (1, 3.0)
+    assert point.summary.minimum != point.summary.minimum
+    assert point.summary.maximum != point.summary.maximum
 
 
 def test_nan_does_not_spoil_the_sum(recorded: Recorded) -> None:
@@ -146,7 +146,7 @@ def test_nan_does_not_spoil_the_sum(recorded: Recorded) -> None:
         stat("x", 1, "SUM", "COUNT").add(value)  # type: ignore[attr-defined]
     point = histogram(recorded.registry, "x")
     assert point is not None
-    assert (point.spread.count, point.spread.total.value()) == (2, 3.0)
+    assert (point.summary.count, point.summary.total.value()) == (2, 3.0)
     assert values(recorded.registry)["tachograph", "tachograph.dropped"] == 1
 
 
@@ -174,7 +174,7 @@ def test_the_sum_over_windows_is_the_sum_of_the_values(taken: list[list[int]]) -
         assert point is None
         return
     assert point is not None
-    found = (point.spread.count, point.spread.total.value(), point.spread.minimum, point.spread.maximum)
+    found = (point.summary.count, point.summary.total.value(), point.summary.minimum, point.summary.maximum)
     assert found == (len(everything), sum(everything), min(everything), max(everything))
 
 

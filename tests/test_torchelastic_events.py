@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from front_door import recorded
-from tachograph.instrumentation._torchelastic_events import ElasticEvents, TorchrunSeries
+from tachograph.instrumentation._torchelastic import ElasticEvents, TorchrunSeries
 from tachograph.recording import journal
 
 events = pytest.importorskip("torch.distributed.elastic.events")

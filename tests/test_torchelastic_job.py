@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("untraced")]
 
 BOOTSTRAP = """
 import os, sys
-from tachograph.instrumentation._own import instrument
+from tachograph.instrumentation._zero_code import instrument
 instrument()
 assert "torch" not in sys.modules
 import tachograph
@@ -147,7 +147,7 @@ def test_it_waits_for_torch_and_can_be_undone(tmp_path: Path) -> None:
     program = """
     import sys
     before = list(sys.meta_path)
-    from tachograph.instrumentation._own import instrument, uninstrument
+    from tachograph.instrumentation._zero_code import instrument, uninstrument
     instrument(["__main__:nothing"])
     instrument(["__main__:nothing"])
     uninstrument()

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from front_door import Kept, calls, errors, fresh_group, recorded, unconfigured  # noqa: F401 - two are fixtures
 from tachograph import elastic
-from tachograph.instrumentation._torchelastic_events import TorchrunSeries
-from tachograph.instrumentation._torchelastic_metrics import ElasticMetrics
+from tachograph.instrumentation._torchelastic import ElasticMetrics, TorchrunSeries
 
 api = pytest.importorskip("torch.distributed.elastic.metrics.api")
 pytestmark = pytest.mark.torch

@@ -11,7 +11,7 @@ import pytest
 
 from programs import run
 from tachograph.instrumentation.torch_monitor import WaitCounters
-from tachograph.recording.spread import Spread
+from tachograph.recording.summary import ValueSummary
 from tachograph.testing import Captured, capture
 
 monitor = pytest.importorskip("torch.monitor")
@@ -31,10 +31,10 @@ def captured() -> Iterator[Captured]:
             counters.close()
 
 
-def waited(captured: Captured, name: str) -> Spread:
+def waited(captured: Captured, name: str) -> ValueSummary:
     """Return what was measured under a name."""
     found = captured.value(WAITED, "torch.monitor", name=name)
-    assert isinstance(found, Spread)
+    assert isinstance(found, ValueSummary)
     return found
 
 

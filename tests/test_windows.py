@@ -190,7 +190,7 @@ def test_nothing_is_lost_or_doubled(steps: list[tuple[str, int, int]]) -> None:
             list(windows.collect())
             assert stat.count >= 0
     spread: Any = next((points.points[0] for points in windows.collect() if points.name == "s"), None)
-    assert (spread.spread.total.value() if spread else 0) == total
+    assert (spread.summary.total.value() if spread else 0) == total
     windows.finish()
     logged = [event.attributes for event in journal.drain()]
     assert sum(found["s.sum"] for found in logged) == total  # type: ignore[misc]
@@ -365,7 +365,7 @@ def test_a_subclass_may_override_add() -> None:
     stat = Doubling("s", [SUM], 1.0, windows=windows)
     stat.add(2)
     assert stat._life.window.fold()
-    assert stat._life.window.total().total.value() == 4  # type: ignore[union-attr]
+    assert stat._life.window.summary().total.value() == 4  # type: ignore[union-attr]
 
 
 def test_nothing_is_lost_at_the_end_of_the_interpreter(tmp_path: Path) -> None:

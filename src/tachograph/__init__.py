@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
     from tachograph.pipeline.pipeline import Pipeline
     from tachograph.pipeline.starting import shutdown, start
-    from tachograph.recording.declaration import declare
     from tachograph.recording.instrument import Instrument
+    from tachograph.recording.registry import declare
 
 __all__ = [
     "ConsoleMetricHandler",
@@ -84,7 +84,7 @@ _HOME = {
     "PrometheusCollector": "exporters.prometheus.collector",
     "WindowedMetricReader": "exporters.windowed_reader",
     "configure": "elastic",
-    "declare": "recording.declaration",
+    "declare": "recording.registry",
     "prof": "elastic",
     "progress": "metric",
     "put_metric": "elastic",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tachograph.recording import registry as registries
 from tachograph.recording.points import AttributeValue, NumberPoint, attributes_key, identity
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Spread
+from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
 
@@ -18,7 +18,9 @@ class Captured:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def value(self, name: str, group: str = "torchelastic", /, **attributes: AttributeValue) -> Number | Spread | None:
+    def value(
+        self, name: str, group: str = "torchelastic", /, **attributes: AttributeValue
+    ) -> Number | ValueSummary | None:
         """Return the state of one series; None where nothing was recorded.
 
         Args:
@@ -28,7 +30,7 @@ class Captured:
 
         Returns:
             A gauge's last value, a counter's sum, or a histogram's
-            :class:`~tachograph.recording.accumulators.Spread`, with ``count``, ``total.value()``, ``minimum``,
+            :class:`~tachograph.recording.accumulators.Summary`, with ``count``, ``total.value()``, ``minimum``,
             ``maximum`` and ``nonfinite``.
         """
         found = self._registry.groups.get(group)
@@ -39,7 +41,7 @@ class Captured:
             if metric.scope == group and metric.name == instrument_name:
                 for point in metric.points:
                     if identity(point.attributes) == wanted:
-                        return point.value if isinstance(point, NumberPoint) else point.spread
+                        return point.value if isinstance(point, NumberPoint) else point.summary
         return None
 
     def names(self, group: str = "torchelastic") -> list[str]:

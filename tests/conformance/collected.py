@@ -28,7 +28,7 @@ from programs import environment
 from receivers import receiving
 from rows import Row
 from tachograph import runs
-from tachograph.hub._series import Instrument, Series
+from tachograph.hub._series import HubInstrument, HubSeries
 from tachograph.logger.point import FIELDS, TAGS
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.file import RunFile
@@ -173,7 +173,7 @@ def _stored(store: Path) -> Arrived:
         pairs = tuple(
             (key, tuple(value) if isinstance(value, list) else value) for key, value in json.loads(attributes)
         )
-        series = Series(Instrument(scope, name, unit, "gauge", ""), shape, ())
+        series = HubSeries(HubInstrument(scope, name, unit, "gauge", ""), shape, ())
         series.restore(state)
         if shape == "histogram":
             found.distributions[scope, name, pairs] = _of_buckets(series.shown())

@@ -75,14 +75,14 @@ def each_aggregation() -> None:
 
 
 @row(
-    Gauge("torch.monitor", "m.spread.p50", 50.0),
-    Gauge("torch.monitor", "m.spread.p90", 90.0),
-    Gauge("torch.monitor", "m.spread.p99", 99.0),
-    Gauge("torch.monitor", "m.spread.stddev", math.sqrt(sum((each - 50) ** 2 for each in range(101)) / 101)),
+    Gauge("torch.monitor", "m.summary.p50", 50.0),
+    Gauge("torch.monitor", "m.summary.p90", 90.0),
+    Gauge("torch.monitor", "m.summary.p99", 99.0),
+    Gauge("torch.monitor", "m.summary.stddev", math.sqrt(sum((each - 50) ** 2 for each in range(101)) / 101)),
 )
 def percentiles() -> None:
     """`P50`, `P90`, `P99` and `STDDEV` are aggregations, too; exact up to 4,096 values a window."""
-    stat = Stat("m.spread", [Aggregation.P50, Aggregation.P90, Aggregation.P99, Aggregation.STDDEV], HOUR, 101)
+    stat = Stat("m.summary", [Aggregation.P50, Aggregation.P90, Aggregation.P99, Aggregation.STDDEV], HOUR, 101)
     for value in range(101):
         stat.add(float(value))
 

@@ -1,4 +1,4 @@
-"""What the commands have in common: exit codes, how they say what went wrong, and the options of InfluxDB."""
+"""The command line that all commands share: exit codes, error messages, and the options of InfluxDB."""
 
 from __future__ import annotations
 

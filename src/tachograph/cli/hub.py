@@ -55,9 +55,8 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.hub.forwarding import Forwarding
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
-    from tachograph.hub.lifetime import Lifetime
-    from tachograph.hub.node import Node
-    from tachograph.hub.server import Server, address_of, listen
+    from tachograph.hub.lifetime import Lifetime, Node
+    from tachograph.hub.server import HubServer, address_of, listen
     from tachograph.identity.program import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
@@ -69,7 +68,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
         hub = Hub(options.store or store(os.environ), run=run, started=marks)
         try:
             forwarding = None if options.forward is None else Forwarding(options.forward, hub.registry)
-            server = Server(hub, listener, token=token, forwarding=forwarding)
+            server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(run, hub.store.parent) if observes else None
             lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)

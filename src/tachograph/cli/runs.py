@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
-from tachograph.runs.listing import listing, shown, size_of
+from tachograph.runs.export import listing, shown, size_of
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

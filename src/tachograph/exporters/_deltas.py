@@ -12,14 +12,14 @@ from tachograph.recording.forking import at_fork
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Spread, Total
+from tachograph.recording.summary import Total, ValueSummary
 from tachograph.recording.values import Number
 
 
 @dataclass(slots=True)
 class _Seen:
     time_unix_nano: int
-    state: Number | Spread
+    state: Number | ValueSummary
 
 
 class Deltas:
@@ -48,7 +48,7 @@ class Deltas:
         if before is not None:
             found = _difference(point, before)
         if found is not None:
-            state = point.value if isinstance(point, NumberPoint) else point.spread
+            state = point.value if isinstance(point, NumberPoint) else point.summary
             self._seen[key] = _Seen(now, state)
         return found
 
@@ -76,26 +76,26 @@ at_fork("otlp_differences", in_child=_left.clear)
 def _difference(point: NumberPoint | HistogramPoint, before: _Seen) -> NumberPoint | HistogramPoint | None:
     start = before.time_unix_nano
     if isinstance(point, NumberPoint):
-        if isinstance(before.state, Spread) or point.value == before.state:
+        if isinstance(before.state, ValueSummary) or point.value == before.state:
             return None
         if point.value < before.state:  # it began anew
             return point
         return NumberPoint(point.attributes, point.value - before.state, start)
-    if not isinstance(before.state, Spread) or point.spread.count == before.state.count:
+    if not isinstance(before.state, ValueSummary) or point.summary.count == before.state.count:
         return None
-    if point.spread.count < before.state.count:
+    if point.summary.count < before.state.count:
         return point
     return point._replace(
-        spread=_added(point.spread, before.state),
+        summary=_added(point.summary, before.state),
         start_unix_nano=start,
         exemplars=tuple(seen for seen in point.exemplars if seen.time_unix_nano > start),
     )
 
 
-def _added(now: Spread, before: Spread) -> Spread:
+def _added(now: ValueSummary, before: ValueSummary) -> ValueSummary:
     nan = float("nan")
     total = Total(now.total.integers - before.total.integers, now.total.floats, now.total.lost)
-    return Spread(
+    return ValueSummary(
         now.count - before.count,
         total.plus(-before.total.floats).plus(-before.total.lost),
         now.minimum if now.minimum < before.minimum else nan,

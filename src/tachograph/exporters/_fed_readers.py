@@ -62,14 +62,14 @@ class Reading(NamedTuple):
             if metric.kind == "histogram":
                 yield (
                     metric,
-                    [point for point in points.points if isinstance(point, HistogramPoint) and point.spread.count],
+                    [point for point in points.points if isinstance(point, HistogramPoint) and point.summary.count],
                 )
 
     def counts(self) -> Counter[Series]:
         """Return how many values each series of a distribution has."""
         return Counter(
             {
-                (metric, identity(point.attributes)): point.spread.count
+                (metric, identity(point.attributes)): point.summary.count
                 for metric, points in self.histograms()
                 for point in points
             }
@@ -268,7 +268,7 @@ class FedReaders:
         if stream.sums:
             sums: list[NumberDataPoint] = []
             for found in points:
-                point, value = found.point, encodable_number(found.point.spread.total.value())
+                point, value = found.point, encodable_number(found.point.summary.total.value())
                 attributes, exemplars = dict(point.attributes), self._exemplars(found)
                 sums.append(NumberDataPoint(attributes, point.start_unix_nano, now, value, exemplars))
             data = Sum(sums, temporality, is_monotonic=False)
@@ -309,7 +309,7 @@ def _points(feed: Feed, reading: Reading, metric: Metric, *, is_delta: bool) -> 
             if since is None:
                 continue
             wanted = since
-        if isinstance(wanted, HistogramPoint) and wanted.spread.count:
+        if isinstance(wanted, HistogramPoint) and wanted.summary.count:
             found.append(wanted)
     return found
 

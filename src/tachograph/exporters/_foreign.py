@@ -23,7 +23,7 @@ from opentelemetry.metrics import (
 
 from tachograph.exporters._replay import Record, Replay
 from tachograph.recording.naming import UNNAMED, Kind
-from tachograph.recording.scope import scope_origin
+from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number
 

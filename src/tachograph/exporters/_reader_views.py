@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tachograph.exporters._reader_seam import View, preferences_of, wanted_boundaries, wants_extremes
 from tachograph.recording.points import OVERFLOW, Attributes, HistogramPoint, identity
-from tachograph.recording.spread import Exemplar, Spread
+from tachograph.recording.summary import Exemplar, ValueSummary
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import Histogram
@@ -101,8 +101,10 @@ class Stream:
             point = _rebucketed(point, self._boundaries)
         if self._extremes:
             return point
-        spread, nan = point.spread, float("nan")
-        return point._replace(spread=Spread(spread.count, spread.total, nan, nan, spread.at_most, spread.nonfinite))
+        spread, nan = point.summary, float("nan")
+        return point._replace(
+            summary=ValueSummary(spread.count, spread.total, nan, nan, spread.at_most, spread.nonfinite)
+        )
 
 
 def streams_of(
@@ -169,11 +171,11 @@ def _stream(
 
 def _rebucketed(point: HistogramPoint, boundaries: tuple[float, ...]) -> HistogramPoint:
     """Return the point with only these of its boundaries."""
-    spread = point.spread
+    spread = point.summary
     at_most = dict(zip(point.boundaries, spread.at_most, strict=True))
     kept = tuple(at_most[bound] for bound in boundaries)
     return point._replace(
-        spread=Spread(spread.count, spread.total, spread.minimum, spread.maximum, kept, spread.nonfinite),
+        summary=ValueSummary(spread.count, spread.total, spread.minimum, spread.maximum, kept, spread.nonfinite),
         boundaries=boundaries,
     )
 
@@ -183,4 +185,4 @@ def _together(one: HistogramPoint, more: HistogramPoint) -> HistogramPoint:
     if one.boundaries != more.boundaries:
         common = tuple(bound for bound in one.boundaries if bound in more.boundaries)
         one, more = _rebucketed(one, common), _rebucketed(more, common)
-    return one._replace(spread=one.spread.plus(more.spread))
+    return one._replace(summary=one.summary.plus(more.summary))

@@ -37,7 +37,7 @@ class Source:
         self.settled = False
         # Each chunk comes with the count after it, so that a chunk which never came shows as a gap in the counts.
         self.chunks: deque[tuple[Sequence[Number], int]] = deque(maxlen=_CHUNKS)
-        append, spread = self.chunks.append, distribution.spread
+        append, spread = self.chunks.append, distribution.summary
 
         def tap(chunk: Sequence[Number]) -> None:
             append((chunk, spread().count))
@@ -67,7 +67,7 @@ class Source:
             self.settled = True
             pace()
         if not self.settled:
-            count = self.distribution.spread().count
+            count = self.distribution.summary().count
             lost["replay_late"] += max(count - self.accounted, 0)
             self.accounted = max(self.accounted, count)
             self.settled = True

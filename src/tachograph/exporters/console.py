@@ -104,7 +104,7 @@ def _metric_lines(batch: Batch) -> Iterator[tuple[tuple[object, ...], str]]:
     for metric in batch.metrics:
         for point in metric.points:
             if isinstance(point, HistogramPoint):
-                spread = point.spread
+                spread = point.summary
                 value = _histogram(spread.count, spread.total.value(), spread.minimum, spread.maximum)
                 value += f" nonfinite={spread.nonfinite}" if spread.nonfinite else ""
             else:

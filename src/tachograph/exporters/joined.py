@@ -35,8 +35,8 @@ from tachograph.exporters._foreign import NO_SPAN, Metric, instruments_in
 from tachograph.exporters._reader_seam import late_readers_of, readers_of
 from tachograph.exporters._replay import RATE, Replay, Source
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -247,7 +247,7 @@ class Joined:
         fed = bool(arrived)
         for metric, attributes, distribution in _distributions(self._registry):
             series = metric, identity(attributes)
-            count = min(arrived[series], distribution.spread().count)
+            count = min(arrived[series], distribution.summary().count)
             arrived[series] -= count
             replay = self._theirs.replays.setdefault(metric, Replay(self._clock))
             replay.watch(distribution, attributes, self._new.pop(id(distribution), None), arrived=count)
@@ -370,14 +370,14 @@ class Joined:
             return
         self._observe(metric, ".count", points.description)
         self._observe(metric, ".sum", points.description)
-        if any(point.spread.minimum < 0 for point in histograms):
+        if any(point.summary.minimum < 0 for point in histograms):
             self._observe(metric, ".signed.sum", points.description)
 
     def _count_unreplayed(self, metric: Metric, points: Sequence[HistogramPoint]) -> None:
         """Count the values that came added up, as a ``Stat``'s do: there is none to be replayed."""
         counts: Counter[tuple[Metric, tuple[object, ...]]] = Counter()
         for point in points:
-            counts[metric, identity(point.attributes)] += point.spread.count
+            counts[metric, identity(point.attributes)] += point.summary.count
         new = counts - self._theirs.unreplayed
         self._theirs.unreplayed |= counts
         if new:
@@ -424,9 +424,9 @@ def _observed(point: NumberPoint | HistogramPoint, suffix: str) -> Number | None
     if isinstance(point, NumberPoint):
         value = point.value
     elif suffix == ".count":
-        value = point.spread.count
-    elif (point.spread.minimum < 0) == (suffix == ".signed.sum"):
-        value = point.spread.total.value()
+        value = point.summary.count
+    elif (point.summary.minimum < 0) == (suffix == ".signed.sum"):
+        value = point.summary.total.value()
     else:
         return None
     if not fits_int64(value):

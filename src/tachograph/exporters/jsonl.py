@@ -15,7 +15,7 @@ from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.outbox import Outbox
-from tachograph.recording.pace import Pace
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
 NAME = "jsonl"
@@ -35,7 +35,7 @@ class JsonLines:
             delete it while it is open.
         registry: where losses and durations are counted.
         metrics: whether metrics come, too: then each closed window of a Stat is kept until it is written.
-        pace: called between slices of encoding; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
 
     def __init__(

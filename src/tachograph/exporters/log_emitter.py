@@ -19,11 +19,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.exporter_queue import ItemExporter
 from tachograph.exporters.outbox import Outbox
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import SCOPE, LogEvent
-from tachograph.recording.pace import Pace
+from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.points import encodable
 from tachograph.recording.registry import Registry
-from tachograph.recording.scope import scope_origin
 from tachograph.recording.values import UINT64_MAX, fits_int64
 
 NAME = "sdk"
@@ -113,7 +113,7 @@ def into_provider(
     Args:
         provider: the program's own.
         registry: where losses are counted; a processor that raises costs one event.
-        pace: called between slices of the work; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of the work; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
     logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or Pace()
     lost: list[Exception] = []
@@ -142,7 +142,7 @@ def to_exporter(
         exporter: any exporter of log records.
         registry: where losses are counted.
         name: of the destination, in logs and counts; by default the name of the exporter's class.
-        pace: called between slices of the conversion; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of the conversion; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
     from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk.resources import Resource

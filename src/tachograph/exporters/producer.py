@@ -15,10 +15,9 @@ from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.exporter_queue import ExporterQueue
 from tachograph.recording.naming import Kind
-from tachograph.recording.own_metrics import TORCH_MONITOR
+from tachograph.recording.own_metrics import TORCH_MONITOR, scope_origin
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.scope import scope_origin
 from tachograph.recording.values import Number, as_float, fits_int64
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def histogram_data_point(point: HistogramPoint, now: int, exemplars: Sequence[Ex
     """Return one series of a histogram as the SDK's class; an extreme that is not known is None."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
-    spread = point.spread
+    spread = point.summary
     at_most = (0, *spread.at_most, spread.count)
     return HistogramDataPoint(
         dict(point.attributes),

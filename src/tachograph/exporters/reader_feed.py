@@ -22,7 +22,7 @@ from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.outbox import Outbox
 from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics
-from tachograph.recording.pace import Pace
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:

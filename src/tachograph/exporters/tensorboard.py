@@ -19,8 +19,8 @@ from pathlib import Path
 from tachograph.exporters._append_file import AppendFile
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.outbox import Outbox
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import as_float
@@ -43,7 +43,7 @@ class TensorBoard:
     Args:
         folder: of the run; a rank has a folder of its own in it, which TensorBoard shows as a run of its own.
         registry: where losses are counted.
-        pace: called between slices of the encoding; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of the encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
 
     def __init__(self, folder: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:

@@ -36,8 +36,8 @@ from tachograph.monitor.stat import window_nanoseconds
 from tachograph.recording import journal
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import check_name
-from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
 
 _NANO = 1_000_000_000

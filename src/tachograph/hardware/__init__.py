@@ -1,4 +1,4 @@
-"""What the machine does beside the training: CPU, memory, disks, network, GPUs, and torch's CUDA allocator."""
+"""Hardware metrics: CPU, memory, disks, network, GPUs, and torch's CUDA allocator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where data-loader workers hand over t
 
 
 class Closer(Protocol):
-    """What is to be closed."""
+    """An observation, to be closed."""
 
     def close(self, timeout: float = ...) -> None:
         """Observe no more, within ``timeout`` seconds."""

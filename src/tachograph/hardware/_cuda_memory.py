@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tachograph.hardware._nvml import initialised_cuda, uuid_of
-from tachograph.hardware._sampler import Reading, Row, Values, read
+from tachograph.hardware._sampler import Reading, Sensor, Values, read
 from tachograph.recording.naming import Kind
 
 Stats = Mapping[str, Any]
@@ -38,8 +38,8 @@ _ROWS: tuple[tuple[str, str, Kind, str, str], ...] = (
     ("ooms", "{error}", "counter", "num_ooms", "Out-of-memory errors."),
 )
 
-TABLE: tuple[Row[Stats], ...] = tuple(
-    Row(f"{_NAME}.{name}", unit, kind, description, _one(key)) for name, unit, kind, key, description in _ROWS
+TABLE: tuple[Sensor[Stats], ...] = tuple(
+    Sensor(f"{_NAME}.{name}", unit, kind, description, _one(key)) for name, unit, kind, key, description in _ROWS
 )
 
 

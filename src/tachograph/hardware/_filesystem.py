@@ -1,4 +1,4 @@
-"""How full the file systems are that a training writes to: one table, read with ``statvfs``.
+"""File systems that a training writes to, and how full they are: one table, read with ``statvfs``.
 
 That call blocks for as long as a network file system does not answer. Names and units are those of the OpenTelemetry
 semantic conventions for systems (``system.filesystem.*``).
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from tachograph.hardware._sampler import Reading, Row, Values, read
+from tachograph.hardware._sampler import Reading, Sensor, Values, read
 
 
 def _usage(found: os.statvfs_result) -> Values:
@@ -31,10 +31,10 @@ def _share(found: os.statvfs_result) -> Values:
         yield {"system.filesystem.state": "used"}, (found.f_blocks - found.f_bfree) / reachable
 
 
-TABLE: tuple[Row[os.statvfs_result], ...] = (
-    Row("system.filesystem.usage", "By", "gauge", "Space of a file system, by state.", _usage),
-    Row("system.filesystem.limit", "By", "gauge", "Size of a file system.", _limit),
-    Row("system.filesystem.utilization", "1", "gauge", "Share of a file system that is in use.", _share),
+TABLE: tuple[Sensor[os.statvfs_result], ...] = (
+    Sensor("system.filesystem.usage", "By", "gauge", "Space of a file system, by state.", _usage),
+    Sensor("system.filesystem.limit", "By", "gauge", "Size of a file system.", _limit),
+    Sensor("system.filesystem.utilization", "1", "gauge", "Share of a file system that is in use.", _share),
 )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tachograph.hardware._nvml import Card
-from tachograph.hardware._sampler import Reading, Row, Values, read
+from tachograph.hardware._sampler import Reading, Sensor, Values, read
 
 _GPU = {"hw.type": "gpu"}
 _RARELY = 15  # turns: what hardly ever changes, or is idle in a training
@@ -125,33 +125,33 @@ _UTILIZATION = "Share of the time in which the GPU was at work."
 _TEMPERATURE = "Temperature."
 _ERRORS = "Errors: ECC since the driver was loaded, PCIe replays, and XIDs since this process looks."
 
-TABLE: tuple[Row[Card], ...] = (
-    Row("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _utilization),
-    Row("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _encoder, every=_RARELY),
-    Row("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _decoder, every=_RARELY),
-    Row("hw.gpu.memory.usage", "By", "gauge", "GPU memory that is in use.", _memory_used, slices=True),
-    Row("hw.gpu.memory.limit", "By", "gauge", "Size of the GPU memory.", _memory_total, slices=True, every=_RARELY),
-    Row("hw.gpu.memory.utilization", "1", "gauge", "Share of the GPU memory in use.", _memory_share, slices=True),
-    Row("hw.gpu.io", "By", "counter", "Bytes over PCIe.", _pcie),
-    Row("hw.power", "W", "gauge", "Electrical power.", _power),
-    Row("hw.energy", "J", "counter", "Energy.", _energy),
-    Row("hw.temperature", "Cel", "gauge", _TEMPERATURE, _temperature),
-    Row("hw.temperature", "Cel", "gauge", _TEMPERATURE, _memory_temperature),
-    Row(
+TABLE: tuple[Sensor[Card], ...] = (
+    Sensor("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _utilization),
+    Sensor("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _encoder, every=_RARELY),
+    Sensor("hw.gpu.utilization", "1", "gauge", _UTILIZATION, _decoder, every=_RARELY),
+    Sensor("hw.gpu.memory.usage", "By", "gauge", "GPU memory that is in use.", _memory_used, slices=True),
+    Sensor("hw.gpu.memory.limit", "By", "gauge", "Size of the GPU memory.", _memory_total, slices=True, every=_RARELY),
+    Sensor("hw.gpu.memory.utilization", "1", "gauge", "Share of the GPU memory in use.", _memory_share, slices=True),
+    Sensor("hw.gpu.io", "By", "counter", "Bytes over PCIe.", _pcie),
+    Sensor("hw.power", "W", "gauge", "Electrical power.", _power),
+    Sensor("hw.energy", "J", "counter", "Energy.", _energy),
+    Sensor("hw.temperature", "Cel", "gauge", _TEMPERATURE, _temperature),
+    Sensor("hw.temperature", "Cel", "gauge", _TEMPERATURE, _memory_temperature),
+    Sensor(
         "hw.temperature.limit", "Cel", "gauge", "From here on the GPU slows down.", _slowdown_temperature, every=_RARELY
     ),
-    Row("hw.errors", "{error}", "counter", _ERRORS, _ecc, every=_RARELY),
-    Row("hw.errors", "{error}", "counter", _ERRORS, _replays, every=_RARELY),
+    Sensor("hw.errors", "{error}", "counter", _ERRORS, _ecc, every=_RARELY),
+    Sensor("hw.errors", "{error}", "counter", _ERRORS, _replays, every=_RARELY),
     # Extensions: the conventions have no name for these.
-    Row("hw.gpu.memory.activity", "1", "gauge", "Share of the time with reads or writes.", _memory_activity),
-    Row("hw.gpu.nvlink.io", "By", "counter", "Bytes over all NVLinks.", _nvlink),
-    Row("hw.gpu.clock.frequency", "Hz", "gauge", "Clock of the multiprocessors and of the memory.", _clocks),
-    Row("hw.gpu.throttled", "", "gauge", "1 while the GPU's clocks are held down, by reason.", _throttled),
-    Row("hw.power.limit", "W", "gauge", "Power that the GPU may draw.", _power_limit, every=_RARELY),
+    Sensor("hw.gpu.memory.activity", "1", "gauge", "Share of the time with reads or writes.", _memory_activity),
+    Sensor("hw.gpu.nvlink.io", "By", "counter", "Bytes over all NVLinks.", _nvlink),
+    Sensor("hw.gpu.clock.frequency", "Hz", "gauge", "Clock of the multiprocessors and of the memory.", _clocks),
+    Sensor("hw.gpu.throttled", "", "gauge", "1 while the GPU's clocks are held down, by reason.", _throttled),
+    Sensor("hw.power.limit", "W", "gauge", "Power that the GPU may draw.", _power_limit, every=_RARELY),
 )
 
 
-_XID: Row[Card] = Row("hw.errors", "{error}", "counter", _ERRORS, lambda _card: ())
+_XID: Sensor[Card] = Sensor("hw.errors", "{error}", "counter", _ERRORS, lambda _card: ())
 
 
 def attributes_of(card: Card) -> dict[str, str]:
@@ -181,7 +181,7 @@ class Gpu:
         self._card, self._left_out, self._clock = card, left_out, clock
         self._rows = [row for row in TABLE if row.slices or not card.parent]
         self._more = attributes_of(card)
-        self._latest: dict[Row[Card], Reading] = {}
+        self._latest: dict[Sensor[Card], Reading] = {}
         self._turn = 0
         self._again = 0.0
         api = card.api
@@ -201,7 +201,7 @@ class Gpu:
         self._turn += 1
         return list(self._latest.values())
 
-    def _row(self, row: Row[Card]) -> None:
+    def _row(self, row: Sensor[Card]) -> None:
         try:
             self._latest[row] = read(row, self._card, self._more)
         except self._lost:

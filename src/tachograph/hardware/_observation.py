@@ -1,4 +1,4 @@
-"""Hardware as sources of a registry: read when somebody collects, and what may block in threads of its own."""
+"""Hardware as sources of a registry: read at each collection, and what may block in threads of its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tachograph.hardware import _process as process
 from tachograph.hardware import _system as system
 from tachograph.hardware._gpu import Gpu, Xids
 from tachograph.hardware._nvml import Card, MissingError, Nvml
-from tachograph.hardware._process import Process
+from tachograph.hardware._process import ProcessState
 from tachograph.hardware._sampler import PATIENCE, SCOPE, Reading, Sampler, metrics
 from tachograph.hardware._system import Machine
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
 
@@ -27,11 +28,9 @@ FILE_SYSTEMS_EVERY = 15.0
 _FIRST_TURN = 0.1  # seconds that a process's first collection waits for the first turn of a sampler
 _CLOSING = 0.2
 
-_log = logging.getLogger("tachograph")
-
 
 class Observation:
-    """What a registry says about hardware, until it is closed.
+    """The hardware metrics of a registry, until it is closed.
 
     What another observation of the same registry says already is not said again.
 
@@ -54,7 +53,7 @@ class Observation:
     ) -> None:
         self._patience = patience
         self.registry = registry
-        self._said: set[str] = set()
+        self._log_once = LogOnce()
         self._reading = threading.Lock()
         self._sources: list[Callable[[], Iterator[MetricPoints]]] = []
         self._samplers: list[Sampler[list[Reading]]] = []
@@ -84,7 +83,7 @@ class Observation:
 
     def _observe_process(self) -> None:
         try:
-            this = Process()
+            this = ProcessState()
         except ImportError as error:
             self._fail("process", "psutil", error)
             began = time.time_ns()
@@ -139,16 +138,15 @@ class Observation:
     def _fail(self, where: str, what: str, error: Exception) -> None:
         """Count what is left out; say it once."""
         self.registry.count_error(where)
-        if what in self._said:
-            return
-        self._said.add(what)
         if isinstance(error, ImportError):
-            _log.warning("%s.* metrics are left out: psutil is missing: pip install 'tachograph[hardware]'", where)
+            message = "%s.* metrics are left out: psutil is missing: pip install 'tachograph[hardware]'"
+            self._log_once(what, message, where)
         elif isinstance(error, MissingError):
             there = Path("/proc/driver/nvidia").exists() or Path("/dev/nvidiactl").exists()
-            _log.log(logging.WARNING if there else logging.INFO, "hw.* metrics are left out: %s", error)
+            level = logging.WARNING if there else logging.INFO
+            self._log_once(what, "hw.* metrics are left out: %s", error, level=level)
         else:
-            _log.warning("%s is left out (further times are counted): %s", what, error)
+            self._log_once(what, "%s is left out (further times are counted): %s", what, error)
 
     def close(self, timeout: float = _CLOSING) -> None:
         """Observe no more, within ``timeout`` seconds."""

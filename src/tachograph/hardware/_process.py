@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from tachograph.hardware._sampler import Reading, Row, Values, tried
+from tachograph.hardware._sampler import Reading, Sensor, Values, tried
 
 _LEAST_WINDOW = 1.0  # seconds
 
 
-class Process:
-    """What the rows read.
+class ProcessState:
+    """The state of this process, which the table reads.
 
     Args:
         clock: seconds, monotonic.
@@ -57,69 +57,69 @@ class Process:
         return self._share
 
 
-def _cpu_time(process: Process) -> Values:
+def _cpu_time(process: ProcessState) -> Values:
     yield {"cpu.mode": "user"}, process.usage.ru_utime
     yield {"cpu.mode": "system"}, process.usage.ru_stime
 
 
-def _cpu_share(process: Process) -> Values:
+def _cpu_share(process: ProcessState) -> Values:
     for mode, value in process.share().items():
         yield {"cpu.mode": mode}, value
 
 
-def _resident(process: Process) -> Values:
+def _resident(process: ProcessState) -> Values:
     yield {}, process.memory.rss
 
 
-def _virtual(process: Process) -> Values:
+def _virtual(process: ProcessState) -> Values:
     yield {}, process.memory.vms
 
 
-def _threads(process: Process) -> Values:
+def _threads(process: ProcessState) -> Values:
     yield {}, process.of.num_threads()
 
 
-def _open_files(process: Process) -> Values:
+def _open_files(process: ProcessState) -> Values:
     yield {}, process.of.num_fds()
 
 
-def _disk_io(process: Process) -> Values:
+def _disk_io(process: ProcessState) -> Values:
     counters = process.of.io_counters()
     yield {"disk.io.direction": "read"}, counters.read_bytes
     yield {"disk.io.direction": "write"}, counters.write_bytes
 
 
-def _faults(process: Process) -> Values:
+def _faults(process: ProcessState) -> Values:
     yield {"system.paging.fault.type": "major"}, process.usage.ru_majflt
     yield {"system.paging.fault.type": "minor"}, process.usage.ru_minflt
 
 
-def _switches(process: Process) -> Values:
+def _switches(process: ProcessState) -> Values:
     yield {"process.context_switch.type": "voluntary"}, process.usage.ru_nvcsw
     yield {"process.context_switch.type": "involuntary"}, process.usage.ru_nivcsw
 
 
-def _uptime(process: Process) -> Values:
+def _uptime(process: ProcessState) -> Values:
     yield {}, max(0.0, time.time() - process.began / 1e9)
 
 
 _SWITCHES = "How often another process got the CPU."
 
-TABLE: tuple[Row[Process], ...] = (
-    Row("process.cpu.time", "s", "counter", "CPU time, by mode.", _cpu_time),
-    Row("process.cpu.utilization", "1", "gauge", "CPU time a second and CPU, by mode.", _cpu_share),
-    Row("process.memory.usage", "By", "gauge", "Resident memory.", _resident),
-    Row("process.memory.virtual", "By", "gauge", "Address space.", _virtual),
-    Row("process.thread.count", "{thread}", "gauge", "Threads.", _threads),
-    Row("process.unix.file_descriptor.count", "{file_descriptor}", "gauge", "Open files.", _open_files),
-    Row("process.disk.io", "By", "counter", "Bytes read from and written to disks.", _disk_io),
-    Row("process.paging.faults", "{fault}", "counter", "Page faults; major ones read a disk.", _faults),
-    Row("process.context_switches", "{context_switch}", "counter", _SWITCHES, _switches),
-    Row("process.uptime", "s", "gauge", "Time since the process began.", _uptime),
+TABLE: tuple[Sensor[ProcessState], ...] = (
+    Sensor("process.cpu.time", "s", "counter", "CPU time, by mode.", _cpu_time),
+    Sensor("process.cpu.utilization", "1", "gauge", "CPU time a second and CPU, by mode.", _cpu_share),
+    Sensor("process.memory.usage", "By", "gauge", "Resident memory.", _resident),
+    Sensor("process.memory.virtual", "By", "gauge", "Address space.", _virtual),
+    Sensor("process.thread.count", "{thread}", "gauge", "Threads.", _threads),
+    Sensor("process.unix.file_descriptor.count", "{file_descriptor}", "gauge", "Open files.", _open_files),
+    Sensor("process.disk.io", "By", "counter", "Bytes read from and written to disks.", _disk_io),
+    Sensor("process.paging.faults", "{fault}", "counter", "Page faults; major ones read a disk.", _faults),
+    Sensor("process.context_switches", "{context_switch}", "counter", _SWITCHES, _switches),
+    Sensor("process.uptime", "s", "gauge", "Time since the process began.", _uptime),
 )
 
 
-def readings(process: Process, left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
+def readings(process: ProcessState, left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
     """Yield one sample; a row that fails is left out, and ``left_out`` is told why."""
     process.anew()
     for row in TABLE:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import Kind
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.values import Number
 
@@ -139,7 +139,7 @@ Values = Iterable[tuple[Mapping[str, str], Number]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row(Generic[Source]):
+class Sensor(Generic[Source]):
     """One metric; two rows may have one name, and then differ in their attributes.
 
     Args:
@@ -162,20 +162,20 @@ class Row(Generic[Source]):
 
 
 class Reading(NamedTuple):
-    """What a row has given: its values, and attributes that all of them have beside their own."""
+    """The reading of a sensor: its values, and attributes that all of them have beside their own."""
 
-    row: Row[Any]
+    row: Sensor[Any]
     values: list[tuple[Mapping[str, str], Number]]
     more: Mapping[str, str]
 
 
-def read(row: Row[Source], source: Source, more: Mapping[str, str]) -> Reading:
+def read(row: Sensor[Source], source: Source, more: Mapping[str, str]) -> Reading:
     """Return a row's values, each with the attributes ``more``; what the row raises is raised."""
     return Reading(row, list(row.read(source)), more)
 
 
 def tried(
-    row: Row[Source], source: Source, more: Mapping[str, str], left_out: Callable[[str, Exception], None]
+    row: Sensor[Source], source: Source, more: Mapping[str, str], left_out: Callable[[str, Exception], None]
 ) -> list[Reading]:
     """Return a row's reading; where the row raises, none, and ``left_out`` is told its name and why."""
     try:

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-from tachograph.hardware._sampler import Reading, Row, Values, tried
+from tachograph.hardware._sampler import Reading, Sensor, Values, tried
 
 # psutil's names, and the conventions' where they differ; "guest" time is part of "user" already.
 _MODES = {"user": "user", "system": "system", "nice": "nice", "idle": "idle", "iowait": "iowait", "steal": "steal"}
@@ -28,7 +28,7 @@ _LEAST_WINDOW = 1.0  # seconds
 
 
 class Machine:
-    """What the rows read; each question is put to the system once a sample.
+    """The state of the machine, which the table reads; the system is asked once a sample.
 
     Args:
         psutil: the module, or what answers like it.
@@ -182,23 +182,23 @@ _PAIRS = {
     "dropped": ("dropout", "dropin"),
 }
 
-TABLE: tuple[Row[Machine], ...] = (
-    Row("system.cpu.utilization", "1", "gauge", "Share of the time of all CPUs, by mode.", _cpu_share),
-    Row("system.cpu.time", "s", "counter", "Time of all CPUs together, by mode.", _cpu_time),
-    Row("system.cpu.logical.count", "{cpu}", "gauge", "Logical CPUs.", _cpu_count),
-    Row("system.memory.usage", "By", "gauge", "Memory, by state.", _memory),
-    Row("system.memory.utilization", "1", "gauge", "Share of the memory, by state.", _memory_share),
-    Row("system.memory.limit", "By", "gauge", "Size of the memory.", _memory_limit),
-    Row("system.linux.memory.available", "By", "gauge", "Memory to be had without swapping.", _memory_available),
-    Row("system.paging.usage", "By", "gauge", "Swap space, by state.", _swap),
-    Row("system.paging.utilization", "1", "gauge", "Share of the swap space, by state.", _swap_share),
-    Row("system.disk.io", "By", "counter", "Bytes read from and written to a disk.", _disk_io),
-    Row("system.disk.operations", "{operation}", "counter", "Reads and writes of a disk.", _disk_operations),
-    Row("system.disk.io_time", "s", "counter", "Time in which a disk was at work.", _disk_time),
-    Row("system.network.io", "By", "counter", "Bytes over an interface.", _network("bytes")),
-    Row("system.network.packet.count", "{packet}", "counter", "Packets over an interface.", _network("packets")),
-    Row("system.network.errors", "{error}", "counter", "Errors of an interface.", _network("errors")),
-    Row("system.network.packet.dropped", "{packet}", "counter", "Packets that were dropped.", _network("dropped")),
+TABLE: tuple[Sensor[Machine], ...] = (
+    Sensor("system.cpu.utilization", "1", "gauge", "Share of the time of all CPUs, by mode.", _cpu_share),
+    Sensor("system.cpu.time", "s", "counter", "Time of all CPUs together, by mode.", _cpu_time),
+    Sensor("system.cpu.logical.count", "{cpu}", "gauge", "Logical CPUs.", _cpu_count),
+    Sensor("system.memory.usage", "By", "gauge", "Memory, by state.", _memory),
+    Sensor("system.memory.utilization", "1", "gauge", "Share of the memory, by state.", _memory_share),
+    Sensor("system.memory.limit", "By", "gauge", "Size of the memory.", _memory_limit),
+    Sensor("system.linux.memory.available", "By", "gauge", "Memory to be had without swapping.", _memory_available),
+    Sensor("system.paging.usage", "By", "gauge", "Swap space, by state.", _swap),
+    Sensor("system.paging.utilization", "1", "gauge", "Share of the swap space, by state.", _swap_share),
+    Sensor("system.disk.io", "By", "counter", "Bytes read from and written to a disk.", _disk_io),
+    Sensor("system.disk.operations", "{operation}", "counter", "Reads and writes of a disk.", _disk_operations),
+    Sensor("system.disk.io_time", "s", "counter", "Time in which a disk was at work.", _disk_time),
+    Sensor("system.network.io", "By", "counter", "Bytes over an interface.", _network("bytes")),
+    Sensor("system.network.packet.count", "{packet}", "counter", "Packets over an interface.", _network("packets")),
+    Sensor("system.network.errors", "{error}", "counter", "Errors of an interface.", _network("errors")),
+    Sensor("system.network.packet.dropped", "{packet}", "counter", "Packets that were dropped.", _network("dropped")),
 )
 
 

@@ -1,4 +1,4 @@
-"""What ``MetricsLogger`` adds to a point on request: the documented ``sys_*`` and ``gpu_*`` fields, from a cache.
+"""The ``sys_*`` and ``gpu_*`` fields that ``MetricsLogger`` adds to a point on request, from a cache.
 
 A thread renews them each second while somebody has asked in the last minute, so that asking costs the training thread
 a look into a dictionary.
@@ -6,7 +6,6 @@ a look into a dictionary.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from tachograph.hardware._nvml import Nvml, chosen, find, initialised_cuda
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 
 RENEWED_EVERY = 1.0  # seconds
 ASKED_WITHIN = 60.0  # seconds after which nothing is renewed until somebody asks again
@@ -24,8 +24,6 @@ _TOO_OLD = 5.0
 _MIB = 1 << 20
 
 Fields = dict[str, int | float | str]
-
-_log = logging.getLogger("tachograph")
 
 
 class Snapshot:
@@ -54,6 +52,7 @@ class Snapshot:
         self._asked: dict[str, tuple[float, Callable[[], Fields]]] = {}
         self._latest: dict[str, tuple[float, Fields]] = {}
         self._failed: set[str] = set()
+        self._log_once = LogOnce()
 
     def get(self, what: str, read: Callable[[], Fields], *, at_once: bool = True) -> Fields:
         """Return what was read last, a copy; never raises.
@@ -80,9 +79,9 @@ class Snapshot:
             fields = {}
             if not isinstance(error, ImportError) or what not in self._failed:
                 registries.default.count_error(what)
-            if what not in self._failed:
-                self._failed.add(what)
-                _log.warning("%s metrics are left out of the points (further errors are counted): %s", what, error)
+            self._failed.add(what)
+            message = "%s metrics are left out of the points (further errors are counted): %s"
+            self._log_once(what, message, what, error)
         self._latest[what] = found = self._clock(), fields
         return found
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tachograph.recording.log import LogOnce
 from tachograph.runs.open_stores import limit
 
 Why = Literal["silent", "slow", "deaf", "crowded"]
@@ -23,10 +23,8 @@ _SAID: dict[Why, str] = {
 }
 _NETWORK = 64  # bits of an IPv6 address: what one subscriber has (RFC 6177)
 
-_log = logging.getLogger("tachograph")
 
-
-class Patience(NamedTuple):
+class ClientTimeouts(NamedTuple):
     """Seconds that a client may take; beyond them its connection is closed.
 
     Attributes:
@@ -79,15 +77,15 @@ class Connections:
     """
 
     def __init__(
-        self, count: Callable[[Why], None], patience: Patience | None = None, *, descriptors: int | None = None
+        self, count: Callable[[Why], None], patience: ClientTimeouts | None = None, *, descriptors: int | None = None
     ) -> None:
         there_are = limit() if descriptors is None else descriptors
-        self.patience = patience or Patience()
+        self.patience = patience or ClientTimeouts()
         self._most, self._most_of_one = there_are * 5 // 8, there_are // 2
         self._count = count
         self._total = 0
         self._addresses: dict[str, _Address] = {}
-        self._said: set[Why] = set()
+        self._log_once = LogOnce()
 
     def protocol(self) -> type[H11Protocol]:
         """Return the class of the connections, for uvicorn."""
@@ -124,13 +122,11 @@ class Connections:
         connection.transport.abort()
         self.closed(connection, connection.address)
         self._count(why)
-        if why not in self._said:
-            self._said.add(why)
-            _log.warning("the hub closed a connection: %s (further ones are counted)", _SAID[why])
+        self._log_once(why, "the hub closed a connection: %s (further ones are counted)", _SAID[why])
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where its client takes too long; see :class:`Patience`.
+    """A connection that is closed where its client takes too long; see :class:`ClientTimeouts`.
 
     Attributes:
         among: which it is one of.

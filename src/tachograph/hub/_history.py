@@ -1,28 +1,134 @@
-"""What the store keeps of series: their last state, and one sample every ten seconds."""
+"""The history of series in the store: their rows, their last state, and one sample every ten seconds, thinned later."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from tachograph.hub._numbers import Numbers
-from tachograph.hub._samples import thin
-from tachograph.hub._series import Series, as_json
-from tachograph.hub.processes import Incarnation, Process, Start
-from tachograph.runs.liveness import SECOND
+from tachograph.hub._series import HubSeries, as_json
+from tachograph.hub.processes import Incarnation, LiveProcess, StartNumber
+from tachograph.runs.members import SECOND
 from tachograph.runs.store import MOST_BYTES, Store
 
+_PROCESS = "INSERT OR IGNORE INTO process (instance, resource) VALUES (?, ?)"
+_SERIES = (
+    "INSERT OR IGNORE INTO series (process, scope, name, unit, shape, attributes, description)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_SERIES_ROW = (
+    "SELECT id FROM series WHERE process = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
+)
+ROW = 28  # bytes of a sample in the file, measured
+FLOOR = 1000  # samples of a series that are left to it at least: enough for a chart
+_SHARE = 8  # of a file that its samples may always have, one in so many bytes: events take what they need
+_AT_ONCE = 4096  # samples in one transaction
+_LOGGED = 2**17  # samples that are gone, between two times that the log is taken over
 SAMPLE_EVERY = 10 * SECOND
 _LARGEST = 2**63 - 1
-
 _INCARNATION = "INSERT OR REPLACE INTO incarnation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _STATE = (
     "SELECT series.id, seen, data FROM series JOIN process ON process.id = process JOIN state ON series = series.id"
     " WHERE instance = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
 )
+
+
+class Numbers:
+    """The numbers of processes and series, new ones where they have none: these hold once they are committed.
+
+    Args:
+        connection: lent by :meth:`tachograph.runs.store.Store.transaction`, for that transaction.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._new: dict[LiveProcess | HubSeries, int] = {}
+
+    def process(self, process: LiveProcess) -> int:
+        """Return the number of a process."""
+        row = process.row or self._new.get(process)
+        if row is None:
+            self.connection.execute(_PROCESS, (process.instance, json.dumps(dict(process.resource))))
+            ((row,),) = self.connection.execute("SELECT id FROM process WHERE instance = ?", (process.instance,))
+            self._new[process] = row
+        return row
+
+    def series(self, series: HubSeries) -> int:
+        """Return the number of a series."""
+        row = series.row or self._new.get(series)
+        if row is None:
+            of = series.instrument
+            key = (self.process(series.owner), of.scope, of.name, of.unit, series.shape, series.attributes)
+            self.connection.execute(_SERIES, (*key, of.description))
+            ((row,),) = self.connection.execute(_SERIES_ROW, key)
+            self._new[series] = row
+        return row
+
+    def committed(self) -> None:
+        """Let the new ones hold."""
+        for each, row in self._new.items():
+            each.row = row
+
+
+def thin(store: Store, most_bytes: int, *, floor: int = FLOOR) -> int:
+    """Where the file is too large, thin the older half of each series' samples; return how many went.
+
+    Of two neighbours one is kept; a histogram's differences are added up. Samples are left alone where it is not they
+    that take the room: an eighth of the limit is theirs. Events are never thinned.
+
+    Args:
+        store: the file.
+        most_bytes: of its content.
+        floor: samples of a series that are left to it at least.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    if store.size() <= most_bytes:
+        return 0
+    count = "SELECT count(*) FROM sample WHERE series = ?"
+    series = [(row, shape, store.read(count, row)[0][0]) for row, shape in store.read("SELECT id, shape FROM series")]
+    if sum(samples for _, _, samples in series) * ROW <= most_bytes // _SHARE:
+        return 0
+    gone = logged = 0
+    for row, shape, samples in series:
+        if samples - samples // 4 >= floor:
+            fewer = _thin(store, row, samples // 2, is_histogram=shape == "histogram")
+            gone, logged = gone + fewer, logged + fewer
+        if logged >= _LOGGED:
+            store.checkpoint()
+            logged = 0
+    return gone
+
+
+def _thin(store: Store, row: int, older: int, *, is_histogram: bool) -> int:
+    gone, after = 0, -1
+    while older > 1:
+        found = store.read(
+            "SELECT time, value, total FROM sample WHERE series = ? AND time > ? ORDER BY time LIMIT ?",
+            *(row, after, min(older, _AT_ONCE)),
+        )
+        if not found:
+            break
+        older -= _AT_ONCE
+        kept = [_joined(one, two) if is_histogram else two or one for one, two in zip_longest(found[::2], found[1::2])]
+        after = found[-1][0]
+        with store.transaction() as connection:  # all of them: what leaves gaps in the pages frees none
+            span = (row, found[0][0], after)
+            connection.execute("DELETE FROM sample WHERE series = ? AND time BETWEEN ? AND ?", span)
+            connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?)", [(row, *each) for each in kept])
+        gone += len(found) - len(kept)
+    return gone
+
+
+def _joined(one: tuple[Any, ...], two: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    if two is None:
+        return one
+    return two[0], (one[1] or 0) + (two[1] or 0), (one[2] or 0) + (two[2] or 0)
 
 
 class Change(NamedTuple):
@@ -32,7 +138,7 @@ class Change(NamedTuple):
         before: what the series said of its saving until it was taken for saved.
     """
 
-    series: Series
+    series: HubSeries
     seen: int
     snapshot: list[Any]
     sample: tuple[int, float | None, float | None] | None
@@ -45,7 +151,7 @@ class Change(NamedTuple):
         self.series.unsaved = True
 
 
-def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change]:
+def changes(found: Iterable[HubSeries], *, at_the_end: bool = False) -> list[Change]:
     """Return what is to be saved of series, and take it for saved. The series must not change meanwhile.
 
     Args:
@@ -63,7 +169,7 @@ def changes(found: Iterable[Series], *, at_the_end: bool = False) -> list[Change
     return listed
 
 
-def _sample(series: Series, *, at_the_end: bool) -> tuple[int, float | None, float | None] | None:
+def _sample(series: HubSeries, *, at_the_end: bool) -> tuple[int, float | None, float | None] | None:
     before, count, total = series.sampled
     time = min(series.newest(), _LARGEST)
     is_set_back = time < before - SAMPLE_EVERY  # the sender's clock
@@ -78,7 +184,7 @@ def _sample(series: Series, *, at_the_end: bool) -> tuple[int, float | None, flo
     return time, None if value is None or math.isnan(value) else float(value), None
 
 
-def save_process(numbers: Numbers, process: Process, starts: Iterable[Incarnation]) -> None:
+def save_process(numbers: Numbers, process: LiveProcess, starts: Iterable[Incarnation]) -> None:
     """Save what is known of a process, and of some of its starts, in a transaction that somebody else commits."""
     row = numbers.process(process)
     numbers.connection.execute(
@@ -96,7 +202,7 @@ class History:
 
     Args:
         store: the file.
-        most_bytes: of its content, beyond which samples are thinned: see :func:`tachograph.hub._samples.thin`.
+        most_bytes: of its content, beyond which samples are thinned: see :func:`tachograph.hub._history.thin`.
     """
 
     def __init__(self, store: Store, *, most_bytes: int = MOST_BYTES) -> None:
@@ -116,7 +222,7 @@ class History:
         if self._store.renewed == file:
             numbers.committed()
 
-    def save_processes(self, found: Sequence[tuple[Process, Sequence[Incarnation]]]) -> None:
+    def save_processes(self, found: Sequence[tuple[LiveProcess, Sequence[Incarnation]]]) -> None:
         """Save what is known of processes, and of some of their starts.
 
         Raises:
@@ -168,7 +274,7 @@ class History:
         found = self._store.read("SELECT resource FROM process WHERE instance = ?", instance)
         return json.loads(found[0][0]) if found else None
 
-    def restore(self, process: Process) -> None:
+    def restore(self, process: LiveProcess) -> None:
         """Give a process the starts that the store knows of."""
         found = self._store.read("SELECT id, times_lost FROM process WHERE instance = ?", process.instance)
         if not found:
@@ -179,14 +285,14 @@ class History:
             " WHERE process = ? ORDER BY first_export",
             process.row,
         ):
-            each = Incarnation(Start(pid, restart), first)
+            each = Incarnation(StartNumber(pid, restart), first)
             each.announced, each.ended, each.lost = bool(announced), ended, bool(lost)
             each.last_export, each.interval, each.unsaved = last, interval, False
             process.incarnations[each.key] = each
             process.current = each
         process.unsaved = False
 
-    def states(self, process: Process, time_to_live: int) -> list[tuple[Any, ...]]:
+    def states(self, process: LiveProcess, time_to_live: int) -> list[tuple[Any, ...]]:
         """Return scope, name, unit, shape, attributes, description, number, seen and state of a process's series.
 
         Args:
@@ -199,11 +305,11 @@ class History:
             *(process.row, process.last_export - time_to_live),
         )
 
-    def count(self, process: Process) -> int:
+    def count(self, process: LiveProcess) -> int:
         """Return how many series of a process there are."""
         return int(self._store.read("SELECT count(*) FROM series WHERE process = ?", process.row)[0][0])
 
-    def state(self, series: Series) -> tuple[int, int, str] | None:
+    def state(self, series: HubSeries) -> tuple[int, int, str] | None:
         """Return number, seen and state of a series, however old; None where the store does not know it."""
         of = series.instrument
         key = (series.owner.instance, of.scope, of.name, of.unit, series.shape, series.attributes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +25,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tachograph.exporters.otlp.settings import Signal
-from tachograph.hub._body import LIMIT, Intake, Refusal
-from tachograph.hub._decoding import JSON, JSON_LIMIT, PROTOBUF, Decoder, decode, encode
+from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.hub.hub import Hub, Rejected
+from tachograph.recording.log import LogOnce
 from tachograph.runs.store import StoreError
 
 MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be kept
@@ -44,11 +43,9 @@ _CODES = {
     HTTPStatus.SERVICE_UNAVAILABLE: 14,
 }
 
-_log = logging.getLogger("tachograph")
-
 
 class _Kind(NamedTuple):
-    """How one signal is received, and what its partial success calls what was rejected."""
+    """A signal: its path, its messages, and its partial success' name for rejected items."""
 
     signal: Signal
     request: type[Message]
@@ -87,7 +84,7 @@ class Receiver:
         self._forwarding = forwarding
         self._intake = intake or Intake()
         self._decode = Decoder()
-        self._failed = False
+        self._log_once = LogOnce()
         self._keeper = ThreadPoolExecutor(1, "tachograph keep")
         self._left = MOST_WAITING
         self.last = time.monotonic()
@@ -150,12 +147,8 @@ class Receiver:
             return self._keep[kind.signal](message)
         except Exception as error:  # the border to the store: a full disk must not end the hub
             self._hub.count("tachograph.hub.failed", 1, signal=kind.signal)
-            if not self._failed:
-                self._failed = True
-                unexpected = not isinstance(error, StoreError)
-                _log.warning(
-                    "the hub could not keep a request (further failures are counted): %s", error, exc_info=unexpected
-                )
+            said = "the hub could not keep a request (further failures are counted): %s"
+            self._log_once("keep", said, error, exc_info=not isinstance(error, StoreError))
             why = f"it could not be kept: {type(error).__name__}"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, retry_after=_RETRY_AFTER) from error
 

@@ -10,17 +10,16 @@ from typing import NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
-from tachograph.hub._history import History, save_process
-from tachograph.hub._numbers import Numbers
+from tachograph.hub._history import History, Numbers, save_process
 from tachograph.hub.events import Events, Record, records
-from tachograph.hub.processes import Incarnation, Process
-from tachograph.runs.event import BEGIN, END
+from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.recorded import BEGIN, END
 from tachograph.runs.store import Store, StoreError
 
 _log = logging.getLogger("tachograph")
 
-Sent = tuple[Process, Incarnation, ResourceLogs]
+Sent = tuple[LiveProcess, Incarnation, ResourceLogs]
 
 
 class Life(NamedTuple):
@@ -30,14 +29,14 @@ class Life(NamedTuple):
         late: it begins, and how it ended was in the store already.
     """
 
-    process: Process
+    process: LiveProcess
     incarnation: Incarnation
     record: Record
     late: bool
 
 
-class Stored(NamedTuple):
-    """What became of log records.
+class StoredRecords(NamedTuple):
+    """Log records in the store: the new ones, and how many came in all.
 
     Attributes:
         new: those that were not there yet.
@@ -50,7 +49,7 @@ class Stored(NamedTuple):
     received: int
 
 
-class Run:
+class LiveRun:
     """A run.
 
     Args:
@@ -67,7 +66,7 @@ class Run:
         self.store: Store | None = None
         self.events: Events | None = None
         self.history: History | None = None
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, LiveProcess] = {}
         self.tried = 0
         if store is not None:
             self.keep_in(store)
@@ -76,7 +75,7 @@ class Run:
         """Keep all of it in a file from now on."""
         self.events, self.history, self.store = Events(store), History(store), store
 
-    def add_events(self, sent: Sequence[Sent]) -> Stored:
+    def add_events(self, sent: Sequence[Sent]) -> StoredRecords:
         """Commit log records, and with them what they say of the life of their processes.
 
         Raises:
@@ -85,7 +84,7 @@ class Run:
         found = [(process, incarnation, list(records(logs, process.instance))) for process, incarnation, logs in sent]
         if self.store is None or self.events is None or self.history is None:
             raise StoreError(0, "the file of this run cannot be used", self.name)
-        stored = Stored([], [], sum(len(listed) for _, _, listed in found))
+        stored = StoredRecords([], [], sum(len(listed) for _, _, listed in found))
         try:
             with self.history.transaction() as numbers:
                 for process, incarnation, listed in found:
@@ -108,8 +107,8 @@ class Run:
             process.row, process.unsaved, process.forgotten = 0, True, False
             for incarnation in process.incarnations.values():
                 incarnation.unsaved = True
-            for lane in process.lanes.values():
-                for series in lane.series():
+            for stream in process.streams.values():
+                for series in stream.series():
                     series.row, series.unsaved = 0, True
 
     def close(self) -> None:
@@ -139,10 +138,10 @@ def apply(life: Life) -> None:
         process.over(incarnation, record.reason)
 
 
-def opened(folder: Path, name: str, open_stores: OpenStores) -> Run:
+def opened(folder: Path, name: str, open_stores: OpenStores) -> LiveRun:
     """Return a run with its file; where that cannot be used a warning is logged, and the run has none."""
     try:
-        return Run(name, Store(folder, name, open_stores))
+        return LiveRun(name, Store(folder, name, open_stores))
     except StoreError as error:
         _log.warning("the run %s is kept in memory only: %s", name, error)
-        return Run(name, None)
+        return LiveRun(name, None)

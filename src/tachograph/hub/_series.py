@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from tachograph.hub._covered import Covered
+from tachograph.hub._dedup import DeltaIntervals
 from tachograph.recording.naming import Kind
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
 
 Labels = tuple[tuple[str, str], ...]
@@ -17,10 +17,16 @@ Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a cou
 _APART = 2**64  # OTLP's times are less
 _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to
+MOST_NAME = 1024  # characters of a name, a unit, a scope and a key: what our own API takes
+MOST_BOUNDS = 1000  # of a histogram
+MOST_RESOURCE = 64 * 2**10  # bytes of one resource
+_SERIES = 2000  # bytes of one series beside its text, measured
+_TEXT = 6  # times that a label's text is held: in labels, attributes, and in the rows of three formats
+_BOUND = 300  # bytes of one bucket: counts now and before, and its line in each format
 
 
-class Instrument:
-    """What the series of one name have in common on the page.
+class HubInstrument:
+    """An instrument as the page shows it: name, unit, kind and description of its series.
 
     Attributes:
         kind: what Prometheus takes it for: a sum that may fall is a gauge there.
@@ -35,10 +41,10 @@ class Instrument:
         self.unit = unit
         self.kind: Kind = kind
         self.description = description
-        self.series: dict[Series, None] = {}
+        self.series: dict[HubSeries, None] = {}
 
 
-class Series:
+class HubSeries:
     """One series: what is shown of it, and what is needed to take its next point.
 
     A counter's or histogram's points come in sequences, one for each start time. What is shown is the sum of the
@@ -84,7 +90,7 @@ class Series:
     )
 
     def __init__(
-        self, instrument: Instrument, shape: Shape, labels: Labels, *, owner: Any = None, attributes: str = "[]"
+        self, instrument: HubInstrument, shape: Shape, labels: Labels, *, owner: Any = None, attributes: str = "[]"
     ) -> None:
         self.instrument = instrument
         self.shape: Shape = shape
@@ -97,7 +103,7 @@ class Series:
         self.value: Any = None
         self.before: Any = None
         self.past: dict[int, Any] | None = None
-        self.covered: Covered | None = None
+        self.covered: DeltaIntervals | None = None
         self.exemplars: tuple[Exemplar, ...] = ()
         self.seen = 0
         self.unsaved = True
@@ -109,7 +115,7 @@ class Series:
         self.late = (0, 0)
 
     def text(self) -> int:
-        """Return how many characters of text are its own: for :class:`tachograph.hub._room.Room`."""
+        """Return how many characters of text are its own: for :class:`tachograph.hub._series.Room`."""
         return len(self.attributes) + sum(len(key) + len(value) for key, value in self.labels)
 
     def newest(self) -> int:
@@ -216,7 +222,7 @@ class Series:
         if now is not None:  # known again if it is sent again, and apart from what comes when it is that time
             start, time = start - _APART, time - _APART
         if self.covered is None:
-            self.covered = Covered()
+            self.covered = DeltaIntervals()
         is_new = writer not in self.covered.writers
         if not self.covered.add(writer, start, time):
             return
@@ -250,7 +256,7 @@ class Series:
         amounts = _amount(value), _amount(before)
         sequences = None if past is None else {start: _amount(amount) for start, amount in past}
         if covered is not None:
-            covered = Covered({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
+            covered = DeltaIntervals({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
         self.start, self.time, self.until, self.sampled = start, time, until, tuple(sampled)
         (self.value, self.before), self.past, self.covered = amounts, sequences, covered
         self.row, self.seen, self.unsaved = row, seen, False
@@ -269,3 +275,56 @@ def _amount(parts: Any) -> Any:
     if isinstance(parts, list):
         return Buckets(parts[0], parts[1], tuple(parts[2]), tuple(parts[3]))
     return parts
+
+
+class Limits(NamedTuple):
+    """The limits of a hub's memory.
+
+    Attributes:
+        series: how many.
+        memory: bytes that they take, as far as that is known.
+        processes: how many; those that ended first make room.
+        page: bytes.
+    """
+
+    series: int = 200_000
+    memory: int = 2 * 2**30
+    processes: int = 20_000
+    page: int = 256 * 2**20
+
+
+class Room:
+    """The share of the memory that series take.
+
+    Args:
+        limits: how much there is.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._most_series = limits.series
+        self._most_memory = limits.memory
+        self._series = 0
+        self._taken = 0
+
+    def add(self, text: int) -> bool:
+        """Make room for a series with so many characters of labels and name; False where there is none."""
+        needed = _SERIES + _TEXT * text
+        if self._series >= self._most_series or self._taken + needed > self._most_memory:
+            return False
+        self._series += 1
+        self._taken += needed
+        return True
+
+    def grow(self, series: HubSeries, bounds: int) -> bool:
+        """Make room for a histogram's buckets; False where there is none."""
+        needed = _BOUND * (bounds - series.bounds)
+        if self._taken + needed > self._most_memory:
+            return False
+        self._taken += needed
+        series.bounds = bounds
+        return True
+
+    def remove(self, text: int, bounds: int) -> None:
+        """Give back the room of a series."""
+        self._series -= 1
+        self._taken -= _SERIES + _TEXT * text + _BOUND * bounds

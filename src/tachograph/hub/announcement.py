@@ -1,4 +1,4 @@
-"""What the hub tells whoever started it: lines of JSON on an inherited descriptor, and words on stderr."""
+"""The hub's announcement to the process that started it: JSON lines on an inherited descriptor, words on stderr."""
 
 from __future__ import annotations
 

@@ -1,26 +1,186 @@
-"""The journal of a run: log records in its file, each once, as exact as they came."""
+"""The journal of a run: log records and points of curves in its file, each once, as exact as they came."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import isfinite
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
-from tachograph.hub._arrived import Arrived, arrived
-from tachograph.hub._points import Points, Told, told
+from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.recording.journal import SCHEMA
-from tachograph.runs.event import BEGIN, END, StoredEvent, event_of, plain_attributes
+from tachograph.recording.points import AttributeValue
+from tachograph.runs.blocks import MOST_COLUMNS, Block, Outline, Sample, join, outline, pack
+from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes
 from tachograph.runs.store import Store
 
-_LARGEST = 2**63 - 1
+POINT, DEFINITION = "tachograph.metric", "tachograph.definition"
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
+OURS = frozenset(_OURS)
+FULL = 1024  # points, from which on a block stays as it is
+_FRESH, _GATHERED, _FINAL = range(3)
+_MANY = (16, 64)  # blocks of a level: a point is written about three times, however few come at once
+_EXACT = 2**53
+_MOST_HIDDEN = 2**32  # values that one point tells of: those of a block add up to what SQLite holds
+
+_ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
+_LARGEST = 2**63 - 1
 _SEQ_BITS = 63
 _READ_AT_ONCE = 1000
 _STREAMS = 1000  # that are remembered
+
+
+class CurveRecord(NamedTuple):
+    """A record of a curve: its point, or, where ``sample`` is None, of a metric's definition: ``about``.
+
+    Attributes:
+        execution: the number of the task; 0 for the process.
+        branch: goes up where x goes back.
+    """
+
+    execution: int
+    metric: str
+    group: str
+    branch: int
+    sample: Sample | None
+    about: Mapping[str, AttributeValue]
+
+
+def told(record: LogRecord, seq: int, time: int) -> CurveRecord | None:
+    """Return what a record says of a curve.
+
+    None for all that a block could not give back as it came: records of another name or within a span, without a metric
+    and a value at a finite x, or with more than numbers beside them.
+
+    Args:
+        record: the message.
+        seq: its number.
+        time: its time in nanoseconds.
+    """
+    if record.event_name == DEFINITION:
+        return _definition(record)
+    if record.event_name != POINT or record.trace_id:
+        return None
+    names: dict[str, str] = {"group": ""}
+    numbers: dict[str, int | float] = {}
+    for each in record.attributes:
+        key, value = each.key, each.value
+        kind = value.WhichOneof("value")
+        if key in OURS:
+            continue
+        if kind == "double_value":
+            numbers[key] = value.double_value
+        elif kind == "int_value":
+            numbers[key] = value.int_value
+        elif kind == "string_value" and key in ("metric", "group"):
+            names[key] = value.string_value
+        else:
+            return None
+    return _point(names, numbers, seq, time)
+
+
+def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, time: int) -> CurveRecord | None:
+    execution, branch = numbers.pop("execution", 0), numbers.pop("branch", 0)
+    x, value = numbers.pop("x", None), numbers.pop("value", None)
+    if not (names.get("metric") and isinstance(execution, int) and isinstance(branch, int)):
+        return None
+    if x is None or value is None or not (_holds(x) and _holds(value) and isfinite(x)):
+        return None
+    if not numbers.keys().isdisjoint(("metric", "group")) or len(numbers) > MOST_COLUMNS:
+        return None
+    hidden = numbers.get("nonfinite", 0)
+    if not isinstance(hidden, int) or not 0 <= hidden <= _MOST_HIDDEN:
+        return None
+    sample = Sample(seq, time, float(x), float(value), numbers)
+    return CurveRecord(execution, names["metric"], names["group"], branch, sample, {})
+
+
+def _holds(number: float) -> bool:
+    """Tell whether a float is the number itself."""
+    return isinstance(number, float) or -_EXACT <= number <= _EXACT
+
+
+def _definition(record: LogRecord) -> CurveRecord | None:
+    about = {key: value for key, value in plain_attributes(record.attributes) if key not in OURS}
+    metric, execution, group = about.get("metric"), about.get("execution", 0), about.get("group", "")
+    if isinstance(metric, str) and metric and isinstance(execution, int) and isinstance(group, str):
+        return CurveRecord(execution, metric, group, 0, None, about)
+    return None
+
+
+class Points:
+    """Writes points and definitions of one stream, in a transaction that somebody else commits.
+
+    What comes in a request is a block of its own; blocks are joined when there are many, until they are full.
+
+    Args:
+        connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
+        stream: the number of the stream in the file.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
+        """Add what records say that were not there yet: number, time, and what it is."""
+        samples: dict[tuple[int, str, str], dict[int, list[Sample]]] = {}
+        for seq, time, each in found:
+            if each.sample is None:
+                self._define(seq, time, each)
+            else:
+                curve = samples.setdefault((each.execution, each.metric, each.group), {})
+                curve.setdefault(each.branch, []).append(each.sample)
+        for (execution, metric, group), branches in samples.items():
+            row = self._curve(execution, metric, group)
+            for branch, listed in branches.items():
+                listed.sort(key=lambda sample: sample.seq)
+                for first in range(0, len(listed), FULL):
+                    part = listed[first : first + FULL]
+                    self._insert(row, branch, _FRESH, outline(part), pack(part))
+
+    def _define(self, seq: int, time: int, each: CurveRecord) -> None:
+        self._connection.execute(
+            "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, metric) DO UPDATE"
+            " SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
+            (self._stream, each.execution, each.metric, seq, time, json.dumps(dict(each.about))),
+        )
+
+    def _curve(self, execution: int, metric: str, group: str) -> int:
+        key = (self._stream, execution, metric)
+        find = "SELECT id, chart FROM curve WHERE stream = ? AND execution = ? AND metric = ?"
+        known = self._connection.execute(find, key).fetchone()
+        if known is None:
+            add = "INSERT INTO curve (stream, execution, metric, chart) VALUES (?, ?, ?, ?)"
+            return int(self._connection.execute(add, (*key, group)).lastrowid or 0)
+        if group and known[1] != group:  # said later than the first points
+            self._connection.execute("UPDATE curve SET chart = ? WHERE id = ?", (group, known[0]))
+        return int(known[0])
+
+    def _insert(self, curve: int, branch: int, level: int, about: Outline, block: Block) -> None:
+        if about.n >= FULL:
+            level = _FINAL
+        self._connection.execute(_ADD, (curve, branch, level, *about, block.crc(), *block))
+        if level == _FINAL:
+            return
+        place = (curve, branch, level)
+        which = "FROM block WHERE curve = ? AND branch = ? AND level = ?"
+        ((count, points),) = self._connection.execute(f"SELECT count(*), sum(n) {which}", place)
+        if count < _MANY[level] and points < FULL:
+            return
+        rows = self._connection.execute(f"SELECT {_COLUMNS} {which}", place).fetchall()
+        self._connection.execute(f"DELETE {which}", place)
+        try:
+            about, block = join([(Outline(*row[:10]), Block(*row[10:])) for row in rows])
+        except ValueError as error:
+            raise sqlite3.DatabaseError(str(error)) from error
+        self._insert(curve, branch, level + 1, about, block)
 
 
 class Record(NamedTuple):
@@ -48,7 +208,7 @@ class Record(NamedTuple):
     newer: bool
     reason: str
     numbered: bool
-    told: Told | None
+    told: CurveRecord | None
 
 
 def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
@@ -83,16 +243,16 @@ def _ours(record: LogRecord) -> list[Any]:
         last = attributes[-1], attributes[-2], attributes[-3]
         if tuple(each.key for each in last) == _OURS:
             return [last[0].value.int_value, last[1].value.string_value, last[2].value.int_value]
-    found = dict(plain_attributes(each for each in attributes if each.key in _OURS))
+    found = dict(plain_attributes(each for each in attributes if each.key in OURS))
     return [found.get(key) for key in _OURS]
 
 
 class _Stream:
-    """What came of one stream: a gap is what its highest number exceeds the number of its records by."""
+    """The records of one stream: a gap is the difference between its highest number and the number of its records."""
 
     __slots__ = ("arrived", "gap", "lost", "row")
 
-    def __init__(self, row: int, numbers: Arrived) -> None:
+    def __init__(self, row: int, numbers: SequenceNumbers) -> None:
         self.row = row
         self.arrived = numbers
         self.gap = self.lost = numbers.highest - numbers.count

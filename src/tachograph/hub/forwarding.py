@@ -1,4 +1,4 @@
-"""Passes what the hub receives on to another OTLP/HTTP receiver, and never makes the sender wait for it."""
+"""Forwarding of all that the hub receives to another OTLP/HTTP receiver; the sender never waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may talk to the hub: no web page of another origin, and beyond loopback nobody without the token.
+"""The guard of the hub: it refuses web pages of another origin, and beyond loopback requests without the token.
 
 A browser lets any page post to a port of this machine, and a name that an attacker points at 127.0.0.1 lets the page
 read the answer, too (DNS rebinding). Both show in headers that no script can set: Host, Origin and Sec-Fetch-Site

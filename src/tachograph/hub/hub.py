@@ -7,8 +7,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,22 +20,26 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 
 from tachograph.exporters.prometheus.format import Format, negotiate
-from tachograph.hub._archive import Archive
-from tachograph.hub._census import Census
-from tachograph.hub._lanes import shape_of
+from tachograph.hub._history import changes
+from tachograph.hub._index import Index
 from tachograph.hub._page import NodePage
-from tachograph.hub._room import Limits
-from tachograph.hub._run import Run, Sent, apply
+from tachograph.hub._run import LiveRun, Sent, apply
+from tachograph.hub._series import HubSeries, Limits
+from tachograph.hub._stream_decoder import shape_of
 from tachograph.hub.events import Events
-from tachograph.hub.processes import Incarnation, Lost, life
+from tachograph.hub.processes import Incarnation, LostProcess, life
 from tachograph.identity.program import StartMarks
 from tachograph.identity.resource import SERIES_KEYS
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
-from tachograph.runs.liveness import SECOND
+from tachograph.runs.members import SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
 
+_SLICE = 100  # series that are saved in one transaction, and looked at while the lock is held
+
+_log = logging.getLogger("tachograph")
 TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _MOST_TOLD = 100  # files
@@ -42,11 +48,101 @@ _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
 
-_log = logging.getLogger("tachograph")
+
+class Archive:
+    """Saves what the hub has in memory. Call it from one thread at a time.
+
+    Args:
+        index: what there is.
+        lock: held while that changes; taken for slices.
+        registry: where errors are counted (``store``).
+    """
+
+    def __init__(self, index: Index, lock: threading.Lock, registry: Registry) -> None:
+        self._index = index
+        self._lock = lock
+        self._registry = registry
+        self._log_once = LogOnce()
+
+    def save(self, *, everything: bool, at_the_end: bool = False) -> None:
+        """Save what has changed.
+
+        Args:
+            everything: all of it; else only what cannot be had from its sender again.
+            at_the_end: sample all that has changed.
+        """
+        with self._lock:
+            known = list(self._index.series)
+            changed = (series for series in known if series.unsaved and (everything or series.restarted))
+            by_run = _by_run(series for series in changed if series.owner.run.store)
+            runs = self._index.stored() if everything else [run for run, _ in by_run.values()]
+        for run in runs:  # one after the other, as only so many files are open at once
+            if everything:
+                self._save_processes(run)
+            left = iter(by_run.get(run.name, (run, []))[1])
+            while part := list(islice(left, _SLICE)):
+                with self._lock:
+                    found = changes(part, at_the_end=at_the_end)
+                self.guarded(lambda run=run, found=found: run.history.save(found))  # type: ignore[misc]
+
+    def _save_processes(self, run: LiveRun) -> None:
+        with self._lock:
+            found = []
+            for process in run.processes.values():
+                starts = [each for each in process.incarnations.values() if each.unsaved]
+                if starts or process.unsaved:
+                    found.append((process, starts))
+                    process.unsaved = False
+                    for each in starts:
+                        each.unsaved = False
+        history = run.history
+        if found and history is not None:
+            self.guarded(lambda: history.save_processes(found))
+
+    def look(self) -> list[tuple[str, str]]:
+        """Look whether files were deleted or damaged, and go on in new ones; return those: what and which."""
+        found = []
+        for run in self._index.stored():
+            store = run.store
+            trouble = "" if store is None else store.trouble()
+            if store is None or not trouble:
+                continue
+            with self._lock:
+                try:
+                    aside = store.renew(run.forget)
+                except StoreError as error:
+                    self.guarded(partial(_again, error))
+                    continue
+            kept = "" if aside is None else f"; what is readable of the old one is in {aside}"
+            _log.warning(
+                "the file %s was %s while the hub wrote it: it goes on in a new one%s", store.path, trouble, kept
+            )
+            found.append((trouble, str(store.path)))
+        return found
+
+    def guarded(self, work: Callable[[], Any]) -> None:
+        """Do some work on a store; where it fails that is counted, and logged once."""
+        try:
+            work()
+        except StoreError as error:
+            self._registry.count_error("store")
+            self._log_once("store", "the hub could not write its store (further errors are counted): %s", error)
+
+
+def _again(error: StoreError) -> None:
+    raise error
+
+
+def _by_run(found: Iterable[HubSeries]) -> dict[str, tuple[LiveRun, list[HubSeries]]]:
+    by_run: dict[str, tuple[LiveRun, list[HubSeries]]] = {}
+    for series in found:
+        run: LiveRun = series.owner.run
+        by_run.setdefault(run.name, (run, []))[1].append(series)
+    return by_run
 
 
 class Rejected(NamedTuple):
-    """How much of a request was not taken, and why: in words, empty where all of it was."""
+    """The rejected part of a request: how much, and why in words, empty where all of it was taken."""
 
     items: int = 0
     why: str = ""
@@ -92,7 +188,7 @@ class Hub:
         self._limits = limits or Limits()
         self._page = NodePage(self.registry, self._lock, most_bytes=self._limits.page)
         self._totals: Counter[str] = Counter()
-        self._said: set[str] = set()
+        self._log_once = LogOnce()
         self._began = clock()
         self._due = {"save": 0, "sweep": self._began + _SWEEP_EVERY, "thin": 0}
         self._closed = False
@@ -101,7 +197,7 @@ class Hub:
         self._renewed: list[dict[str, str]] = []
         self._well: dict[str, Any] = {"dropped": 0, "lost": []}
         self._started = started
-        self._census = Census(
+        self._index = Index(
             store,
             run,
             resource_labels=resource_labels,
@@ -109,17 +205,17 @@ class Hub:
             time_to_live=int(time_to_live * SECOND),
             open_stores=open_stores,
         )
-        self._archive = Archive(self._census, self._lock, self.registry)
+        self._archive = Archive(self._index, self._lock, self.registry)
         try:
-            self._census.restore(self._began)
+            self._index.restore(self._began)
         except BaseException:
-            self._census.close()
+            self._index.close()
             raise
 
     @property
     def store(self) -> Path:
         """The file of the run that was named."""
-        return self._census.default.store.path if self._census.default.store else Path()
+        return self._index.default.store.path if self._index.default.store else Path()
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
         """Count something about the hub itself: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
@@ -133,7 +229,7 @@ class Hub:
         points = ahead = 0
         for resource in request.resource_metrics:
             with self._lock:
-                sender = self._census.sender(resource.resource, now)
+                sender = self._index.sender(resource.resource, now)
                 if isinstance(sender, str):
                     points += self._turned_away(resource, sender, rejected, named)
                     continue
@@ -143,12 +239,12 @@ class Hub:
                 for name, metric, data in _metrics(resource):
                     of_data = getattr(metric, data)
                     shape = shape_of(of_data, data)
-                    lane = process.lanes.get((name, metric.name, metric.unit, shape))
-                    if lane is None:
-                        lane = self._census.lane(process, name, metric, shape)
+                    stream = process.streams.get((name, metric.name, metric.unit, shape))
+                    if stream is None:
+                        stream = self._index.stream(process, name, metric, shape)
                     points += len(of_data.data_points)
-                    refused = lane.take(of_data, data, incarnation.key, now)
-                    ahead, lane.ahead = ahead + lane.ahead, 0
+                    refused = stream.take(of_data, data, incarnation.key, now)
+                    ahead, stream.ahead = ahead + stream.ahead, 0
                     if refused:
                         rejected.update(refused)
                         named = {**dict.fromkeys(refused, metric.name), **named}
@@ -179,9 +275,8 @@ class Hub:
         for reason, count in rejected.items():
             self._totals["dropped"] += count
             self.registry.count_dropped(reason, "hub", count)
-            if reason not in self._said:
-                self._said.add(reason)
-                _log.warning("the hub rejected something (further items are counted): %s", reason.replace("_", " "))
+            message = "the hub rejected something (further items are counted): %s"
+            self._log_once(reason, message, reason.replace("_", " "))
 
     def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
         """Take log records; return how many were rejected. The others are in the store, each once, when this returns.
@@ -191,16 +286,16 @@ class Hub:
         """
         now = self._clock()
         rejected: Counter[Reason] = Counter()
-        by_run: dict[str, tuple[Run, list[Sent]]] = {}
+        by_run: dict[str, tuple[LiveRun, list[Sent]]] = {}
         with self._lock:
             for resource in request.resource_logs:
-                sender = self._census.sender(resource.resource, now)
+                sender = self._index.sender(resource.resource, now)
                 if isinstance(sender, str):
                     count = sum(len(scope.log_records) for scope in resource.scope_logs)
                     rejected.update({sender: count})
                     continue
                 process, incarnation = sender
-                run: Run = process.run
+                run: LiveRun = process.run
                 by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, resource))
         for run, sent in by_run.values():
             new, lives, count = run.add_events(sent)
@@ -244,18 +339,17 @@ class Hub:
     def _rendered(self, form: Format) -> bytes:
         """Return the page in a format; what is constant in its lines is kept for the next one."""
         with self._lock:
-            instruments = list(self._census.instruments.values())
-            self._known = len(self._census.series)
-            processes = self._census.processes()
+            instruments = list(self._index.instruments.values())
+            self._known = len(self._index.series)
+            processes = self._index.processes()
             others = life(processes)
         others += self.registry.collect()
-        others += self._census.by_rank.metrics(self._lock)
+        others += self._index.by_rank.metrics(self._lock)
         page = self._page.render(instruments, processes, others, form)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
-            if "page" not in self._said:
-                self._said.add("page")
-                _log.warning("the hub's page ends at %d MiB (what is left out is counted)", self._limits.page >> 20)
+            message = "the hub's page ends at %d MiB (what is left out is counted)"
+            self._log_once("page", message, self._limits.page >> 20)
         return page.body
 
     def tick(self) -> None:
@@ -269,23 +363,23 @@ class Hub:
                 return
             now = self._clock()
             with self._lock:
-                for process in self._census.processes():
+                for process in self._index.processes():
                     process.check(now, self._began)
             for what, path in self._archive.look():
                 self.count("tachograph.hub.files.renewed", 1, why=what)
                 self._renewed.append({"file": path, "why": what})
-            self._census.open_missing(self._lock)
+            self._index.open_missing(self._lock)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
-            if len(self._census.series) > self._known + _MANY:  # so that no scraper waits for their names and labels
+            if len(self._index.series) > self._known + _MANY:  # so that no scraper waits for their names and labels
                 self._rendered(self._asked)
             if self._is_due("sweep", now, _SWEEP_EVERY):
                 self._sweep(now)
             if self._is_due("thin", now, _THIN_EVERY):
-                for run in self._census.stored():
+                for run in self._index.stored():
                     self._archive.guarded(lambda run=run: self._thin(run))  # type: ignore[misc]
 
-    def _thin(self, run: Run) -> None:
+    def _thin(self, run: LiveRun) -> None:
         if run.history is None or run.store is None or not run.store.is_open:
             return
         gone = run.history.thin()
@@ -299,13 +393,13 @@ class Hub:
         return True
 
     def _sweep(self, now: int) -> None:
-        self._census.by_rank.mark(self._lock)
-        self._census.expire(now, self._lock)
+        self._index.by_rank.mark(self._lock)
+        self._index.expire(now, self._lock)
         with self._lock:
-            dismissed, self._census.dismissed = self._census.dismissed, 0
+            dismissed, self._index.dismissed = self._index.dismissed, 0
         if dismissed:
             self.count("tachograph.hub.processes.dismissed", dismissed)
-        for run in self._census.stored():
+        for run in self._index.stored():
             missing = run.events.settle() if run.events else 0
             if missing:
                 self.count("tachograph.hub.events.missing", missing)
@@ -320,11 +414,11 @@ class Hub:
                 those that have started and were not heard of never will be.
         """
         with self._lock:
-            lost = self._census.lost(at_the_end=at_the_end)
-            dropped = self._totals["dropped"] + self._census.dropped()
+            lost = self._index.lost(at_the_end=at_the_end)
+            dropped = self._totals["dropped"] + self._index.dropped()
         return {
-            "run": self._census.default.name,
-            "runs": list(self._census.names),
+            "run": self._index.default.name,
+            "runs": list(self._index.names),
             "points": self._totals["points"],
             "events": self._totals["events"],
             "spans": self._totals["spans"],
@@ -339,12 +433,12 @@ class Hub:
         """Return the same without waiting long: where much comes just now, some of it as it was when last asked for."""
         if self._lock.acquire(timeout=_HURRY):
             try:
-                lost = [_described(each) for each in self._census.lost()]
-                self._well = {"dropped": self._totals["dropped"] + self._census.dropped(), "lost": lost}
+                lost = [_described(each) for each in self._index.lost()]
+                self._well = {"dropped": self._totals["dropped"] + self._index.dropped(), "lost": lost}
             finally:
                 self._lock.release()
         counts = {name: self._totals[name] for name in ("points", "events", "spans")}
-        return {"run": self._census.default.name, **counts, **self._well}
+        return {"run": self._index.default.name, **counts, **self._well}
 
     def events(self, run: str) -> Events:
         """Return the events of a run, to read them.
@@ -353,7 +447,7 @@ class Hub:
             StoreError: its file cannot be used.
         """
         with self._lock:
-            found = self._census.run(run)
+            found = self._index.run(run)
         if found.events is None:
             raise StoreError(errno.EIO, "the file of this run cannot be used", run)
         return found.events
@@ -365,10 +459,10 @@ class Hub:
                 return
             self._closed = True
             self._archive.save(everything=True, at_the_end=True)
-            for run in self._census.stored():
+            for run in self._index.stored():
                 if run.store is not None:
                     self._archive.guarded(run.store.checkpoint)
-            self._census.close()
+            self._index.close()
 
 
 def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
@@ -381,6 +475,6 @@ def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
                 yield name, metric, data
 
 
-def _described(lost: Lost) -> dict[str, Any]:
+def _described(lost: LostProcess) -> dict[str, Any]:
     at = datetime.fromtimestamp(lost.last_export / SECOND, timezone.utc).isoformat(timespec="milliseconds")
     return {"rank": lost.rank, "role": lost.role, "pid": lost.pid, "last_export": at}

@@ -1,4 +1,4 @@
-"""How long the hub serves: to a signal or its parent's end, then for the last exports, and for a last scrape."""
+"""The hub's lifetime: to a signal or its parent's end, then for the last exports, and for a last scrape."""
 
 from __future__ import annotations
 
@@ -8,23 +8,65 @@ import errno
 import logging
 import os
 import signal
+import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.hardware import SHARED_MEMORY, observe
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
-from tachograph.hub.node import EVERY, Node
-from tachograph.hub.server import Server
+from tachograph.hub.server import HubServer
+from tachograph.identity.resource import instance_id
+from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
+from tachograph.recording.points import AttributeValue
+from tachograph.recording.registry import Registry
+from tachograph.runs.members import NODE
 
+EVERY = 5.0  # seconds between two looks
 SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
 _PARENT_POLL = 0.5
 _TICK = 1.0
 _QUIET, _LONGEST_GRACE = 0.3, 2.0  # last exports: until none came for so long, at most for so long
 _LAST_FORWARDS = 3.0
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # for which asyncio waits with accept(2)
-
 _log = logging.getLogger("tachograph")
+
+
+class Node:
+    """Observes the machine, and says it as a process does: in OTLP, so that it is kept and passed on like one's.
+
+    Args:
+        run: the run it belongs to.
+        store: its file system is observed, beside the working directory's.
+    """
+
+    def __init__(self, run: str, store: Path) -> None:
+        self._registry = Registry(enabled=True)
+        self._encoder = MetricsEncoder("hub", self._registry)
+        found: dict[str, AttributeValue] = {
+            "service.name": "tachograph",
+            "host.name": socket.gethostname(),
+            "dl.run.id": run,
+            "dl.role": NODE,
+        }
+        self._resource = {**found, "service.instance.id": instance_id(found)}
+        self._hardware = observe(self._registry, node=True, process=False, folders=(".", str(store), SHARED_MEMORY))
+
+    def requests(self) -> list[ExportMetricsServiceRequest]:
+        """Return what the machine does now; it takes some milliseconds."""
+        batch = Batch(self._registry.collect(Pace()), None, (), self._resource, time.time_ns())
+        return [request for request, _ in self._encoder.requests(batch)]
+
+    def close(self) -> None:
+        """Observe no more."""
+        self._hardware.close()
 
 
 class Lifetime:
@@ -42,7 +84,7 @@ class Lifetime:
     def __init__(
         self,
         hub: Hub,
-        server: Server,
+        server: HubServer,
         forwarding: Forwarding | None = None,
         *,
         node: Node | None = None,
@@ -58,7 +100,8 @@ class Lifetime:
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
         self._closing = threading.Event()
-        self._failed = self._full = False
+        self._full = False
+        self._log_once = LogOnce()
 
     async def live(self, started: asyncio.Event) -> None:
         """Serve to the end; ``started`` is set when connections are taken."""
@@ -156,9 +199,7 @@ class Lifetime:
 
     def _fail(self, what: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=what)
-        if not self._failed:
-            self._failed = True
-            _log.warning("the hub's upkeep failed (further failures are counted)", exc_info=True)
+        self._log_once("upkeep", "the hub's upkeep failed (further failures are counted)", exc_info=True)
 
 
 def _lives(pid: int) -> bool:

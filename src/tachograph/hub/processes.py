@@ -1,16 +1,20 @@
-"""Who sends: processes by their ``service.instance.id``, their starts one after the other, and who is lost."""
+"""Processes that send, by their ``service.instance.id``: their starts one after the other, and those that are lost."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import uuid
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from tachograph.hub._lanes import AHEAD, Lane
 from tachograph.hub._series import Labels, Shape
+from tachograph.hub._stream_decoder import AHEAD, StreamDecoder
 from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
-from tachograph.runs.liveness import SECOND, longest_silence
+from tachograph.runs.members import SECOND, longest_silence
 
 _ONE_EXPORT = SECOND // 20  # requests that are closer belong to one export
 _FORGET = 0.9  # how much of a longer interval is left after each shorter one
@@ -18,17 +22,18 @@ _STARTS = 64  # of one process that are remembered
 _DIGITS = 18  # of a number in text: what SQLite's integers hold for certain
 
 Attributes = Mapping[str, AttributeValue]
-LaneKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
+StreamKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
+MOST = 256  # of one id that are told apart
 
 
-class Start(NamedTuple):
-    """Which start of a process something belongs to, and what it is called in the store."""
+class StartNumber(NamedTuple):
+    """The number of a process's start, by which the store knows it."""
 
     pid: int
     restart: int
 
 
-class Lost(NamedTuple):
+class LostProcess(NamedTuple):
     """A process that stopped to export and did not say that it would.
 
     Attributes:
@@ -63,7 +68,7 @@ class Incarnation:
         "unsaved",
     )
 
-    def __init__(self, key: Start, now: int) -> None:
+    def __init__(self, key: StartNumber, now: int) -> None:
         self.key = key
         self.announced = False
         self.resource: Attributes | None = None
@@ -117,7 +122,7 @@ class Incarnation:
         return bool(self.ended) or self.lost or self.silent_for_too_long(now)
 
 
-class Process:
+class LiveProcess:
     """All starts of one process: of a rank, say, that torchrun starts again and again.
 
     Args:
@@ -128,11 +133,11 @@ class Process:
 
     Attributes:
         resource: the resource of its newest start.
-        lanes: its series, by scope, name, unit and shape.
+        streams: its series, by scope, name, unit and shape.
         times_lost: how many of its starts were lost.
         row: its number in the store; 0 where it has none yet.
         heard: something came since the hub began.
-        forgotten: the store may have series of it that are not in ``lanes``.
+        forgotten: the store may have series of it that are not in ``streams``.
     """
 
     def __init__(self, instance: str, attributes: Attributes, labels: Labels, run: Any) -> None:
@@ -140,8 +145,8 @@ class Process:
         self.resource = attributes
         self.labels = labels
         self.run = run
-        self.lanes: dict[LaneKey, Lane] = {}
-        self.incarnations: dict[Start, Incarnation] = {}
+        self.streams: dict[StreamKey, StreamDecoder] = {}
+        self.incarnations: dict[StartNumber, Incarnation] = {}
         self.current: Incarnation | None = None
         self.times_lost = 0
         self.row = 0
@@ -169,7 +174,7 @@ class Process:
 
     def is_unsaved(self) -> bool:
         """Tell whether the store lacks something of it or its series."""
-        return self.unsaved or any(series.unsaved for lane in self.lanes.values() for series in lane.series())
+        return self.unsaved or any(series.unsaved for stream in self.streams.values() for series in stream.series())
 
     def incarnation(self, attributes: Attributes, now: int) -> Incarnation:
         """Return the start that a resource belongs to; a new one takes the place of the one before.
@@ -236,7 +241,7 @@ class Process:
         if self.current is not None and self.current.silent_for_too_long(now, since):
             self.lose(self.current)
 
-    def lost(self, *, at_the_end: bool = False) -> list[Lost]:
+    def lost(self, *, at_the_end: bool = False) -> list[LostProcess]:
         """Return the starts that are lost.
 
         Args:
@@ -244,13 +249,13 @@ class Process:
         """
         rank, role = self.rank, str(self.resource.get("dl.role", ""))
         return [
-            Lost(self.instance, each.key.pid, rank, role, each.last_export)
+            LostProcess(self.instance, each.key.pid, rank, role, each.last_export)
             for each in self.incarnations.values()
             if each.lost or (at_the_end and each.announced and not each.ended)
         ]
 
 
-def life(processes: Iterable[Process]) -> list[MetricPoints]:
+def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
     """Return what the page says of processes: when each was heard last, and how often it was lost.
 
     ``tachograph.process.lost`` is there from 0 on for whoever announced itself, so that its first increase shows.
@@ -265,9 +270,9 @@ def life(processes: Iterable[Process]) -> list[MetricPoints]:
     return [each for each in both if each.points]
 
 
-def start_of(attributes: Attributes) -> Start:
+def start_of(attributes: Attributes) -> StartNumber:
     """Return which start of its process a resource is of."""
-    return Start(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
+    return StartNumber(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
 
 
 def instance_of(attributes: Attributes) -> str:
@@ -289,3 +294,47 @@ def _integer(value: object) -> int:
     if isinstance(value, str) and value.isdecimal():
         return int(value[:_DIGITS])
     return value if isinstance(value, int) else 0
+
+
+def free_instance(processes: Mapping[str, LiveProcess], instance: str, attributes: Attributes) -> str:
+    """Return what a start is called: its id, and ``#2`` or more behind it where another one of that id is running.
+
+    A restart, which begins when the one before is over, goes on under its name. That the one before is running can be
+    told on the hub's own machine only; those with a rank, and those of another restart count, are their launcher's.
+
+    Args:
+        processes: those of the run, by what they are called.
+        instance: the id.
+        attributes: the resource of the start.
+    """
+    start = start_of(attributes)
+    if instance not in processes or "dl.rank" in attributes:
+        return instance
+    names = [instance, *(f"{instance}#{number}" for number in range(2, MOST + 1))]
+    for name in names:
+        process = processes.get(name)
+        if process is not None and start in process.incarnations:
+            return name
+    if attributes.get("host.name") != socket.gethostname():
+        return instance
+    for name in names:
+        process = processes.get(name)
+        current = None if process is None else process.current
+        if current is None or current.ended or current.key.restart != start.restart or not is_running(current.key.pid):
+            return name
+    return instance
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process of this machine is there, and not only waits for its parent to take note of its end."""
+    if pid <= 0:
+        return False
+    with contextlib.suppress(OSError, IndexError):  # proc(5): the state comes after the name, which may hold anything
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in ("Z", "X")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
+import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -22,13 +23,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tachograph.exporters.prometheus.format import accepts_gzip
-from tachograph.hub import _discovery as discovery
-from tachograph.hub._body import Intake
-from tachograph.hub._connections import Connections, Patience, Why
+from tachograph.hub._connections import ClientTimeouts, Connections, Why
 from tachograph.hub._receiver import Receiver
+from tachograph.hub._request import Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
+from tachograph.recording.log import LogOnce
 from tachograph.studio.studio import Studio
 from tachograph.version import __version__
 
@@ -40,8 +41,15 @@ _BACKLOG = 2048
 _AT_ONCE = 16  # connections that asyncio accepts before those before them are counted, and closed where there are many
 _GZIP_LEVEL = 1
 _POLL = 0.02
+_FRONT = """Tachograph hub {version}
 
-_log = logging.getLogger("tachograph")
+/          the Studio, for browsers: every run, live and stored
+/api/runs  the same as JSON
+/metrics   every process of this node, for Prometheus
+/sd        this hub as a target, for Prometheus's http_sd_configs
+/healthz   whether it is well, and what it has received
+/v1/metrics, /v1/logs, /v1/traces   post OTLP here (protobuf or JSON, gzip)
+"""
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -89,7 +97,7 @@ def address_of(listener: socket.socket) -> tuple[str, str]:
     return host, f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
-class Server:
+class HubServer:
     """Serves a hub on a socket until :meth:`stop`.
 
     Args:
@@ -113,7 +121,7 @@ class Server:
         token: str | None = None,
         forwarding: Forwarding | None = None,
         intake: Intake | None = None,
-        patience: Patience | None = None,
+        patience: ClientTimeouts | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
@@ -123,7 +131,7 @@ class Server:
         self._pages = ThreadPoolExecutor(1, "tachograph page")
         self._studio = Studio(hub.store.parent.parent, hub.summary()["run"], failed=self._studio_failed)
         self._scrapes = 0
-        self._failed = False
+        self._log_once = LogOnce()
         app = Starlette(
             routes=[
                 *self._receiver.routes(),
@@ -192,9 +200,7 @@ class Server:
             content_type, body = await loop.run_in_executor(self._pages, self._page, accept, escaping, gzipped)
         except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
             self._hub.count("tachograph.hub.failed", 1, signal="page")
-            if not self._failed:
-                self._failed = True
-                _log.warning("a scrape of the hub failed (further failures are counted)", exc_info=True)
+            self._log_once("page", "a scrape of the hub failed (further failures are counted)", exc_info=True)
             return PlainTextResponse("500: the page could not be made; the hub's log says why\n", 500)
         finally:
             self._scrapes -= 1
@@ -212,17 +218,17 @@ class Server:
 
     async def _targets(self, request: Request) -> Response:
         authority = request.headers.get("host") or self.url.partition("://")[2]
-        return Response(discovery.targets(authority, self._hub.health()), media_type="application/json")
+        return Response(_targets(authority, self._hub.health()), media_type="application/json")
 
     async def _health(self, _request: Request) -> Response:
-        return Response(discovery.health(self._hub.health()), media_type="application/json")
+        return Response(_health(self._hub.health()), media_type="application/json")
 
     async def _index(self, request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             page = self._studio.index(request)
             if page is not None:
                 return page
-        return Response(discovery.index(__version__), media_type="text/plain")
+        return Response(_front(__version__), media_type="text/plain")
 
     def _closed(self, why: Why) -> None:
         self._hub.count("tachograph.hub.connections.closed", 1, reason=why)
@@ -243,3 +249,25 @@ async def _plain(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)
+
+
+def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
+    """Return the hub as the one target of its node. Source: Prometheus, "Writing HTTP service discovery".
+
+    Args:
+        authority: host and port by which the scraper reached the hub; so it will reach it again.
+        summary: of the hub. Its run is in ``__meta_tachograph_run``, for relabelling: the series have ``dl_run_id``.
+    """
+    labels = {"__meta_tachograph_run": str(summary["run"]), "__meta_tachograph_host": socket.gethostname()}
+    return json.dumps([{"targets": [authority], "labels": labels}]).encode() + b"\n"
+
+
+def _health(summary: Mapping[str, Any]) -> bytes:
+    """Return ``{"status": "ok", …}`` with what was received; nothing that a stranger should not read."""
+    counts = {name: summary[name] for name in ("points", "events", "dropped")}
+    return json.dumps({"status": "ok", **counts, "lost": len(summary["lost"])}).encode() + b"\n"
+
+
+def _front(version: str) -> bytes:
+    """Return what there is to see, as plain text."""
+    return _FRONT.format(version=version).encode()

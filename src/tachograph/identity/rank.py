@@ -1,4 +1,4 @@
-"""Who is a rank, and which processes only inherited a rank's environment.
+"""Ranks, and processes that only inherited a rank's environment.
 
 DataLoader workers, compile workers and the user's own subprocesses inherit RANK. So a rank marks its environment with
 ``TACHOGRAPH_OWNER=<rank>:<restart>:<pid>``; who finds the mark with another pid is a helper, and records nothing

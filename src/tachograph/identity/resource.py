@@ -1,4 +1,4 @@
-"""Who is speaking: the resource attributes of this process, as far as its environment tells them.
+"""The resource attributes of this process, as far as its environment tells them.
 
 A Kubernetes pod knows itself only by what its specification hands on ("downward API"). These variables are read, each
 named after its attribute; the shorter ones in use elsewhere count, too::

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import logging
 import math
 import os
 import threading
@@ -27,12 +26,13 @@ from weakref import WeakSet
 from tachograph.monitor.stat_series import SCOPE, UNITS, aggregate, described
 from tachograph.recording.closed_windows import Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import Journal
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
-from tachograph.recording.spread import Spread, Total
+from tachograph.recording.summary import ValueSummary
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, is_finite
 
@@ -51,18 +51,18 @@ _order = itertools.count(1)
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of all Stats of one name.
+    """The Stats of one name, together.
 
     Attributes:
         end: when the last window was closed, in nanoseconds since 1970: the next one begins there.
         last: what it told, or an earlier one, by the suffix of the gauge.
-        spread: all windows together; None where none told enough.
+        summary: all windows together; None where none told enough.
     """
 
     history: WindowHistory
     end: int
     last: dict[str, Number] = field(default_factory=dict)
-    spread: Spread | None = None
+    summary: ValueSummary | None = None
 
 
 class BridgedStats:
@@ -126,8 +126,8 @@ class BridgedStats:
         if not is_finite(total):
             self._registry.count_dropped("nonfinite", SCOPE, int(count))
             return
-        before = known.spread or Spread(0, Total(), math.inf, -math.inf, (), 0)
-        known.spread = Spread(
+        before = known.summary or ValueSummary()
+        known.summary = ValueSummary(
             before.count + int(count),
             before.total.plus(total),
             _extreme(min, before.minimum, window.get("min")),
@@ -144,8 +144,8 @@ class BridgedStats:
                 point, what, unit = NumberPoint((), value, self._start), described(suffix, name), UNITS.get(suffix, "")
                 windows = Windowed(known.history, until, partial(aggregate, suffix)) if known.history.wanted else None
                 yield MetricPoints(SCOPE, f"{name}.{suffix}", unit, "gauge", what, [point], windows)
-            if known.spread is not None:
-                point_of_all = HistogramPoint((), known.spread, (), self._start, ())
+            if known.summary is not None:
+                point_of_all = HistogramPoint((), known.summary, (), self._start, ())
                 what = f"All values of the Stat {name}."
                 yield MetricPoints(SCOPE, name, "", "histogram", what, [point_of_all])
 
@@ -160,7 +160,6 @@ EVERY = 0.25  # seconds between looks at the queue: a handler that woke a thread
 _SLICE = 16
 _CLOSING = 1.0
 
-_log = logging.getLogger("tachograph")
 
 _open: WeakSet[Bridge] = WeakSet()
 
@@ -199,7 +198,7 @@ class Bridge:
         self._looked = 0  # how often we have taken a number ourselves
         self._taken = 0
         self._dropped = 0
-        self._said = False
+        self._log_once = LogOnce()
         self._free()
         # In this order the count is never behind the queue.
         handlers: tuple[Callable[[Any], object], ...] = (partial(next, self._numbers), self._waiting.append)
@@ -275,9 +274,7 @@ class Bridge:
                 self._stats.add(data, _unix_nano(event.timestamp))
         except Exception as error:  # noqa: BLE001 - whatever one event holds, the others arrive
             self._registry.count_error(SCOPE)
-            if not self._said:
-                self._said = True
-                _log.warning("an event of torch.monitor cannot be read (further ones are counted): %r", error)
+            self._log_once("event", "an event of torch.monitor cannot be read (further ones are counted): %r", error)
 
     def _logged(self) -> int:
         """Return how many events were logged; looking counts, too."""

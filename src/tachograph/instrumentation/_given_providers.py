@@ -22,7 +22,7 @@ _CLOSING = 1.0
 
 
 class Recording(NamedTuple):
-    """Where an instrumentor records."""
+    """The registry and the journal of an instrumentor."""
 
     registry: Registry
     journal: Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 
@@ -13,6 +13,9 @@ from tachograph.exporters.otlp.settings import ENDPOINT
 from tachograph.identity.environment import setting, text
 from tachograph.identity.program import command_name, unmark_start
 from tachograph.identity.rank import HELPERS, is_helper
+from tachograph.instrumentation.profiles import Profiles, parse
+from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
+from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 from tachograph.pipeline.settings import Settings, read_settings
 from tachograph.pipeline.starting import begin as begin_pipeline
 
@@ -33,10 +36,11 @@ ERRANDS = frozenset(
 )
 
 _log = logging.getLogger("tachograph")
+_profiles: dict[tuple[str, ...], Profiles] = {}
 
 
 class _Begun:
-    """Whether this process has begun, and which."""
+    """The process that has begun, if one has."""
 
     pid: int | None = None
 
@@ -135,7 +139,7 @@ def _is_child_of_multiprocessing() -> bool:
 
 def _instrument(environ: Mapping[str, str]) -> None:
     try:
-        from tachograph.instrumentation._own import instrument
+        from tachograph.instrumentation._zero_code import instrument
     except ImportError as error:
         _log.warning("our instrumentors are not there: %s", error)
         return
@@ -155,3 +159,72 @@ def _instrument_others(environ: Mapping[str, str]) -> None:
             entry_point.load()().instrument()
         except Exception as error:  # noqa: BLE001 - the border to their code
             _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)
+
+
+def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:
+    """Wait for torch and for the modules of the patterns, and record what they do; import none of them.
+
+    A second call adds what the first has not asked for. Nothing is raised: what cannot be done is said in the log, and
+    the program goes on without it.
+
+    Args:
+        prof: patterns as :func:`tachograph.instrumentation.profiles.parse` takes them.
+        environ: where ``TACHOGRAPH_WAIT_COUNTERS`` and the process's place in the job are looked up.
+    """
+    _attempt("torchelastic", _torchelastic)
+    _attempt("torch.monitor", lambda: _torch_monitor(environ))
+    _attempt("--prof", lambda: _profile(prof, environ))
+
+
+def uninstrument() -> None:
+    """Undo it all: torch and the profiled functions are as they were."""
+    for instrumentor in (TorchElasticInstrumentor(), TorchMonitorInstrumentor()):
+        if instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.uninstrument()
+    for profiles in _profiles.values():
+        profiles.close()
+    _profiles.clear()
+
+
+def _attempt(what: str, begin: Callable[[], None]) -> None:
+    try:
+        begin()
+    except Exception as error:  # noqa: BLE001 - zero code: the job goes on without us
+        _log.warning("%s is not recorded: %s", what, error)
+
+
+def _torchelastic() -> None:
+    instrumentor = TorchElasticInstrumentor()
+    if not instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.instrument(skip_dep_check=True)
+
+
+def _torch_monitor(environ: Mapping[str, str]) -> None:
+    instrumentor = TorchMonitorInstrumentor()
+    if not instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.instrument(skip_dep_check=True, wait_counters=_asks_for_waits(environ))
+
+
+def _asks_for_waits(environ: Mapping[str, str]) -> bool:
+    given = setting(environ, "", None, VARIABLE)
+    try:
+        return given is not None and given.choice(("1", "0")) == "1"
+    except ValueError as error:
+        _log.warning("%s; no WaitCounter is measured", error)
+        return False
+
+
+def _profile(prof: Sequence[str], environ: Mapping[str, str]) -> None:
+    wanted = []
+    for pattern in dict.fromkeys(prof):
+        if not pattern.strip():
+            continue
+        try:
+            parse(pattern)
+        except ValueError as error:
+            _log.warning("%s", error)
+        else:
+            wanted.append(pattern.strip())
+    new = tuple(pattern for pattern in wanted if not any(pattern in known for known in _profiles))
+    if new:
+        _profiles[new] = Profiles([parse(pattern) for pattern in new], environ)

@@ -1,4 +1,4 @@
-"""What ``opentelemetry-instrument`` finds of us: a distro and a configurator that leave everybody else their work.
+"""The distro and the configurator for ``opentelemetry-instrument``, which leave those of others their work.
 
 Entry points of ``opentelemetry_distro`` and ``opentelemetry_configurator``. It takes the first of each that it finds;
 where another one is installed, ours hands over to that, so it makes no difference which is found first. Then zero code

@@ -21,9 +21,8 @@ from typing import Any
 from tachograph.identity.environment import text
 from tachograph.identity.rank import OWNER
 from tachograph.identity.run_id import run_id_of_command
-from tachograph.instrumentation._own import instrument
-from tachograph.instrumentation._zero_code import begin, begun
-from tachograph.instrumentation.surroundings import with_bootstrap
+from tachograph.instrumentation._zero_code import begin, begun, instrument
+from tachograph.instrumentation.child_environment import with_bootstrap
 from tachograph.pipeline.own_process import process
 from tachograph.recording import journal, registry
 from tachograph.recording.points import AttributeValue

@@ -11,8 +11,7 @@ from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type:
 
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.instrumentation._given_providers import given_providers
-from tachograph.instrumentation._torchelastic_events import ElasticEvents, TorchrunSeries
-from tachograph.instrumentation._torchelastic_metrics import ElasticMetrics
+from tachograph.instrumentation._torchelastic import ElasticEvents, ElasticMetrics, TorchrunSeries
 from tachograph.recording import registry
 
 METRICS = "torch.distributed.elastic.metrics.api"

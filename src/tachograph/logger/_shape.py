@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tachograph.logger._fields import Arriving, Field, Plain, Statistics, field
 from tachograph.logger._readings import TAGS as GPU_TAGS
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
-from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, Point
+from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.instrument import Record, nothing
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import Reason
@@ -163,7 +163,7 @@ class Shape:
         self.measurement = measurement
         self.tag_names = tuple(tag_names)
         self.field_names = tuple(field_names)
-        self.made: Callable[..., Point] = self._made  # bound once: every point that waits holds it
+        self.made: Callable[..., LoggerPoint] = self._made  # bound once: every point that waits holds it
         self.gauges: dict[Any, Gauges] = {}
         for name in tag_names:
             if name in origin.counting:
@@ -217,7 +217,7 @@ class Shape:
 
     def _made(
         self, tag_values: Sequence[Any], field_values: Sequence[Field | None], device: Mapping[str, str] | None = None
-    ) -> Point:
+    ) -> LoggerPoint:
         """Return the attributes of a point that leaves; in a thread of ours."""
         origin = self.origin
         tags = {
@@ -230,7 +230,7 @@ class Shape:
         for own in (device or {}), origin.tags:
             for name, value in own.items():
                 tags.setdefault(encodable(name), encodable(value))
-        point = Point({MEASUREMENT: encodable(self.measurement), TAGS: tags, FIELDS: fields}, origin.to)
+        point = LoggerPoint({MEASUREMENT: encodable(self.measurement), TAGS: tags, FIELDS: fields}, origin.to)
         if x is not None:
             point["x"] = x
         return point

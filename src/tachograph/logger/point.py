@@ -13,7 +13,7 @@ TAGS = "tachograph.tags"
 FIELDS = "tachograph.fields"
 
 
-class Point(dict[str, Any]):
+class LoggerPoint(dict[str, Any]):
     """The attributes of a ``tachograph.point`` event.
 
     Attributes:

@@ -12,14 +12,12 @@ from functools import partial
 from math import inf, nan
 from typing import Any, cast
 
-from tachograph.metric._executed import task, workflow
-from tachograph.metric._progress_loop import progress
-from tachograph.metric._under_way import tasks
-from tachograph.metric.execution import Execution, current, process, recording
-from tachograph.recording.chart import MetricGroup, MetricScale, finite, number
-from tachograph.recording.curve import CHUNK, NOWHERE, Curve
-from tachograph.recording.definition import Definition
-from tachograph.recording.losses import Losses
+from tachograph.metric._progress import progress
+from tachograph.metric._tasks import task, workflow
+from tachograph.metric.execution import Execution, current, process, recording, tasks
+from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite, number
+from tachograph.recording.curve import CHUNK, NOWHERE, CurveRecorder
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, read
@@ -34,7 +32,7 @@ class _Unreadable(Exception):  # noqa: N818 - it leaves this file nowhere
 
 
 class _Handle:
-    """What a Metric knows of the executions in which it has recorded; lives as long as its ``record``.
+    """The executions in which a Metric has recorded; lives as long as its ``record``.
 
     Args:
         definition: of the metric.
@@ -50,12 +48,12 @@ class _Handle:
     ) -> None:
         self.definition, self._late = definition, late
         self.at = f"at, of Metric.record for {definition.key!r},"
-        self.curves: dict[Execution, Curve] = {}
-        self.home: Curve | None = None  # where it records unless a task is under way
+        self.curves: dict[Execution, CurveRecorder] = {}
+        self.home: CurveRecorder | None = None  # where it records unless a task is under way
         self._a_second = a_second
-        self._losses = Losses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
+        self._losses = SeriesLosses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
 
-    def attach(self, execution: Execution, value: object, at: object) -> Curve:
+    def attach(self, execution: Execution, value: object, at: object) -> CurveRecorder:
         """Return where a first value goes; one that is wrong shall leave nothing behind."""
         if value.__class__ is not float:
             with suppress(_Unreadable):  # counted once it is recorded
@@ -73,7 +71,7 @@ class _Handle:
                 return curve
         return self._too_late(execution)
 
-    def _too_late(self, execution: Execution) -> Curve:
+    def _too_late(self, execution: Execution) -> CurveRecorder:
         """Return where a value goes that comes from a thread or an asyncio task that outlives the execution."""
         if self._late is not None:
             with suppress(ValueError):  # the process has another definition
@@ -168,7 +166,7 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """What names the metric."""
+        """The key of the metric."""
         return self._handle.definition.key
 
     @property
@@ -183,7 +181,7 @@ class Metric:
 
     @property
     def throttle(self) -> float | None:
-        """How many points a second it may have; None for any number."""
+        """The points a second that it may have; None for any number."""
         return self._throttle
 
     def __repr__(self) -> str:
@@ -248,7 +246,7 @@ def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., Non
             curve.late = True
         else:
             curve.shown = curve.last
-            curve.gauge._value = value  # noqa: SLF001 - a call takes as long as all of this
+            curve.gauge.current = value  # no method: a call takes as long as all of this
         if now >= curve.due or len(buffer) >= chunk:
             curve.fold(now)
 

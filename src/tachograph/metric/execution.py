@@ -1,7 +1,7 @@
 """An execution: a stretch of the program with an x clock and metrics of its own; outside of tasks, the process is one.
 
-What an execution still holds back is passed on whenever events are taken out of the journal, and at the end; see
-:mod:`tachograph.metric._under_way`.
+What an execution still holds back is passed on whenever events are taken out of the journal, and at the end:
+of the process, of its tasks, and of those that have ended while something of theirs is still to come.
 """
 
 from __future__ import annotations
@@ -17,30 +17,111 @@ from contextvars import ContextVar
 from math import inf
 from typing import Any, Protocol
 
-from tachograph.metric._under_way import always, leaving, listen, see_off, tasks
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
-from tachograph.recording.chart import unit_of
-from tachograph.recording.curve import Curve
-from tachograph.recording.definition import Definition, Definitions
+from tachograph.recording.accumulators import LastValue
+from tachograph.recording.chart import Definition, Definitions, unit_of
+from tachograph.recording.curve import CurveRecorder
+from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import Journal
-from tachograph.recording.last_value import LastValue
-from tachograph.recording.losses import Losses
+from tachograph.recording.log import LogOnce
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
+LEAVING = 1024  # beyond that, the values of the oldest one are given up: nothing arrives from its device
+_COLLECTOR = "tachograph"  # the thread of the pipeline: it looks for what is due, all others want what there is
+_POLL = 0.001
+always: list[UnderWay] = []  # the process
+tasks: dict[int, UnderWay] = {}  # by number
+leaving: dict[UnderWay, None] = {}  # the oldest first: values on their way from a device, or somebody folds right now
 DEFINITION = "tachograph.definition"
 SCOPE = "tachograph.metric"  # of metrics without a group
 AGAIN = 60.0  # seconds after which definitions are repeated: whoever begins to read in the middle understands
-
 _log = logging.getLogger("tachograph")
 _numbers = itertools.count(1)
 
 
+class UnderWay(Protocol):
+    """A holder of points: an execution, see there."""
+
+    def pass_on(self, *, everything: bool, pace: Callable[[], None] | None = None) -> bool:
+        """Log what is due, or everything; False where something is still to come."""
+
+    def define_again(self) -> None:
+        """Log its definitions once more, where that is due."""
+
+    def give_up(self, reason: Reason) -> None:
+        """Count what has not arrived."""
+
+    def reset(self) -> None:
+        """Begin again in a forked child."""
+
+
+def everybody() -> list[UnderWay]:
+    """Return them all; what is older comes first, so that gauges show what is newer."""
+    return [*list(leaving), *always, *list(tasks.values())]
+
+
+def listen(journal: Journal) -> None:
+    """Hear from now on when events are taken out of the journal, and when the process ends."""
+    if journal is journals.default and _feed not in journal.feeders:
+        journal.feeders.append(_feed)
+        journal.last_words.append(_finish)
+
+
+def see_off() -> None:
+    """Look whether those that are leaving can go: also in a program that never takes events out."""
+    for execution in list(leaving):
+        if not execution.pass_on(everything=True):
+            break
+    for execution in list(leaving)[:-LEAVING]:
+        execution.give_up("overflow")
+        execution.pass_on(everything=True)
+
+
+def _feed(timeout: float) -> None:
+    everything = threading.current_thread().name != _COLLECTOR
+    if everything:
+        _pass_on_all(timeout)
+        return
+    pace = Pace()
+    for execution in everybody():
+        execution.pass_on(everything=False, pace=pace)
+        execution.define_again()
+
+
+def _pass_on_all(timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    found = everybody()
+    while found:
+        found = [execution for execution in found if not execution.pass_on(everything=True)]
+        if not found or time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL)
+    return not found
+
+
+def _finish(timeout: float) -> None:
+    if not _pass_on_all(timeout):
+        for execution in everybody():
+            execution.give_up("shutdown")
+
+
+def _after_fork_in_child() -> None:
+    for execution in everybody():
+        execution.reset()
+    leaving.clear()
+
+
+at_fork("tasks", in_child=_after_fork_in_child)
+
+
 class Follower(Protocol):
-    """Who keeps something of an execution, or has something to say whenever its points are passed on."""
+    """A part of an execution that is told whenever points are passed on."""
 
     def forget(self, execution: Execution) -> None:
         """Keep nothing of it: it is over, or this is a forked child."""
@@ -84,7 +165,8 @@ class Execution:
         self.journal, self.registry, self.clock = journal, registry, clock
         self.branch = _restarts() if branch is None else branch
         self.number = 0
-        self.ended = self._failed = False
+        self.ended = False
+        self._log_once = LogOnce()
         self.reset()
 
     def reset(self) -> None:
@@ -93,7 +175,7 @@ class Execution:
         self.loops: dict[str, Any] = {}
         self.changing = threading.RLock()
         self._definitions = Definitions()
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, CurveRecorder] = {}
         self._again = inf
         for follower in list(getattr(self, "followers", ())):
             follower.forget(self)
@@ -108,7 +190,7 @@ class Execution:
         with self.changing:
             self._definitions.check(definition)
 
-    def curve(self, definition: Definition, a_second: float | None) -> Curve:
+    def curve(self, definition: Definition, a_second: float | None) -> CurveRecorder:
         """Return where a metric records, new where nothing has yet.
 
         Args:
@@ -125,7 +207,7 @@ class Execution:
             labels = self.labels(known)
             if found is None:
                 listen(self.journal)
-                found = self._curves[definition.key] = Curve(
+                found = self._curves[definition.key] = CurveRecorder(
                     labels,
                     self.gauge(known),
                     journal=self.journal,
@@ -163,9 +245,9 @@ class Execution:
             instrument = found.instrument(key)
             if instrument.kind != "gauge" or (instrument.unit and unit):
                 _log.warning("Metric %r has no gauge, only its curve is recorded: %s", key, error)
-                return LastValue(Losses(key))
+                return LastValue(SeriesLosses(key))
         series = instrument.series(labels)
-        return series if isinstance(series, LastValue) else LastValue(Losses(key))
+        return series if isinstance(series, LastValue) else LastValue(SeriesLosses(key))
 
     def define(self, definition: Definition) -> None:
         """Log a definition, for whoever reads the points."""
@@ -206,16 +288,13 @@ class Execution:
                 curve.end()
         return arrived
 
-    def _pass_on(self, curve: Curve, everything: bool) -> bool:
+    def _pass_on(self, curve: CurveRecorder, everything: bool) -> bool:
         try:
             return curve.pass_on(everything=everything)
         except Exception:  # noqa: BLE001 - one curve that fails costs the others nothing
             self.registry.count_error("metric")
-            if not self._failed:
-                self._failed = True
-                _log.exception(
-                    "points of Metric %r do not leave (further failures are counted)", curve.labels["metric"]
-                )
+            message = "points of Metric %r do not leave (further failures are counted)"
+            self._log_once("curve", message, curve.labels["metric"], level=logging.ERROR, exc_info=True)
             if self.ended:
                 curve.give_up("shutdown")
             return True

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tachograph.monitor import _event_log as event_log
-from tachograph.monitor._aggregation import Aggregation
 from tachograph.monitor._event_log import EventHandlerHandle
 from tachograph.monitor.event import Event, data_value_t
 from tachograph.monitor.stat import Stat
-from tachograph.monitor.stat_window import STAT_EVENT
+from tachograph.monitor.stat_window import STAT_EVENT, Aggregation
 from tachograph.monitor.wait_counter import _WaitCounter, _WaitCounterTracker
 
 __all__ = [

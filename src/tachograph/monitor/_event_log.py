@@ -21,6 +21,7 @@ from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal, Later
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.00005, 0.002
@@ -32,7 +33,7 @@ Handler = Callable[[Event], object]
 
 
 class EventHandlerHandle:
-    """What :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
+    """The handle that :func:`~tachograph.monitor.register_event_handler` returns; it cannot be made."""
 
     __slots__ = ("active", "callback", "owner", "said", "token")
     callback: Handler
@@ -49,7 +50,7 @@ class EventHandlerHandle:
 
 
 class _Outgoing:
-    """What one thread has still to hand out, and whether it is at it."""
+    """The events that one thread has still to hand out, and whether it is at it."""
 
     __slots__ = ("active", "pending", "thread")
 
@@ -84,7 +85,7 @@ class EventLog:
         self._registry = registry
         self._handles: tuple[EventHandlerHandle, ...] = ()
         self.on_handed_over: Callable[[], object] | None = None
-        self._said_feedback = False
+        self._log_once = LogOnce()
         self._local = _Local()
         self.reset_in_child()
         self.log_event = self._logger()
@@ -240,9 +241,8 @@ class EventLog:
         lost = len(pending)
         pending.clear()
         self._registry.count_dropped("feedback", "handler", lost)
-        if not self._said_feedback:
-            self._said_feedback = True
-            _log.warning("event handlers log events without end: they do not get the rest (further ones are counted)")
+        message = "event handlers log events without end: they do not get the rest (further ones are counted)"
+        self._log_once("feedback", message)
 
     def hand_over(self) -> None:
         """Ask another thread to hand out what this one has logged, unless this one is in the middle of that."""

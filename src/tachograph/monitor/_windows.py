@@ -21,8 +21,8 @@ from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording import journal
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
 

@@ -41,7 +41,7 @@ class Event:
 
     @property
     def name(self) -> str:
-        """What happened."""
+        """The name of the event."""
         return self._name
 
     @name.setter

@@ -1,4 +1,4 @@
-"""A Stat: summary statistics of what is added, window by window."""
+"""A Stat: summary statistics of added values, window by window."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from operator import index
 from typing import Any, cast
 
 from tachograph.monitor import _windows as all_windows
-from tachograph.monitor._aggregation import Aggregation
 from tachograph.monitor._windows import Windows
-from tachograph.monitor.stat_window import UNLIMITED, StatWindow
+from tachograph.monitor.stat_window import UNLIMITED, Aggregation, StatWindow
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
-from tachograph.recording.tally import CHUNK
+from tachograph.recording.summary import CHUNK
 from tachograph.recording.values import Number, Pending, read
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -29,7 +28,7 @@ class _Life:
 
     __slots__ = ("_losses", "_windows", "window")
 
-    def __init__(self, window: StatWindow, windows: Windows, losses: Losses) -> None:
+    def __init__(self, window: StatWindow, windows: Windows, losses: SeriesLosses) -> None:
         self.window = window
         self._windows = windows
         self._losses = losses
@@ -120,7 +119,7 @@ class Stat:
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of Stat {name!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
         series = windows.series(name, unit, _checked_boundaries(name, boundaries))
-        losses = Losses(name, windows.unread)
+        losses = SeriesLosses(name, windows.unread)
         window = StatWindow(
             name,
             wanted,
@@ -144,7 +143,7 @@ class Stat:
 
     @property
     def count(self) -> int:
-        """How many values the open window holds; 0 again when it has been logged."""
+        """The number of values in the open window; 0 again when it has been logged."""
         return self._life.count()
 
     def get(self) -> dict[Aggregation, float]:

@@ -1,4 +1,4 @@
-"""What leaves of all Stats: gauges of the last closed window, and one cumulative histogram a name."""
+"""The metrics of Stats: gauges of the last closed window, and one cumulative histogram a name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording.closed_windows import COUNT, DATA, END, ORDER, SUM, Closed, ClosedWindows, Windowed
 from tachograph.recording.own_metrics import TORCH_MONITOR
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
-from tachograph.recording.tally import Tally, together
+from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
 SCOPE = TORCH_MONITOR
@@ -56,7 +56,7 @@ class StatSeries:
         self._windows: dict[StatWindow, int] = {}  # to the order of its last window that was noted
         self._last: dict[str, tuple[int, Number]] = {}  # by suffix: a gauge's value, and its window's order
         self._many = _MANY
-        self._retired: Tally | None = None
+        self._retired: ValueSummary | None = None
 
     def add(self, window: StatWindow) -> None:
         """Publish one more Stat of this name."""
@@ -70,7 +70,7 @@ class StatSeries:
         """Keep of the Stats that are gone only what they came to."""
         for window in list(self._windows):
             if window.ended and window.latest is None and not window.buffer:
-                self._retired = _sum(self._retired, window.total())
+                self._retired = _sum(self._retired, window.summary())
                 self._note(window)
                 del self._windows[window]
 
@@ -89,7 +89,7 @@ class StatSeries:
             windows, total = list(self._windows), self._retired
         for window in windows:
             window.fold(wait=_FOLD_WAIT)
-            total = _sum(total, window.total())
+            total = _sum(total, window.summary())
         if total is None:
             return
         until = self.history.end()  # before it is noted which gauges there are: each of these windows has its own
@@ -97,8 +97,8 @@ class StatSeries:
             for window in windows:
                 self._note(window)
             last = list(self._last.items())
-        if total.added > total.nonfinite:
-            histogram = HistogramPoint((), total.spread(), self.boundaries, self._start, ())
+        if total.count:
+            histogram = HistogramPoint((), total, self.boundaries, self._start, ())
             what = f"All values of the Stat {self.name}."
             yield MetricPoints(SCOPE, self.name, self.unit, "histogram", what, [histogram])
         if total.nonfinite:
@@ -142,5 +142,5 @@ def aggregate(key: str, closed: Closed) -> Number | None:
     return found.get(key)
 
 
-def _sum(one: Tally | None, more: Tally | None) -> Tally | None:
-    return one or more if one is None or more is None else together(one, more)
+def _sum(one: ValueSummary | None, more: ValueSummary | None) -> ValueSummary | None:
+    return one or more if one is None or more is None else one.plus(more)

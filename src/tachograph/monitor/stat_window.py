@@ -1,105 +1,110 @@
-"""The open window of a Stat, and what its windows have come to: a fold takes values out, :meth:`StatWindow.end` closes.
+"""The open window of a Stat, the summary of its windows, and their aggregations.
 
-As in :mod:`tachograph.recording.accumulators`, what has been added up lies in one tuple that is replaced as a
-whole, and folding never waits for its lock where its own thread may hold it.
+A fold takes values out of the buffer, :meth:`StatWindow.end` closes. As in :mod:`tachograph.recording.accumulators`,
+what has been added up lies in one tuple that is replaced as a whole, and folding never waits for its lock where its own
+thread may hold it.
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
-from tachograph.monitor._aggregation import QUANTILES, Aggregation, aggregates
 from tachograph.recording.accumulators import LIMIT
 from tachograph.recording.closed_windows import Closed, WindowHistory
 from tachograph.recording.journal import Later
-from tachograph.recording.spread import Total
-from tachograph.recording.tally import CHUNK, Tally, Wanted, tally_of, together
-from tachograph.recording.values import Number, Pending
-
-# How many values; their sum as an int, as a float, and what rounding has lost of it; the least and the greatest one.
-Sums = tuple[int, int, float, float, Number, Number]
-
-_FORMULAS = {
-    Aggregation.VALUE: "float(last)",
-    Aggregation.MEAN: "total / count",
-    Aggregation.COUNT: "float(count)",
-    Aggregation.SUM: "float(total)",
-    Aggregation.MAX: "float(high)",
-    Aggregation.MIN: "float(low)",
-}
-
-
-def plus(sums: Sums | None, count: int, total: Any, low: Number, high: Number) -> Sums:
-    """Return what all such windows come to, with one more."""
-    if sums is None:
-        return (count, total, 0.0, 0.0, low, high) if total.__class__ is int else (count, 0, total, 0.0, low, high)
-    added, integers, floats, lost, lowest, highest = sums
-    if total.__class__ is int:
-        integers += total
-    else:
-        summed = floats + total
-        if floats >= total >= -floats or floats <= total <= -floats:  # Neumaier, as in Total
-            lost += (floats - summed) + total
-        else:
-            lost += (total - summed) + floats
-        floats = summed
-        if lost - lost:
-            lost = 0.0
-    return (
-        added + count,
-        integers,
-        floats,
-        lost,
-        low if low < lowest else lowest,  # noqa: FURB136 - half the time of min()
-        high if high > highest else highest,  # noqa: FURB136
-    )
-
-
-def total_of(sums: Sums) -> Tally:
-    """Return them as what everything else is added up in."""
-    added, integers, floats, lost, low, high = sums
-    return Tally(added, 0, Total(integers, floats, lost), low, high, 0, (), 0.0, None)
-
-
-def data_maker(aggregations: Sequence[Aggregation], keys: Sequence[str]) -> Callable[..., dict[str, float]]:
-    """Return what makes an event's data of the last value, the sum, the count, the maximum and the minimum.
-
-    Args:
-        aggregations: what is asked for; those of the original only.
-        keys: in the data, one for each.
-    """
-    made: Callable[..., dict[str, float]] = _compiled(tuple(aggregations))(*keys)
-    return made
-
-
-@lru_cache(maxsize=64)
-def _compiled(aggregations: tuple[Aggregation, ...]) -> Callable[..., Any]:
-    pairs = ", ".join(f"{asked.name}: {_FORMULAS[asked]}" for asked in aggregations)
-    names = ", ".join(asked.name for asked in aggregations)
-    source = f"lambda {names}: lambda last, total, count, high, low: {{{pairs}}}"
-    return eval(source, {"float": float})  # type: ignore[no-any-return] # noqa: S307 - of the words above only
-
+from tachograph.recording.summary import CHUNK, Bare, ValueSummary, Wanted, bare_plus, dressed, summary_of_chunk
+from tachograph.recording.values import Number, Pending, as_float
 
 UNLIMITED = 2**63 - 1
 _BACK_PRESSURE = 0.25
 _SMALL = 64
-
 STAT_EVENT = "torch.monitor.Stat"
-
 # Takes the name, the time in nanoseconds since 1970, and the data of an event.
 Log = Callable[[str, int, dict[str, Any] | Later], None]
-
 _order = itertools.count(1)
-
 # Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
 # many values the open one still takes (none where it was closed before its time); device values that have not arrived;
 # the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
-_State = tuple[Tally | None, Tally | None, Sums | None, Closed | None, int, tuple[Pending, ...], Closed | None]
+_State = tuple[
+    ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None
+]
+
+
+class Aggregation(enum.Enum):
+    """A summary value that a :class:`~tachograph.monitor.Stat` makes of each window.
+
+    The first six and their numbers are those of ``torch.monitor.Aggregation``; percentiles and the standard deviation
+    are ours. All but ``COUNT`` and ``VALUE`` are over the finite values.
+    """
+
+    VALUE = 0
+    """The last value that was added."""
+    MEAN = 2
+    COUNT = 3
+    """How many values were added, NaN and infinities included."""
+    SUM = 4
+    MAX = 5
+    MIN = 6
+    P50 = 7
+    """The median: exact to 4,096 values a window, then within 1 %; between two values it is interpolated linearly."""
+    P90 = 8
+    P99 = 9
+    STDDEV = 10
+    """The standard deviation of the window's values as a population: divided by their number, not by one less."""
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    __index__ = __int__
+
+
+QUANTILES = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P99: 0.99}
+
+
+def aggregates(found: ValueSummary, asked: Sequence[Aggregation]) -> list[float]:
+    """Return what was asked for, of the values of a summary; NaN for what no value finite says."""
+    total = found.total.value()
+    mean, high, low = (found.mean(), found.maximum, found.minimum) if found.count else (math.nan,) * 3
+    row: list[Number] = [found.last, 0, mean, found.added, total, high, low]  # by the aggregations' numbers
+    if found.sketch is not None:
+        row += [min(max(part, low), high) for part in found.sketch.quantiles(list(QUANTILES.values()))]
+    else:
+        row += [math.nan] * len(QUANTILES)
+    row.append(found.deviation())
+    return [as_float(row[one.value]) for one in asked]
+
+
+# The places of what an event says, in a window's last value, mean, sum, count, maximum and minimum.
+_PLACES = {
+    Aggregation.VALUE: 0,
+    Aggregation.MEAN: 1,
+    Aggregation.COUNT: 3,
+    Aggregation.SUM: 2,
+    Aggregation.MAX: 4,
+    Aggregation.MIN: 5,
+}
+
+
+def data_maker(aggregations: Sequence[Aggregation], keys: Sequence[str]) -> Callable[..., dict[str, float]]:
+    """Return the function that makes an event's data of the last value, the sum, the count, the maximum and minimum.
+
+    Args:
+        aggregations: those that are asked for, of the original only.
+        keys: in the data, one for each.
+    """
+    places = tuple((key, _PLACES[asked]) for key, asked in zip(keys, aggregations, strict=True))
+
+    def data(last: Number, total: Number, count: int, high: Number, low: Number) -> dict[str, float]:
+        row = (last, total / count, total, count, high, low)
+        return {key: float(row[place]) for key, place in places}
+
+    return data
 
 
 class StatWindow:
@@ -170,9 +175,9 @@ class StatWindow:
         self.slot = self.start = 0
         self._history = history
         self._keys = tuple(f"{name}.{asked.name.lower()}" for asked in aggregations)
-        sample = any(asked in QUANTILES for asked in aggregations)
-        self._wanted = Wanted(boundaries, Aggregation.STDDEV in aggregations, sample)
-        self._data = data_maker(aggregations, self._keys) if self._wanted == Wanted() else None
+        sketch = any(asked in QUANTILES for asked in aggregations)
+        self._wanted = Wanted(boundaries, squares=Aggregation.STDDEV in aggregations, sketch=sketch)
+        self._data = data_maker(aggregations, self._keys) if self._wanted.bare() else None
         self._log, self._clock = log, clock
         self._capped, self._overflowed, self._arrived = capped, overflowed, arrived
         self.buffer: list[Any] = []
@@ -217,11 +222,11 @@ class StatWindow:
         opened, *_, late, _ = self._state
         return (0 if opened is None else opened.added) + len(late)
 
-    def total(self) -> Tally | None:
+    def summary(self) -> ValueSummary | None:
         """Return what all values come to that were folded so far, those of the open window, too."""
         opened, found, sums, *_ = self._state
-        for more in (None if sums is None else total_of(sums), opened):
-            found = found or more if found is None or more is None else together(found, more)
+        for more in (None if sums is None else dressed(sums), opened):
+            found = found or more if found is None or more is None else found.plus(more)
         return found
 
     def make_room(self) -> None:
@@ -306,7 +311,7 @@ class StatWindow:
                 low, high, count = ordered[0], ordered[-1], len(chunk)
                 data = (make, chunk[-1], total, count, high, low)
                 latest = (next(_order), now, count, total, data, self.start, end)
-                sums = plus(sums, count, total, low, high)
+                sums = bare_plus(sums, count, total, low, high)
                 self._state = (None, closed, sums, latest, room, (), latest)
             except BaseException as error:
                 if self._state is before:  # otherwise an interrupt came after all was done
@@ -369,9 +374,9 @@ class StatWindow:
     def _take(self, state: _State, chunk: list[Any], samples: int) -> None:
         """Add up one chunk."""
         opened, closed, sums, latest, room, late, unsent = state
-        found, more = tally_of(chunk, self._wanted, None if opened is None else opened.sample)
+        found, more = summary_of_chunk(chunk, self._wanted, None if opened is None else opened.sketch)
         if opened is not None:
-            found = opened if found is None else together(opened, found, squares=self._wanted.squares)
+            found = opened if found is None else opened.plus(found, squares=self._wanted.squares)
         self._set((found, closed, sums, latest, room - samples, late + more, unsent))
 
     def _take_late(self) -> None:
@@ -391,8 +396,8 @@ class StatWindow:
         if opened is None:
             self._set((None, closed, sums, None, room, late, None))
             return
-        bare = opened if opened.sample is None else opened._replace(sample=None)
-        closed = bare if closed is None else together(closed, bare)
+        rest = opened if opened.sketch is None else opened._replace(sketch=None)
+        closed = rest if closed is None else closed.plus(rest)
         data = dict(zip(self._keys, aggregates(opened, self.aggregations), strict=True))
         latest = (next(_order), now, opened.added, opened.total.value(), data, self.start, end)
         self.start = end

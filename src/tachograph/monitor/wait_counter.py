@@ -1,4 +1,4 @@
-"""What a program waits for."""
+"""Wait counters: the time that a program waits, by reason."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.standard_streams import Unfailing
-from tachograph.recording.last_value import LastValue
+from tachograph.recording.accumulators import LastValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

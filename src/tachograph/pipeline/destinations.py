@@ -18,7 +18,7 @@ from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.outbox import Outbox
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
-from tachograph.recording.pace import Pace
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:

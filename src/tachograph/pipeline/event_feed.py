@@ -9,8 +9,8 @@ from typing import Protocol
 
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline.destinations import Route
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import Journal, LogEvent
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 

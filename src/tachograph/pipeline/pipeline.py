@@ -34,8 +34,8 @@ from tachograph.pipeline.provider_watch import waiting_instruments
 from tachograph.pipeline.settings import Settings
 from tachograph.pipeline.ticker import Ticker
 from tachograph.recording import journal as journals
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
-from tachograph.recording.function_calls import FunctionCalls
+from tachograph.recording.instrument import FunctionCalls
 
 Tell = Callable[[str, object], None]
 
@@ -111,11 +111,11 @@ class Probe:
         self.success = self._calls.success.record
         self.epoch = epoch
 
-    def begin(self) -> Run | None:
+    def begin(self) -> Call | None:
         """Return a new run, or None where the group is silenced."""
         if self.epoch is not audience.epoch:
             self.ask()
-        return None if self.silent else Run(self, tracer_for(self.group) if TRACE in sys.modules else None)
+        return None if self.silent else Call(self, tracer_for(self.group) if TRACE in sys.modules else None)
 
     def span(self, tracer: Any) -> Span:
         """Start a span for one call."""
@@ -135,7 +135,7 @@ class Probe:
         return into
 
 
-class Run:
+class Call:
     """One call that is under way, with its span where tracing is on."""
 
     __slots__ = ("_probe", "_start", "span")

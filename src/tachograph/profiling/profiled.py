@@ -10,7 +10,7 @@ from functools import partial, wraps
 from time import perf_counter
 from typing import Any
 
-from tachograph.profiling.probe import Probe, Run, audience, nobody
+from tachograph.profiling.probe import Call, Probe, audience, nobody
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 
 Function = Callable[..., Any]
@@ -44,7 +44,7 @@ def _function(fn: Function, probe: Probe) -> Function:
         if TRACE in modules:
             tracer = tracer_for(probe.group)
             if tracer is not None:
-                return _in_span(Run(probe, tracer), fn, args, kwargs)
+                return _in_span(Call(probe, tracer), fn, args, kwargs)
         start = perf_counter()
         try:
             result = fn(*args, **kwargs)
@@ -61,7 +61,7 @@ def _function(fn: Function, probe: Probe) -> Function:
     return function
 
 
-def _in_span(run: Run, fn: Function, args: Any, kwargs: Any) -> Any:
+def _in_span(run: Call, fn: Function, args: Any, kwargs: Any) -> Any:
     span: Any = run.span
     span.enter()
     try:

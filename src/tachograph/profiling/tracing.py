@@ -17,8 +17,8 @@ from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.forking import at_fork
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.scope import scope_origin
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.own_metrics import scope_origin
+from tachograph.recording.summary import Exemplar
 
 TRACE = "opentelemetry.trace"
 

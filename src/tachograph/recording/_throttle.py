@@ -1,4 +1,4 @@
-"""How many points a curve may have a second: the first value goes at once, then one point an interval.
+"""The throttle of a curve: the first value goes at once, then one point an interval.
 
 The point of an interval is its last value, with the smallest and the largest one and their x: no spike vanishes. When
 values leave follows from the times at which they were recorded, not from when somebody looks.
@@ -17,7 +17,7 @@ _WAITING = 16  # segments of branches that wait for their turn
 _FEW = 8
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """One point of a curve, for one value or for an interval.
 
     ``moment`` is when ``value`` was recorded, on the clock of the curve; ``low`` and ``high`` are the extremes of the
@@ -35,40 +35,73 @@ class Point(NamedTuple):
     values: int
     nonfinite: int
 
+    def attributes(self) -> dict[str, float | int]:
+        """Return what a point says of itself, as in the journal."""
+        found: dict[str, float | int] = {"x": self.x, "value": self.value, "branch": self.branch}
+        if self.values > 1:
+            if self.values > self.nonfinite:
+                found |= {"min": self.low, "min_x": self.low_x, "max": self.high, "max_x": self.high_x}
+            found["count"] = self.values
+            if self.nonfinite:
+                found["nonfinite"] = self.nonfinite
+        return found
+
 
 class Throttled(NamedTuple):
-    """What a curve has come to. Replaced as a whole: an interrupt finds it before a step or after it."""
+    """The state of a curve. Replaced as a whole: an interrupt finds it before a step or after it."""
 
-    due: float  # when the interval is over; before that, values are held back
-    branch: int
-    x: float  # of the last value; minus infinity before the first
-    timed: bool  # that one was the time
-    held: tuple[Point, ...]  # the oldest first: more than one only where `at` went back within an interval
-    ready: tuple[Point, ...]  # not in the journal yet
-    nonfinite: int  # how many of the values folded since the last point left
+    due: float = -inf  # when the interval is over; before that, values are held back
+    branch: int = 0
+    x: float = -inf  # of the last value; minus infinity before the first
+    timed: bool = False  # that one was the time
+    held: tuple[CurvePoint, ...] = ()  # the oldest first: more than one only where `at` went back within an interval
+    ready: tuple[CurvePoint, ...] = ()  # not in the journal yet
+    nonfinite: int = 0  # how many of the values folded since the last point left
 
+    def fold(self, chunk: Sequence[Any], start: float, interval: float) -> Throttled:
+        """Return the state after a chunk of values.
 
-def begin(branch: int = 0) -> Throttled:
-    """Return a curve without points, whose first branch has this number."""
-    return Throttled(-inf, branch, -inf, False, (), (), 0)
+        Args:
+            chunk: values, x and times in turn: numbers; x may be None, for the time since ``start``.
+            start: of x, on the clock of the times.
+            interval: seconds a point; 0 for a point each value.
+        """
+        state = self
+        for few in (0, _FEW * STRIDE) if interval else ():  # the first ones may be at the end of an interval
+            if len(chunk) > few + _FEW * STRIDE:
+                state, chunk = _fold_each(state, chunk[:few], start, interval), chunk[few:]
+                quick = _fold_held(state, chunk, start)
+                if quick is not None:
+                    return quick
+        return _fold_each(state, chunk, start, interval)
 
+    def hold(self, many: CurvePoint, *, timed: bool) -> Throttled:
+        """Return the state after many values that go on where it is, within the interval."""
+        waiting = list(self.held)
+        _hold(waiting, many)
+        return Throttled(self.due, self.branch, many.x, timed, tuple(waiting), self.ready, self.nonfinite)
 
-def fold(state: Throttled, chunk: Sequence[Any], start: float, interval: float) -> Throttled:
-    """Return the state after a chunk of values.
+    def let_go(self, now: float, interval: float) -> Throttled:
+        """Return the state once the points have left whose intervals are over."""
+        due, _, _, _, held, ready, _ = self
+        if not held or now < due:
+            return self
+        waiting, out = list(held), list(ready)
+        while waiting and now >= due:
+            out.append(waiting.pop(0))
+            due += interval
+        return self._replace(due=due, held=tuple(waiting), ready=tuple(out))
 
-    Args:
-        state: before it.
-        chunk: values, x and times in turn: numbers; x may be None, for the time since ``start``.
-        start: of x, on the clock of the times.
-        interval: seconds a point; 0 for a point each value.
-    """
-    for few in (0, _FEW * STRIDE) if interval else ():  # the first ones may be at the end of an interval
-        if len(chunk) > few + _FEW * STRIDE:
-            state, chunk = _fold_each(state, chunk[:few], start, interval), chunk[few:]
-            quick = _fold_held(state, chunk, start)
-            if quick is not None:
-                return quick
-    return _fold_each(state, chunk, start, interval)
+    def let_all_go(self, interval: float) -> Throttled:
+        """Return the state once everything has left; the points that are early count for the intervals to come."""
+        held = self.held
+        if not held:
+            return self
+        return self._replace(due=self.due + interval * len(held), held=(), ready=self.ready + held)
+
+    def taken(self) -> Throttled:
+        """Return the state once its points are in the journal."""
+        return Throttled(self.due, self.branch, self.x, self.timed, self.held, (), 0)
 
 
 def _fold_each(state: Throttled, chunk: Sequence[Any], start: float, interval: float) -> Throttled:
@@ -87,9 +120,9 @@ def _fold_each(state: Throttled, chunk: Sequence[Any], start: float, interval: f
         last, timed = x, at is None
         if value - value:  # NaN is true; finite numbers give 0.0
             nonfinite += 1
-            point = Point(value, x, moment, branch, inf, x, -inf, x, 1, 1)
+            point = CurvePoint(value, x, moment, branch, inf, x, -inf, x, 1, 1)
         else:
-            point = Point(value, x, moment, branch, value, x, value, x, 1, 0)
+            point = CurvePoint(value, x, moment, branch, value, x, value, x, 1, 0)
         while waiting and moment >= due:
             out.append(waiting.pop(0))
             due += interval
@@ -102,14 +135,7 @@ def _fold_each(state: Throttled, chunk: Sequence[Any], start: float, interval: f
     return Throttled(due, branch, last, timed, tuple(waiting), tuple(out), nonfinite)
 
 
-def hold(state: Throttled, many: Point, *, timed: bool) -> Throttled:
-    """Return the state after many values that go on where it is, within the interval."""
-    waiting = list(state.held)
-    _hold(waiting, many)
-    return Throttled(state.due, state.branch, many.x, timed, tuple(waiting), state.ready, state.nonfinite)
-
-
-def _hold(waiting: list[Point], point: Point) -> None:
+def _hold(waiting: list[CurvePoint], point: CurvePoint) -> None:
     if waiting and waiting[-1].branch == point.branch:
         waiting[-1] = _together(waiting[-1], point)
         return
@@ -148,7 +174,7 @@ def _fold_held(state: Throttled, chunk: Sequence[Any], start: float) -> Throttle
     if high > before.high:
         high_x = max(as_float(xs[values.index(high)]) - offset, last)
     x = max(as_float(xs[-1]) - offset, last)
-    many = Point(
+    many = CurvePoint(
         as_float(values[-1]),
         x,
         chunk[-1],
@@ -170,9 +196,9 @@ def _ascending(xs: Sequence[Any]) -> bool:
         return False
 
 
-def _together(one: Point, later: Point) -> Point:
+def _together(one: CurvePoint, later: CurvePoint) -> CurvePoint:
     low, high = one if one.low <= later.low else later, one if one.high >= later.high else later
-    return Point(
+    return CurvePoint(
         later.value,
         later.x,
         later.moment,
@@ -184,40 +210,3 @@ def _together(one: Point, later: Point) -> Point:
         one.values + later.values,
         one.nonfinite + later.nonfinite,
     )
-
-
-def let_go(state: Throttled, now: float, interval: float) -> Throttled:
-    """Return the state once the points have left whose intervals are over."""
-    due, _, _, _, held, ready, _ = state
-    if not held or now < due:
-        return state
-    waiting, out = list(held), list(ready)
-    while waiting and now >= due:
-        out.append(waiting.pop(0))
-        due += interval
-    return state._replace(due=due, held=tuple(waiting), ready=tuple(out))
-
-
-def let_all_go(state: Throttled, interval: float) -> Throttled:
-    """Return the state once everything has left; the points that are early count for the intervals to come."""
-    held = state.held
-    if not held:
-        return state
-    return state._replace(due=state.due + interval * len(held), held=(), ready=state.ready + held)
-
-
-def taken(state: Throttled) -> Throttled:
-    """Return the state once its points are in the journal."""
-    return Throttled(state.due, state.branch, state.x, state.timed, state.held, (), 0)
-
-
-def attributes(point: Point) -> dict[str, float | int]:
-    """Return what a point says of itself, as in the journal."""
-    found: dict[str, float | int] = {"x": point.x, "value": point.value, "branch": point.branch}
-    if point.values > 1:
-        if point.values > point.nonfinite:
-            found |= {"min": point.low, "min_x": point.low_x, "max": point.high, "max_x": point.high_x}
-        found["count"] = point.values
-        if point.nonfinite:
-            found["nonfinite"] = point.nonfinite
-    return found

@@ -1,4 +1,4 @@
-"""Where values go: one accumulator a series. Recording appends; folding aggregates, at C speed, later.
+"""Accumulators: one a series takes its values. Recording appends; folding aggregates, at C speed, later.
 
 An accumulator's ``record`` is all that runs while a program trains: for a gauge one assignment, else one append to a
 plain list. :meth:`fold` takes the list's content out and adds it up. It never waits for its lock, since a signal
@@ -8,24 +8,132 @@ is replaced as a whole, so that a reader, another thread or an interrupt never s
 
 from __future__ import annotations
 
-import math
 import struct
 import threading
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Protocol
 
-from tachograph.recording.last_value import LastValue
-from tachograph.recording.losses import Losses
-from tachograph.recording.spread import Exemplar, Spread, Total, no_values
+from tachograph.recording.losses import SeriesLosses
+from tachograph.recording.summary import (
+    CHUNK,
+    Exemplar,
+    Total,
+    ValueSummary,
+    Wanted,
+    sorted_out,
+    sum_of,
+    summary_of,
+)
 from tachograph.recording.switch import switch
-from tachograph.recording.values import Number, Pending, as_float, fits_int64, is_finite, numpy
+from tachograph.recording.values import Number, Pending, is_finite
 
-CHUNK = 2048
+_WAITING_LIMIT = 64
 LIMIT = 65_536
 _BACK_PRESSURE = 0.25
+
+
+class Followed(Protocol):
+    """A recorder elsewhere whose values a gauge shows: that costs it nothing.
+
+    Attributes:
+        last: what it recorded last.
+        moment: when that was, in seconds on a clock.
+        shown: the value of ``last`` that the gauge has taken over, or that is older than one that it was given.
+    """
+
+    last: float
+    moment: float
+    shown: float
+
+
+class LastValue:
+    """A gauge: the last value that was set.
+
+    Attributes:
+        current: that value; a recorder that it follows may set it, where it is newer.
+        followed: the recorders whose values it shows, too.
+    """
+
+    __slots__ = ("_waiting", "current", "followed", "losses", "start_unix_nano")
+
+    def __init__(self, losses: SeriesLosses) -> None:
+        self.losses = losses
+        self.start_unix_nano = time.time_ns()
+        self.current: Number | None = None
+        self._waiting: deque[Pending] | None = None
+        self.followed: tuple[Followed, ...] = ()
+
+    def record(self, value: Any) -> None:
+        """Set the gauge. NaN and infinities are shown as they are, and counted."""
+        if value.__class__ is float:
+            self.current = value
+            if value - value:  # NaN is true; finite numbers give 0.0
+                self.losses.nonfinite += 1
+            self._waiting = None
+            return
+        number = self.losses.read(value)
+        if isinstance(number, Pending):
+            if self._waiting is None:
+                self._waiting = deque(maxlen=_WAITING_LIMIT)
+            elif len(self._waiting) == _WAITING_LIMIT:
+                self.fold()
+            self._waiting.append(number)
+        elif number is not None:
+            self._set(number)
+            self._waiting = None
+
+    def _set(self, number: Number) -> None:
+        self.current = number
+        if not is_finite(number):
+            self.losses.nonfinite += 1
+
+    def follow(self, whose: Followed) -> None:
+        """Show from now on the values of another recorder, too."""
+        self.followed = (*self.followed, whose)
+
+    def leave(self, whose: Followed) -> None:
+        """Show the values of another recorder so far, and nothing later."""
+        self._take_over()
+        self.followed = tuple(other for other in self.followed if other is not whose)
+
+    def _take_over(self) -> None:
+        fresh = [other for other in self.followed if other.last is not other.shown]
+        for other in sorted(fresh, key=attrgetter("moment")):
+            self.current = other.shown = other.last
+
+    def fold(self) -> bool:
+        """Take over what was recorded elsewhere, and device values that have arrived; True where none is on its way."""
+        waiting = self._waiting
+        if not switch.on:
+            self._waiting = None
+            return True
+        if self.followed:
+            self._take_over()
+        while waiting and waiting[0].ready():
+            try:
+                arrived = waiting.popleft()
+            except IndexError:  # another thread that folds took it
+                break
+            number = self.losses.arrived(arrived) if waiting is self._waiting else None
+            if number is not None:
+                self._set(number)
+        return not waiting
+
+    def value(self) -> Number | None:
+        """Return the last value, or None where there was none yet."""
+        return self.current
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+        self.current = None
+        self._waiting = None
+        self.followed = ()
+        self.start_unix_nano = time.time_ns()
 
 
 class _Buffered:
@@ -34,7 +142,7 @@ class _Buffered:
     __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
     _state: Any
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: SeriesLosses) -> None:
         self.losses = losses
         self.start_unix_nano = time.time_ns()
         self.tap: Callable[[Sequence[Number]], None] | None = None
@@ -108,14 +216,9 @@ class _Buffered:
             tap(chunk)
 
     def _fold_sorted_out(self, chunk: list[Any]) -> None:
-        late = [item for item in chunk if isinstance(item, Pending)]
-        numbers = [
-            item if isinstance(item, float) or fits_int64(item) else as_float(item)
-            for item in chunk
-            if not isinstance(item, Pending)
-        ]
+        numbers, late = sorted_out(chunk)
         finite = [number for number in numbers if is_finite(number)]
-        self._absorb(finite, _sum(finite), len(numbers) - len(finite))
+        self._absorb(finite, sum_of(finite), len(numbers) - len(finite))
         self._late += late
         chunk[:] = numbers
 
@@ -140,14 +243,7 @@ class _Buffered:
         self.start_unix_nano = time.time_ns()
 
 
-def _sum(numbers: list[Number]) -> Number:
-    try:
-        return math.fsum(numbers) if any(isinstance(number, float) for number in numbers) else sum(numbers)
-    except OverflowError:  # beyond the range of floats: such large ones are integers
-        return sum(map(int, numbers))
-
-
-def _recorder(buffer: list[Any], losses: Losses, make_room: Callable[[], bool]) -> Callable[[object], None]:
+def _recorder(buffer: list[Any], losses: SeriesLosses, make_room: Callable[[], bool]) -> Callable[[object], None]:
     append = buffer.append
     border = losses.read
 
@@ -172,7 +268,7 @@ class Sum(_Buffered):
     __slots__ = ()
     _state: tuple[Total, int]
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: SeriesLosses) -> None:
         super().__init__(losses)
         self._state = (Total(), 0)
 
@@ -180,7 +276,7 @@ class Sum(_Buffered):
         if finite and min(finite) < 0:
             accepted = [number for number in finite if number >= 0]
             self.losses.refuse_negative(len(finite) - len(accepted))
-            finite, total = accepted, _sum(accepted)
+            finite, total = accepted, sum_of(accepted)
         self.losses.nonfinite += nonfinite
         before, count = self._state
         self._state = (before.plus(total), count + len(finite))
@@ -200,6 +296,11 @@ class Sum(_Buffered):
         self._state = (Total(), 0)
 
 
+@lru_cache(maxsize=64)
+def _buckets(boundaries: tuple[float, ...]) -> Wanted:
+    return Wanted(boundaries)
+
+
 class Distribution(_Buffered):
     """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
 
@@ -208,54 +309,30 @@ class Distribution(_Buffered):
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
     """
 
-    __slots__ = ("_bounds_array", "boundaries", "exemplars")
-    _state: Spread
+    __slots__ = ("_wanted", "boundaries", "exemplars")
+    _state: ValueSummary
 
-    def __init__(self, losses: Losses, boundaries: tuple[float, ...]) -> None:
+    def __init__(self, losses: SeriesLosses, boundaries: tuple[float, ...]) -> None:
         super().__init__(losses)
         self.boundaries = boundaries
         self.exemplars: dict[int, Exemplar] | None = None
-        self._bounds_array: Any = None
-        self._state = no_values(boundaries)
+        self._wanted = _buckets(boundaries)
+        self._state = ValueSummary(at_most=(0,) * len(boundaries))
         if switch.made is not None:
             switch.made(self)
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
-        state = self._state
-        if finite:
-            low, high, counts = self._spread(finite)
-            self._state = Spread(
-                state.count + len(finite),
-                state.total.plus(total),
-                min(state.minimum, low),
-                max(state.maximum, high),
-                tuple(map(int.__add__, state.at_most, counts)),
-                state.nonfinite + nonfinite,
-            )
-        elif nonfinite:
-            self._state = replace(state, nonfinite=state.nonfinite + nonfinite)
+        self._state = self._state.plus(summary_of(finite, total, self._wanted, nonfinite))
         if nonfinite:
             self.losses.nonfinite += nonfinite
 
-    def _spread(self, finite: list[Any]) -> tuple[float, float, list[int]]:
-        np = numpy()
-        if np is None:
-            ordered = sorted(finite)
-            return float(ordered[0]), float(ordered[-1]), [bisect_right(ordered, b) for b in self.boundaries]
-        bounds = self._bounds_array
-        if bounds is None:
-            bounds = self._bounds_array = np.array(self.boundaries, dtype=np.float64)
-        packed = np.frombuffer(bytearray(struct.pack(f"{len(finite)}d", *finite)))
-        packed.sort()
-        return float(packed[0]), float(packed[-1]), packed.searchsorted(bounds, side="right").tolist()
-
-    def spread(self) -> Spread:
-        """Return what has been folded so far."""
+    def summary(self) -> ValueSummary:
+        """Return the values that have been folded so far, added up."""
         return self._state
 
     def recorded(self) -> int:
         """Return how many values were recorded, those included that wait to be folded."""
-        return self._state.count + self._state.nonfinite + self.outstanding()
+        return self._state.added + self.outstanding()
 
     def note(self, exemplar: Exemplar) -> None:
         """Keep an exemplar: the latest one for each bucket."""
@@ -267,7 +344,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = no_values(self.boundaries)
+        self._state = ValueSummary(at_most=(0,) * len(self.boundaries))
 
 
 Accumulator = LastValue | Sum | Distribution

@@ -82,7 +82,7 @@ class Windowed(NamedTuple):
 
 
 class Cursor:
-    """How far one reader is.
+    """The position of one reader.
 
     Args:
         lost: called with a number of windows that went before the reader took them.

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from tachograph.recording import _throttle as throttle
-from tachograph.recording._throttle import STRIDE, Point
+from tachograph.recording._throttle import STRIDE, CurvePoint, Throttled
+from tachograph.recording.accumulators import LastValue
 from tachograph.recording.journal import Journal, Raw
-from tachograph.recording.last_value import LastValue
-from tachograph.recording.losses import Losses
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -26,7 +25,7 @@ from tachograph.recording.values import Number, Pending
 
 
 class Arrived(NamedTuple):
-    """What there is of a chunk.
+    """The part of a chunk that has arrived.
 
     ``taken`` is how much of the chunk the ``chunk`` of numbers stands for: what cannot be read is not in it. ``newest``
     is the last number that has arrived, at ``moment``; None where a plain one was recorded after it.
@@ -38,8 +37,8 @@ class Arrived(NamedTuple):
     moment: float
 
 
-def arrived(chunk: list[Any], losses: Losses) -> Arrived:
-    """Return what there is of a chunk: everything before the first value that is still on its way.
+def arrived(chunk: list[Any], losses: SeriesLosses) -> Arrived:
+    """Return the part of a chunk that has arrived: everything before the first value that is still on its way.
 
     Args:
         chunk: values, x and times in turn.
@@ -85,8 +84,8 @@ ATOMIC = (
 )
 
 
-class Curve:
-    """Everything that recording one metric needs.
+class CurveRecorder:
+    """The recorder of one metric's curve, in one execution.
 
     Attributes:
         buffer: what was recorded and is not folded: value, x or None, and time in turn, added in one step.
@@ -97,7 +96,7 @@ class Curve:
             last one, its time, the extremes with their x, and how many there are. All of it is older than the buffer.
         start: when the execution began, on its clock.
         gauge: its accumulator, which takes over ``last``; what goes through the buffer is put there.
-        shown: see :class:`tachograph.recording.last_value.Followed`.
+        shown: see :class:`tachograph.recording.accumulators.Followed`.
         labels: what each point says of the metric.
         late: values were recorded that are still on their way from a device.
         folded: when the last value was recorded that came through the buffer and is folded.
@@ -164,7 +163,7 @@ class Curve:
         self._journal, self._registry = journal, registry
         self._clock, self.start, self._run_start = clock, start, run_start
         self._lock = threading.Lock()
-        self._state = throttle.begin(branch)
+        self._state = Throttled(branch=branch)
         self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self.last = self.shown = self.moment = 0.0
         self.low_x: Number = 0
@@ -182,7 +181,7 @@ class Curve:
         last, x, moment, low, low_x, high, high_x, count = found
         if count:
             place = self._state.branch, low, _place(low_x), high, _place(high_x), count, 0
-            self._state = throttle.hold(self._state, Point(last, _place(x), moment, *place), timed=x.__class__ is float)
+            self._state = self._state.hold(CurvePoint(last, _place(x), moment, *place), timed=x.__class__ is float)
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
@@ -234,9 +233,9 @@ class Curve:
             arrived = self._fold()
             state, interval = self._state, self._interval
             now = self._clock()
-            self._state = throttle.let_go(state, now, interval)
+            self._state = state.let_go(now, interval)
             if everything:
-                self._state = throttle.let_all_go(self._state, interval)
+                self._state = self._state.let_all_go(interval)
             self._send(now)
         return arrived
 
@@ -286,7 +285,7 @@ class Curve:
             left -= taken
             del buffer[:taken]
             try:
-                self._state = throttle.fold(before, chunk, self.start, self._interval)
+                self._state = before.fold(chunk, self.start, self._interval)
             except BaseException:  # an interrupt: the chunk is either folded or back in the buffer
                 if self._state is before:
                     buffer[:0] = chunk
@@ -301,21 +300,25 @@ class Curve:
         if value is None or plain(self.buffer, arrived.taken):
             return
         gauge = self.gauge
-        for other in gauge._followed:  # noqa: SLF001 - as recording does
-            if isinstance(other, Curve) and other is not self and max(other.folded, other.moment) > arrived.moment:
+        for other in gauge.followed:
+            if (
+                isinstance(other, CurveRecorder)
+                and other is not self
+                and max(other.folded, other.moment) > arrived.moment
+            ):
                 return
         self.shown = self.last  # which is older
-        gauge._value = value  # noqa: SLF001 - as recording does
+        gauge.current = value
         if len(self.buffer) > size:
             for later in plain(self.buffer, size)[-1:]:
-                gauge._value = later  # noqa: SLF001 - as recording does
+                gauge.current = later
 
     def _send(self, now: float) -> None:
         """Log the points that are ready."""
         state, losses, outgoing = self._state, self.gauge.losses, self._outgoing
         if self._interval:
             self.due = state.due
-        logged, rest = self._logged(state.ready, now), throttle.taken(state)
+        logged, rest = self._logged(state.ready, now), state.taken()
         # One step (see ATOMIC), so that an interrupt leaves no point in both places, and none in neither.
         self._state = rest
         losses.nonfinite += state.nonfinite
@@ -325,7 +328,7 @@ class Curve:
         if ATOMIC and not self.buffer:
             self.x, self.until = state.x, self.due
 
-    def _logged(self, points: Sequence[Point], now: float) -> list[Raw]:
+    def _logged(self, points: Sequence[CurvePoint], now: float) -> list[Raw]:
         if not points:
             return []
         wall, labels, run_start = time.time_ns(), self.labels, self._run_start
@@ -344,12 +347,14 @@ def _place(x: Number) -> float:
         return _FAR
 
 
-def _attributes(labels: Mapping[str, AttributeValue], point: Point, nanoseconds: int) -> Mapping[str, AttributeValue]:
+def _attributes(
+    labels: Mapping[str, AttributeValue], point: CurvePoint, nanoseconds: int
+) -> Mapping[str, AttributeValue]:
     """Return a point as it leaves."""
-    return {**labels, **throttle.attributes(point), "elapsed": nanoseconds / _NANO}
+    return {**labels, **point.attributes(), "elapsed": nanoseconds / _NANO}
 
 
-class _Nowhere(Curve):
+class _Nowhere(CurveRecorder):
     """Takes everything, and keeps nothing."""
 
     __slots__ = ()
@@ -357,10 +362,10 @@ class _Nowhere(Curve):
     def __init__(self) -> None:
         self.buffer = deque(maxlen=0)
         self.due = inf
-        self.gauge = LastValue(Losses(""))
+        self.gauge = LastValue(SeriesLosses(""))
         self.late = False
         self.last = self.shown = 0.0
         self.start, self.until = 0.0, -inf
 
 
-NOWHERE: Curve = _Nowhere()
+NOWHERE: CurveRecorder = _Nowhere()

@@ -1,4 +1,4 @@
-"""The journal: exact events on their way to whoever takes them, bounded, the oldest going first.
+"""The journal: exact events on their way to a destination, bounded, the oldest going first.
 
 Each process start has a stream of its own, and numbers its events from 1: a reader that finds both inserts an event
 once, however often it was sent, and a gap is a counted loss.
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -31,8 +32,6 @@ Later = tuple[Any, ...]
 Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
 _STREAM_BYTES = 16
 _AT_ONCE = 1024
-
-_log = logging.getLogger("tachograph")
 
 
 class LogEvent(NamedTuple):
@@ -81,7 +80,7 @@ class Append(Protocol):
 
 
 class Journal:
-    """Events in the order in which they were logged, until somebody takes them out.
+    """Events in the order in which they were logged, until they are taken out.
 
     Args:
         registry: where events are counted that were dropped.
@@ -100,7 +99,8 @@ class Journal:
 
     def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
         self._registry = registry
-        self._wanted, self._pinned, self._failed = True, False, False
+        self._wanted, self._pinned = True, False
+        self._log_once = LogOnce()
         self.last_words: list[Callable[[float], object]] = []
         self.feeders: list[Callable[[float], object]] = []
         self._limit = limit
@@ -160,18 +160,18 @@ class Journal:
             self._events.clear()
 
     def pin(self, pinned: bool) -> None:
-        """Keep what is logged whatever :meth:`keep` says: somebody has a destination of their own for it."""
+        """Keep what is logged whatever :meth:`keep` says: the program has a destination of its own for it."""
         self._pinned = pinned
         self._open()
 
     @property
     def kept(self) -> bool:
-        """Tell whether anybody takes what is logged."""
+        """Tell whether events are taken by anything."""
         return self._wanted or self._pinned
 
     @property
     def pinned(self) -> bool:
-        """Tell whether somebody has a destination of their own for it."""
+        """Tell whether the program has a destination of its own for events."""
         return self._pinned
 
     def widen(self, limit: int) -> None:
@@ -204,9 +204,8 @@ class Journal:
 
     def _fail(self, name: str, error: Exception) -> None:
         self._registry.count_dropped("encoding", "journal")
-        if not self._failed:
-            self._failed = True
-            _log.error("an event %r was lost (further ones are counted): %r", name, error)
+        message = "an event %r was lost (further ones are counted): %r"
+        self._log_once("lost", message, name, error, level=logging.ERROR)
 
     def give_up(self) -> int:
         """Forget what was logged and not taken out, and return how much that is: it takes next to no time."""

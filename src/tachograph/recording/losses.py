@@ -1,20 +1,16 @@
-"""What was not recorded: counted, and said once."""
+"""Losses of a series: values that were not recorded, counted and logged once."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-from tachograph.recording._log_lines import OneLine
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.log import log
 from tachograph.recording.values import Number, Pending, read
 
-_log = logging.getLogger("tachograph")
-_log.addFilter(OneLine())  # here, as everything that says something of the program's names imports this
 
-
-class Losses:
-    """What a series could not take: values that are no number or beyond the limit, non-finite ones, attributes.
+class SeriesLosses:
+    """The counts of a series' losses: values that are no number or beyond the limit, non-finite ones, attributes.
 
     Args:
         name: of what was recorded.
@@ -55,7 +51,7 @@ class Losses:
 
     def _count_unread(self, error: Exception) -> None:
         if not self.no_number:
-            _log.warning("%s: a value was not recorded (further ones are counted): %s", self.name, error)
+            log.warning("%s: a value was not recorded (further ones are counted): %s", self.name, error)
         self.no_number += 1
         if self._unread is not None:
             self._unread(1)
@@ -63,7 +59,7 @@ class Losses:
     def leave_out(self, key: str, error: Exception) -> None:
         """Count an attribute whose own code raised when it was read."""
         if not self.attribute:
-            _log.warning(
+            log.warning(
                 "%r: attribute %r was left out (further ones are counted): %s", self.name, key, type(error).__name__
             )
         self.attribute += 1
@@ -71,5 +67,5 @@ class Losses:
     def refuse_negative(self, count: int) -> None:
         """Count values that would have made a counter go backwards."""
         if count and not self.negative:
-            _log.warning("%s: a negative value was not added to a counter (further ones are counted)", self.name)
+            log.warning("%s: a negative value was not added to a counter (further ones are counted)", self.name)
         self.negative += count

@@ -1,4 +1,4 @@
-"""Names: what a recorded name says about its kind and unit, and what it is called in Prometheus.
+"""Names: the kind and unit that a recorded name implies, and its names in Prometheus.
 
 Units are UCUM (OpenTelemetry semantic conventions, "Instrument units"). The Prometheus side follows the OpenTelemetry
 specification, "Prometheus and OpenMetrics Compatibility", as the collector's ``prometheus`` exporter carries it out,
@@ -78,7 +78,7 @@ _CLASSIC_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Meaning(NamedTuple):
-    """What a recorded name says by itself: the instrument's name without its unit suffix, the unit, the kind."""
+    """The meaning of a recorded name: the instrument's name without its unit suffix, the unit, the kind."""
 
     name: str
     unit: str

@@ -10,45 +10,12 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from tachograph.recording.naming import Kind
+from tachograph.version import __version__
 
 OWN_GROUP = "tachograph"
 TORCHELASTIC = "torchelastic"
 TORCH_MONITOR = "torch.monitor"
 EVERY_GROUP = ""
-
-
-class OwnMetric(NamedTuple):
-    """A metric and what is said of it.
-
-    Attributes:
-        group: its instrumentation scope; empty where it is in the group of what it is about.
-        unit: UCUM.
-        attributes: the keys of its series' attributes.
-    """
-
-    group: str
-    name: str
-    unit: str
-    kind: Kind
-    description: str
-    attributes: tuple[str, ...] = ()
-
-
-def _ours(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
-    return OwnMetric(OWN_GROUP, name, unit, kind, description, attributes)
-
-
-def _torchrun(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
-    return OwnMetric(TORCHELASTIC, f"torchrun.{name}", unit, kind, description, ("role", *attributes))
-
-
-DROPPED = _ours(
-    "tachograph.dropped",
-    "{item}",
-    "counter",
-    "What was not recorded or not delivered, by reason.",
-    *("reason", "destination"),
-)
 Reason = Literal[
     "no_number",
     "attribute",
@@ -117,6 +84,42 @@ REASONS: Mapping[Reason, str] = {
     "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",
     "too_large": "A histogram of more than 1,000 bounds came to the hub, or a resource of more than 64 KiB.",
 }
+# The semantic conventions that the names in our scopes follow.
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+
+
+class OwnMetric(NamedTuple):
+    """A metric with its description.
+
+    Attributes:
+        group: its instrumentation scope; empty where it is in the group of what it is about.
+        unit: UCUM.
+        attributes: the keys of its series' attributes.
+    """
+
+    group: str
+    name: str
+    unit: str
+    kind: Kind
+    description: str
+    attributes: tuple[str, ...] = ()
+
+
+def _ours(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(OWN_GROUP, name, unit, kind, description, attributes)
+
+
+def _torchrun(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(TORCHELASTIC, f"torchrun.{name}", unit, kind, description, ("role", *attributes))
+
+
+DROPPED = _ours(
+    "tachograph.dropped",
+    "{item}",
+    "counter",
+    "What was not recorded or not delivered, by reason.",
+    *("reason", "destination"),
+)
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
 EXPORT_DURATION = _ours(
@@ -218,3 +221,13 @@ ALL = (
     WAIT_DURATION,
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
 )
+
+
+def scope_origin(name: str) -> tuple[str | None, str | None]:
+    """Return the version and the schema URL of a scope: ours for ``tachograph`` and below it, None for a user's group.
+
+    They stand in the order in which OpenTelemetry's ``get_meter``, ``get_tracer`` and ``get_logger`` take them.
+    Source: OpenTelemetry specification, "Instrumentation Scope" and "Telemetry Schemas".
+    """
+    ours = name == OWN_GROUP or name.startswith(f"{OWN_GROUP}.")
+    return (__version__, SCHEMA_URL) if ours else (None, None)

@@ -1,4 +1,4 @@
-"""What a collection returns: plain tuples that every reader turns into its own form."""
+"""Points: the plain tuples that a collection returns, and that every reader turns into its own form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.closed_windows import Windowed
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.naming import Kind
-from tachograph.recording.spread import Exemplar, Spread
+from tachograph.recording.summary import Exemplar, ValueSummary
 from tachograph.recording.values import Number, fits_int64, shown, unwrapped
 
 AttributeValue = str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
@@ -29,10 +29,10 @@ class NumberPoint(NamedTuple):
 
 
 class HistogramPoint(NamedTuple):
-    """The state of one series of a histogram; ``spread.at_most`` belongs to ``boundaries``."""
+    """The state of one series of a histogram; ``summary.at_most`` belongs to ``boundaries``."""
 
     attributes: Attributes
-    spread: Spread
+    summary: ValueSummary
     boundaries: tuple[float, ...]
     start_unix_nano: int
     exemplars: tuple[Exemplar, ...]
@@ -136,20 +136,20 @@ def identity(attributes: Attributes) -> tuple[object, ...]:
 
 def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> HistogramPoint | None:
     """Return the point of one or several distributions with the same boundaries; None where they hold nothing."""
-    spread: Spread | None = None
+    found: ValueSummary | None = None
     start = 0
     exemplars: dict[int, Exemplar] = {}
     boundaries: tuple[float, ...] = ()
     for part in parts:
-        found = part.spread()
-        if not found.count and not found.nonfinite:
+        more = part.summary()
+        if not more.added:
             continue
         exemplars.update(part.exemplars or {})
-        if spread is None:
-            spread, start, boundaries = found, part.start_unix_nano, part.boundaries
+        if found is None:
+            found, start, boundaries = more, part.start_unix_nano, part.boundaries
             continue
         start = min(start, part.start_unix_nano)
-        spread = spread.plus(found)
-    if spread is None:
+        found = found.plus(more)
+    if found is None:
         return None
-    return HistogramPoint(attributes, spread, boundaries, start, tuple(exemplars[key] for key in sorted(exemplars)))
+    return HistogramPoint(attributes, found, boundaries, start, tuple(exemplars[key] for key in sorted(exemplars)))

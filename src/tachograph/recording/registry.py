@@ -16,9 +16,8 @@ from typing import Any
 from tachograph.recording.accumulators import Accumulator
 from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.forking import at_fork
-from tachograph.recording.function_calls import FunctionCalls
-from tachograph.recording.instrument import CARDINALITY_LIMIT, Instrument, creation
-from tachograph.recording.losses import Losses
+from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
+from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import KINDS, Kind, Meaning, check_name, meaning
 from tachograph.recording.own_metrics import (
     DROPPED,
@@ -134,7 +133,7 @@ class Group:
         for source in list(self.sources):
             yield from source()
 
-    def losses(self) -> list[Losses]:
+    def losses(self) -> list[SeriesLosses]:
         """Return what was lost, one record an instrument or function."""
         instruments = dict.fromkeys(list(self.instruments.values()))
         return [owner.losses for owner in instruments] + [owner.losses for owner in list(self.functions.values())]
@@ -181,7 +180,7 @@ def _check_same(found: Instrument, wanted: Meaning, description: str, bounds: tu
 
 
 class Registry:
-    """All groups of a process, and the counts of what they lost.
+    """All groups of a process, and the counts of their losses.
 
     Args:
         cardinality_limit: series a metric may have; beyond it, values go into one series with the attribute
@@ -312,3 +311,36 @@ def _after_fork_in_child() -> None:
 
 
 at_fork("registry", in_child=_after_fork_in_child)
+
+
+def declare(
+    name: str,
+    *,
+    group: str = "torchelastic",
+    kind: Kind | None = None,
+    unit: str | None = None,
+    description: str = "",
+    boundaries: Sequence[float] | None = None,
+) -> Instrument:
+    """Return the instrument for a name, with the kind, unit and buckets that you give it.
+
+    What is left out follows from the name, as for a name that was never declared: ``step.duration.ms`` is a histogram
+    in milliseconds. With a unit of your own the name keeps its suffix. Values recorded through the instrument reach
+    exporters only: handlers belong to :func:`tachograph.put_metric`, which records into the same instrument.
+
+    Args:
+        name: what is recorded, 1 to 1,024 characters.
+        group: the metric group.
+        kind: ``"gauge"`` (the last value), ``"counter"`` (a sum) or ``"histogram"``.
+        unit: in UCUM, such as ``s``, ``By``, ``{token}``; ``""`` for none.
+        description: one sentence for people, shown as HELP in Prometheus.
+        boundaries: upper bounds of a histogram's buckets, finite and ascending, in the unit of the values.
+
+    Raises:
+        TypeError: the name, unit, description or group is not a string, or a boundary is not a number.
+        ValueError: the kind is unknown, boundaries do not ascend or belong to no histogram, the name is empty or too
+            long, or the same name was recorded or declared differently before.
+    """
+    if not isinstance(description, str):
+        raise TypeError(f"the description of {name!r:.100} must be a string, not {type(description).__name__}")
+    return default.group(group).declare(name, kind=kind, unit=unit, description=description, boundaries=boundaries)

@@ -1,4 +1,4 @@
-"""Whether this process records at all."""
+"""The switch that turns recording off in this process."""
 
 from __future__ import annotations
 

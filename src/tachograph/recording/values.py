@@ -1,4 +1,4 @@
-"""What may be recorded, and how it becomes a plain ``int`` or ``float``.
+"""Values: Python, NumPy and torch scalars, and how each becomes a plain ``int`` or ``float``.
 
 What cannot change is read at once; what can change (an array, a CPU tensor) is read at the call as well, so that the
 program may overwrite it afterwards. A CUDA tensor is copied to pinned memory without waiting and becomes a

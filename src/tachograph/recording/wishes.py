@@ -1,4 +1,4 @@
-"""Wishes: what the front doors want delivered where nobody has called ``start()``.
+"""Wishes: deliveries that the front doors ask for without a ``start()``.
 
 The doors write them here, and the pipeline reads them; so no door knows the pipeline. It is loaded for the first wish.
 """
@@ -26,7 +26,7 @@ class Fulfils(Protocol):
 
 
 class Wishes:
-    """What is wanted.
+    """The wishes of this process.
 
     Attributes:
         exporters: those given to ``configure()``, by group (None: for all groups).

@@ -5,7 +5,7 @@ Reading needs no hub, and disturbs none: what one is still writing can be read a
 
 from __future__ import annotations
 
-from tachograph.runs._thinning import Bucket
+from tachograph.runs.blocks import Bucket
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same

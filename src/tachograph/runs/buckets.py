@@ -1,4 +1,4 @@
-"""What a histogram has counted: a value that can be added, like a number."""
+"""The counts of a histogram: a value that can be added, like a number."""
 
 from __future__ import annotations
 

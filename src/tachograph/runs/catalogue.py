@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -10,18 +11,24 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from tachograph.identity.resource import store as default_store
-from tachograph.runs import claim as claims
-from tachograph.runs.claim import Claim
+from tachograph.identity.run_id import file_safe
 from tachograph.runs.file import RunFile
-from tachograph.runs.liveness import NODE
+from tachograph.runs.file_lock import Claim, in_use
+from tachograph.runs.members import NODE
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
 _NANO = 1_000_000_000
+# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
+_HEARD = (
+    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
+    " JOIN process ON process = id WHERE resource NOT LIKE ?"
+)
+_NODE = f'%"dl.role": "{NODE}"%'
 
 
 class Summary(NamedTuple):
-    """What there is to know of a run without reading it.
+    """A run's summary, which needs no reading of its points.
 
     Attributes:
         size: bytes on disk.
@@ -148,14 +155,6 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
 
 
-# The hub's own node is no process of the job. Not json_extract(): that fails where the text is damaged.
-_HEARD = (
-    "SELECT min(first_export), max(last_export), count(DISTINCT process) FROM incarnation"
-    " JOIN process ON process = id WHERE resource NOT LIKE ?"
-)
-_NODE = f'%"dl.role": "{NODE}"%'
-
-
 def _summary(path: Path) -> Summary:
     size = sum(each.stat().st_size for each in files_of(path) if each.exists())
     changed = max((each.stat().st_mtime_ns for each in files_of(path)[::2] if each.exists()), default=0)
@@ -173,6 +172,28 @@ def _summary(path: Path) -> Summary:
     return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem)
 
 
-def in_use(path: Path) -> bool:
-    """Tell whether a hub writes a run's file."""
-    return claims.in_use(path)
+def left_behind(folder: Path, since: int) -> list[str]:
+    """Return the runs of a store that were written of late, and that no other hub writes.
+
+    Args:
+        folder: the store.
+        since: nanoseconds since the epoch.
+    """
+    paths = sorted(folder.joinpath("runs").glob("*" + SUFFIX))
+    names = [_name_of(path) for path in paths if _written(path) >= since and not in_use(path)]
+    return [name for name in names if name is not None]
+
+
+def _name_of(path: Path) -> str | None:
+    """Return the run of a file; None where its name was too long to be read back."""
+    name = unquote(path.stem)
+    return name if file_safe(name) == path.stem else None
+
+
+def _written(path: Path) -> int:
+    """Return when a run's file, or its log, was written last: nanoseconds since the epoch."""
+    found = 0
+    for each in (path, path.with_name(path.name + "-wal")):
+        with contextlib.suppress(OSError):
+            found = max(found, each.stat().st_mtime_ns)
+    return found

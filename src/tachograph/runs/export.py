@@ -1,20 +1,29 @@
-"""Runs as text: CSV for points, JSON lines for everything. Floats are written so that they read back bit for bit."""
+"""Runs as text: tables for a terminal, CSV for points, JSON lines for everything.
+
+Floats are written so that they read back bit for bit.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tachograph.runs.run import HEADER, row
+from tachograph.runs.catalogue import Summary
+from tachograph.runs.run import HEADER, Run, row
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import Point
     from tachograph.runs.run import Run
+
+_UNIT = 1024
+_FEW = 8
 
 
 def write_csv(points: Iterable[Point], out: TextIO) -> None:
@@ -70,3 +79,76 @@ def _spelled(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_spelled(each) for each in value]
     return value
+
+
+def listing(runs: Sequence[Summary]) -> str:
+    """Return a line for each run."""
+    if not runs:
+        return "there are no runs\n"
+    rows = [["RUN", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", ""]]
+    for each in runs:
+        state = each.problem or ("in use" if each.in_use else "")
+        counts = [f"{count:,}" for count in (each.processes, each.points, each.events)]
+        rows.append([each.id, time_of(each.start), *counts, size_of(each.size), state])
+    return table(rows, right=range(2, 6))
+
+
+def shown(run: Run) -> str:
+    """Return what there is to know of one run."""
+    processes, metrics = run.processes(), run.metrics()
+    events = Counter(event.name or "(no name)" for event in run.events())
+    head = [f"run {run.id}", f"file {run.path}"]
+    if processes:
+        first = min(each.first_export for each in processes)
+        last = max(each.last_export for each in processes)
+        head.append(f"from {time_of(first)} to {time_of(last)} UTC")
+    parts = ["\n".join(head) + "\n"]
+    if processes:
+        rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT (UTC)", "ENDED"]]
+        for process in processes:
+            rank = "-" if process.rank is None else str(process.rank)
+            numbers = [str(process.pid), str(process.starts)]
+            rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
+        parts.append(table(rows, right=(0, 2, 3)))
+    if metrics:
+        rows = [["METRIC", "GROUP", "UNITS", "RANKS", "BRANCHES", "POINTS", "X", "MIN", "MAX", "NOT FINITE"]]
+        for metric in metrics:
+            ranks = ",".join("-" if rank is None else str(rank) for rank in metric.ranks[:_FEW])
+            ranks += ",..." if len(metric.ranks) > _FEW else ""
+            counts = [f"{metric.branches:,}", f"{metric.points:,}", f"{metric.x0:.6g} to {metric.x1:.6g}"]
+            extremes = ["-" if each is None else f"{each:.6g}" for each in (metric.min, metric.max)]
+            named = [metric.name, metric.group or "-", metric.units or "-", ranks]
+            rows.append([*named, *counts, *extremes, f"{metric.nonfinite:,}"])
+        parts.append(table(rows, right=(4, 5, 7, 8, 9)))
+    if events:
+        rows = [["EVENT", "COUNT"], *([name, f"{count:,}"] for name, count in sorted(events.items()))]
+        parts.append(table(rows, right=(1,)))
+    return "\n".join(parts)
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Return rows with their cells one below the other; those of the columns ``right`` end at the same place."""
+    safe = [["".join(c if c.isprintable() else "?" for c in cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in safe
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def time_of(nanoseconds: int) -> str:
+    """Return a time to the second, in UTC."""
+    return datetime.fromtimestamp(nanoseconds // 1_000_000_000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size_of(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= _UNIT and len(units) > 1:
+        size /= _UNIT
+        units.pop(0)
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -8,17 +8,25 @@ from typing import Any, Literal, NamedTuple
 
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
-from tachograph.runs.liveness import NODE, SECOND, longest_silence
 
+NODE = "node"  # the role of what a hub says of its machine: no process of the job
+SECOND = 1_000_000_000
+INTERVALS = 5  # of silence after which a process is lost
+_LEAST_SILENCE = 5 * SECOND
+_UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
 State = Literal["live", "finished", "failed", "lost", "unknown"]
-
 RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._ambient
 _WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
 _DIGITS = 20  # of an integer of 64 bits
 _FAILED = {"exception", "sigterm"}
 
 
-class Start(NamedTuple):
+def longest_silence(interval: int) -> int:
+    """Return the nanoseconds of silence after which a process is lost; its export interval is 0 while unknown."""
+    return max(_LEAST_SILENCE, INTERVALS * (interval or _UNKNOWN_INTERVAL))
+
+
+class MemberStart(NamedTuple):
     """One start of a process; times in nanoseconds since the epoch."""
 
     pid: int
@@ -48,7 +56,7 @@ class Member(NamedTuple):
     number: int
     instance: str
     resource: Mapping[str, AttributeValue]
-    starts: Sequence[Start]
+    starts: Sequence[MemberStart]
 
     @property
     def rank(self) -> int | None:
@@ -61,7 +69,7 @@ class Member(NamedTuple):
         return str(self.resource.get("dl.role", ""))
 
     @property
-    def newest(self) -> Start:
+    def newest(self) -> MemberStart:
         """Its last start."""
         return self.starts[-1]
 
@@ -84,7 +92,7 @@ def members(look: Look) -> list[Member]:
         " FROM process JOIN incarnation ON process = id ORDER BY first_export, restart"
     ):
         pid, restart, announced, first, last, interval, ended, lost = start
-        one = Start(pid, restart, bool(announced), first, last, interval, ended, bool(lost))
+        one = MemberStart(pid, restart, bool(announced), first, last, interval, ended, bool(lost))
         before = found.get(number)
         found[number] = Member(number, instance, mapping(resource), [*(before.starts if before else ()), one])
     present = [each for each in found.values() if each.newest.ended != RENAMED]

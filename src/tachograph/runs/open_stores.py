@@ -1,4 +1,4 @@
-"""Which runs' files are open: a bounded number, as each takes six descriptors; the least recently used rest first."""
+"""Open stores, a bounded number, as each takes six descriptors; the least recently used rest first."""
 
 from __future__ import annotations
 

@@ -1,14 +1,22 @@
-"""What a run holds, as it is read back."""
+"""The contents of a run as it is read back: processes, curves, points, and events with plain attributes."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tachograph.recording.points import AttributeValue
-from tachograph.runs._thinning import Raw
-from tachograph.runs.blocks import PAIR, Block, unpack
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from tachograph.recording.points import Attributes, AttributeValue
+from tachograph.runs.blocks import PAIR, Block, Raw, unpack
+
+_HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
+_UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
+_TYPES = {"d": "<f8", "q": "<i8"}
+BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 
 
 class Process(NamedTuple):
@@ -148,11 +156,6 @@ def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...
     )
 
 
-_HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
-_UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
-_TYPES = {"d": "<f8", "q": "<i8"}
-
-
 def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
     """Add a block: its points, and what they say besides their own value, as :meth:`Raw.add` does, and faster.
 
@@ -213,3 +216,50 @@ def _columns(form: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(each, str) and each[:1] in _TYPES for each in found):
         raise ValueError(f"a block's columns are not legible: {form!r:.100}")
     return found
+
+
+class StoredEvent(NamedTuple):
+    """An event as it is read back; ``number`` grows with each, and is where to go on reading."""
+
+    number: int
+    name: str
+    time_unix_nano: int
+    observed_unix_nano: int
+    attributes: Mapping[str, AttributeValue]
+    trace_id: int
+    span_id: int
+    scope: str
+    stream: str
+    seq: int
+
+
+def event_of(row: Sequence[Any]) -> StoredEvent:
+    """Return an event from a row: number, name, both times, scope, stream, number in it, record."""
+    number, name, time, observed, scope, stream, seq, data = row
+    record = LogRecord.FromString(data)
+    plain = dict(plain_attributes(record.attributes))
+    trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
+    return StoredEvent(number, name, time, observed, plain, trace, span, scope, stream, seq)
+
+
+def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:
+    """Return a message's attributes sorted by key; of two with the same key the later one."""
+    found = {each.key: plain_value(each.value) for each in attributes}
+    return tuple((key, found[key]) for key in sorted(found))
+
+
+def plain_value(value: AnyValue) -> AttributeValue:
+    """Return an attribute's value; a map as JSON text, bytes in base64, and nothing as the empty string."""
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return tuple(plain_value(each) for each in value.array_value.values)  # type: ignore[return-value]
+    if kind == "kvlist_value":
+        return json.dumps(dict(plain_attributes(value.kvlist_value.values)), sort_keys=True)
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    if kind == "string_value":
+        return value.string_value
+    if kind in ("bool_value", "int_value", "double_value"):
+        found: bool | int | float = getattr(value, kind)
+        return found
+    return ""

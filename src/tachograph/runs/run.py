@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
-from tachograph.runs._thinning import Bucket, Raw, thin
-from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
 
 if TYPE_CHECKING:
-    from tachograph.runs.event import StoredEvent
+    from tachograph.runs.recorded import StoredEvent
 
 
 PAIRS = 2000
@@ -50,7 +49,7 @@ class Run:
 
     @property
     def damage(self) -> Sequence[str]:
-        """What could not be read so far, because the file is damaged; empty if all is well."""
+        """The damage that was found so far; empty if all is well."""
         return self._file.damage
 
     def processes(self) -> list[Process]:
@@ -216,7 +215,7 @@ class Run:
     def _event(self, row: Sequence[Any]) -> StoredEvent | None:
         from google.protobuf.message import DecodeError
 
-        from tachograph.runs.event import event_of
+        from tachograph.runs.recorded import event_of
 
         try:
             return event_of(row)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tachograph.identity.run_id import file_safe
 from tachograph.runs._schema import NewerSchema, migrate
-from tachograph.runs.claim import Claim
+from tachograph.runs.file_lock import Claim
 from tachograph.runs.open_stores import OpenStores
 
 SUFFIX = ".db"
@@ -81,7 +81,7 @@ class Store:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is open now."""
+        """True while the file is open."""
         return self._connection is not None
 
     def _wake(self) -> sqlite3.Connection:

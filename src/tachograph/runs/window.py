@@ -9,8 +9,7 @@ from itertools import chain
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-from tachograph.runs._thinning import Bucket, Raw, thin
-from tachograph.runs.blocks import PAIR, Block
+from tachograph.runs.blocks import PAIR, Block, Bucket, Raw, thin
 from tachograph.runs.file import Look
 from tachograph.runs.recorded import add_intervals
 

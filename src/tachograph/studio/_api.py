@@ -15,8 +15,9 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.responses import Response
 
-from tachograph.runs.catalogue import in_use, located
+from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
+from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import Member, State, members, state
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, samples, series
@@ -46,7 +47,7 @@ class Question:
             query = scope.get("query_string", b"").decode("latin-1")
             self._query = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_PARTS)
         except ValueError:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"a query has at most {MOST_PARTS} parts") from None
+            raise Unanswered(HTTPStatus.BAD_REQUEST, f"a query has at most {MOST_PARTS} parts") from None
 
     def text(self, name: str) -> str | None:
         """Return what the query says of a name; None where it says nothing."""
@@ -68,7 +69,7 @@ class Question:
         except ValueError:
             found = float("nan")
         if given and not isfinite(found):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"{name} is a finite number, not {given!r:.100}")
+            raise Unanswered(HTTPStatus.BAD_REQUEST, f"{name} is a finite number, not {given!r:.100}")
         return found
 
     def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**63 - 1) -> int:
@@ -97,21 +98,21 @@ class Question:
         """
         found = list(dict.fromkeys(_whole(name, given, 0, 2**63 - 1) for given in self.texts(name)))
         if len(found) > most:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"at most {most} {name} at once, not {len(found)}")
+            raise Unanswered(HTTPStatus.BAD_REQUEST, f"at most {most} {name} at once, not {len(found)}")
         return found
 
 
 def _whole(name: str, given: str, least: int, most: int) -> int:
     if given.isascii() and given.isdecimal() and len(given) < 20 and least <= int(given) <= most:  # noqa: PLR2004
         return int(given)
-    raise Refused(HTTPStatus.BAD_REQUEST, f"{name} is a whole number from {least} to {most}, not {given!r:.100}")
+    raise Unanswered(HTTPStatus.BAD_REQUEST, f"{name} is a whole number from {least} to {most}, not {given!r:.100}")
 
 
 _GZIP_LEVEL = 1
 _WORTH_IT = 1024  # bytes, from which on an answer is compressed
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a fault
+class Unanswered(Exception):  # noqa: N818 - an answer, not a fault
     """There is no answer but words.
 
     Args:
@@ -164,7 +165,7 @@ def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) ->
     return Response(body, status, {**headers, **({"Content-Encoding": "gzip"} if gzipped else {})})
 
 
-def refusal(refused: Refused) -> Response:
+def refusal(refused: Unanswered) -> Response:
     """Return the words as ``{"error": …}``."""
     return answer(encoded({"error": str(refused)}, gzipped=False)[0], gzipped=False, status=refused.status)
 
@@ -221,7 +222,7 @@ class Api:
                 return self._read(run, lambda reading: self._run(reading, run))
             case ["runs", run, ("curves" | "samples" | "events") as what]:
                 return self._read(run, lambda reading: _ASKED[what](reading, question))
-        raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
+        raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
 
     def _read(self, run: str, what: Callable[[Look], dict[str, Any]]) -> dict[str, Any]:
         with self.reading(run) as reading:
@@ -239,11 +240,11 @@ class Api:
             with look(RunFile(located(run, self._folder)), self._abandoned) as reading:
                 yield reading
         except LookupError as error:
-            raise Refused(HTTPStatus.NOT_FOUND, str(error.args[0])) from error
+            raise Unanswered(HTTPStatus.NOT_FOUND, str(error.args[0])) from error
         except StoreError as error:
-            raise Refused(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error.strerror}") from error
+            raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error.strerror}") from error
         except sqlite3.Error as error:
-            raise Refused(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error}") from error
+            raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error}") from error
 
     def line_of(self, reading: Look, run: str, found: list[Member]) -> dict[str, Any]:
         """Return what the list of runs says of one."""
@@ -278,7 +279,7 @@ def _process(each: Member, now: int, *, written: bool) -> dict[str, Any]:
 def _curves(reading: Look, question: Question) -> dict[str, Any]:
     metric = question.text("metric")
     if not metric:
-        raise Refused(HTTPStatus.BAD_REQUEST, "say which metric: ?metric=")
+        raise Unanswered(HTTPStatus.BAD_REQUEST, "say which metric: ?metric=")
     pairs = question.whole("pairs", PAIRS, least=1, most=MOST_PAIRS)
     found = lines(
         reading,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from tachograph.studio._api import Refused, text
+from tachograph.studio._api import Unanswered, text
 from tachograph.studio._news import Message, News
 
 MOST_LISTENERS = 64
@@ -34,7 +34,7 @@ class Numbered(NamedTuple):
 
 
 class Listener:
-    """Somebody who listens: messages as text, until it ends."""
+    """A listener: messages as text, until it ends."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[str | None] = asyncio.Queue(_QUEUE)
@@ -54,7 +54,7 @@ class Listener:
 
 
 class Watcher:
-    """Looks at one run as long as somebody listens.
+    """Looks at one run as long as it has listeners.
 
     Args:
         news: of the run.
@@ -82,7 +82,7 @@ class Watcher:
         await asyncio.shield(self._beginning)
 
     def add(self, listener: Listener, cursor: str) -> None:
-        """Let somebody listen from ``cursor`` on, the id of a message; where that is not known, from now on."""
+        """Return a new listener, from ``cursor`` on, the id of a message; where that is not known, from now on."""
         name, _, number = cursor.partition("-")
         known = name == self._name and number.isascii() and number.isdecimal() and len(number) < 16  # noqa: PLR2004
         oldest = self._remembered[0].number if self._remembered else self._number + 1
@@ -102,7 +102,7 @@ class Watcher:
         heard = time.monotonic()
         while time.monotonic() - heard < _STAYS:
             began = time.monotonic()
-            with contextlib.suppress(Refused):  # too much is asked at once: the next look finds it
+            with contextlib.suppress(Unanswered):  # too much is asked at once: the next look finds it
                 for message in await self._read(self._news.look):
                     self._publish(message)
             now = time.monotonic()
@@ -146,7 +146,7 @@ class Live:
         self._loop = asyncio.get_running_loop()
         if self._closed or self._listening >= MOST_LISTENERS:
             why = "the hub is ending" if self._closed else f"{MOST_LISTENERS} pages are live already: close one"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, why)
         self._listening += 1
         listener = Listener()
         try:
@@ -174,7 +174,7 @@ class Live:
         try:
             await watcher.ready()
             await watcher.watch()
-        except Refused:  # whoever waits for it is told
+        except Unanswered:  # whoever waits for it is told
             pass
         finally:
             for listener in watcher.listeners:

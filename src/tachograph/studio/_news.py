@@ -1,4 +1,4 @@
-"""What is new in a run since the last look at its file."""
+"""The news of a run since the last look at its file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.file import Look
-from tachograph.runs.liveness import SECOND
-from tachograph.runs.members import members
-from tachograph.studio._api import Api, Refused, spelled, text
+from tachograph.runs.members import SECOND, members
+from tachograph.studio._api import Api, Unanswered, spelled, text
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.charts import news as new_samples
 from tachograph.studio.occurrences import events, newest
@@ -28,7 +27,7 @@ _BLOCKS = "SELECT branch, seq0, seq1, n, form, pairs, rest FROM block WHERE curv
 
 
 class Arrivals(NamedTuple):
-    """What has come.
+    """Arrivals since the last look.
 
     Attributes:
         curves: of each branch its new points, and between which numbers they lie: ``after`` is the last one before.
@@ -45,7 +44,7 @@ class Arrivals(NamedTuple):
 
 
 class Heads:
-    """How far each curve of a run was read."""
+    """The position to which each curve of a run was read."""
 
     def __init__(self) -> None:
         self.known: dict[int, int] = {}
@@ -177,7 +176,7 @@ class News:
                 ]
                 if self._looks % _SELDOM == 0:
                     found += self._samples(reading, max(self._sampled.values(), default=0) - _LATE)
-        except Refused as refused:
+        except Unanswered as refused:
             found = [] if str(refused) == self._problem else [Message("problem", text({"error": str(refused)}))]
             self._problem = str(refused)
             return found

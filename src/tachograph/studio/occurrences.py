@@ -7,9 +7,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tachograph.runs.event import event_of
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.recorded import event_of
 
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
 _COLUMNS = "event.rowid, event.name, time, observed, scope, stream.name, seq, record, resource"

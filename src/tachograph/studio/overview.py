@@ -12,11 +12,11 @@ from typing import Any
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.catalogue import files_of, id_of, in_use, paths_in
-from tachograph.runs.event import BEGIN
+from tachograph.runs.catalogue import files_of, id_of, paths_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
-from tachograph.runs.liveness import NODE, SECOND
-from tachograph.runs.members import Member, mapping, members, rank_of, state
+from tachograph.runs.file_lock import in_use
+from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state
+from tachograph.runs.recorded import BEGIN
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 

@@ -1,18 +1,21 @@
-"""The Studio on a hub's server: routes for its pages and its API."""
+"""The Studio on a hub's server: routes for its API and its pages, static files that a browser keeps."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import hashlib
+import mimetypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from http import HTTPStatus
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,16 +23,75 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.exporters.prometheus.format import accepts_gzip
+from tachograph.recording.log import LogOnce
 from tachograph.runs.file import Abandoned
-from tachograph.studio._api import Api, Question, Refused, answer, encoded, refusal
+from tachograph.studio._api import Api, Question, Unanswered, answer, encoded, refusal
 from tachograph.studio._live import Live, stream
 from tachograph.studio._news import News
-from tachograph.studio._pages import Pages
 
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # its place in 3.10; typeshed knows it there for all versions
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_TYPES |= {".html": "text/html", ".json": "application/json", ".woff2": "font/woff2", ".map": "application/json"}
+_TEXTUAL = ("text/", "application/json", "image/svg+xml")
 READERS = 3  # questions that are answered at once; on one core they would only slow each other down
 MOST_WAITING = 256
 
-_log = logging.getLogger("tachograph")
+
+class File(NamedTuple):
+    """A file, its type and a tag that another content has not."""
+
+    content: bytes
+    media_type: str
+    tag: str
+
+
+class Pages:
+    """The files by their path below ``static/``; read once: another version is another process."""
+
+    @cached_property
+    def _files(self) -> dict[str, File]:
+        return dict(_found(files("tachograph.studio").joinpath("static"), ""))
+
+    @property
+    def index(self) -> bool:
+        """True where there is a page at all."""
+        return "index.html" in self._files
+
+    def answer(self, name: str, request: Request) -> Response:
+        """Return a file, that it has not changed since, or that there is none."""
+        found = self._files.get(name)
+        if found is None:
+            return Response("404: Not Found\n", 404, media_type="text/plain")
+        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Content-Security-Policy": CONTENT_SECURITY_POLICY}
+        headers["Referrer-Policy"] = "no-referrer"
+        if found.tag in [
+            each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")
+        ]:
+            return Response(status_code=304, headers=headers)
+        return Response(found.content, headers={**headers, "Content-Type": found.media_type})
+
+
+def _found(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
+    if not folder.is_dir():
+        return
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _found(each, f"{prefix}{each.name}/")
+        else:
+            content = each.read_bytes()
+            yield prefix + each.name, File(content, _type(each.name), f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def _type(name: str) -> str:
+    ending = "." + name.rpartition(".")[2]
+    found = _TYPES.get(ending) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return found + "; charset=utf-8" if found.startswith(_TEXTUAL) else found
 
 
 class Studio:
@@ -54,7 +116,7 @@ class Studio:
         self._warm = False
         self._closing = threading.Event()
         self._failed = failed
-        self._said = False
+        self._log_once = LogOnce()
         self._waiting = 0
         self._pool = ThreadPoolExecutor(READERS, "tachograph studio")
         self._api = Api(folder, run, clock, self._closing.is_set)
@@ -95,7 +157,7 @@ class Studio:
             gzipped = accepts_gzip(",".join(headers.getlist("accept-encoding")))
             body, gzipped = await self._read(lambda: encoded(self._api.ask(question), gzipped=gzipped))
             found = answer(body, gzipped=gzipped)
-        except Refused as refused:
+        except Unanswered as refused:
             found = refusal(refused)
         await found(scope, receive, send)
 
@@ -111,23 +173,22 @@ class Studio:
             Refused: there is no answer.
         """
         if self._waiting >= MOST_WAITING:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, what)
-        except Refused:
+        except Unanswered:
             raise
         except (Abandoned, RuntimeError) as error:
             if not self._closing.is_set():
                 raise
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
+            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
         except Exception as error:  # the border to the store: one question must not end the server; who asked is told
             self._failed()
-            if not self._said:
-                self._said = True
-                _log.warning("an answer of the Studio failed (further failures are counted)", exc_info=True)
+            message = "an answer of the Studio failed (further failures are counted)"
+            self._log_once("answer", message, exc_info=True)
             why = "the answer could not be made; the hub's log says why"
-            raise Refused(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
+            raise Unanswered(HTTPStatus.INTERNAL_SERVER_ERROR, why) from error
         finally:
             self._waiting -= 1
 
@@ -153,7 +214,7 @@ class _Below(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that asks; whatever would change something is refused."""
         if scope["method"] not in ("GET", "HEAD"):
-            refused = Refused(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
+            refused = Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
             await refusal(refused)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, seconds
 
 if TYPE_CHECKING:
-    from tachograph.cli.checking.probes import Probe
+    from tachograph.cli.checking.probes import TestPoint
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ def command(arguments: Sequence[str]) -> int:
     return 0 if all(results) else FAILED
 
 
-def _tried(probe: Probe, timeout: float) -> bool:
+def _tried(probe: TestPoint, timeout: float) -> bool:
     from tachograph.cli.checking.command import remedy
 
     began = time.perf_counter()

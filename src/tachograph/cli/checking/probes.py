@@ -24,7 +24,7 @@ _OURS: set[object] = {"otlp", "prometheus", "console", "jsonl", "influxdb", "ten
 _LAST_PORT = 65_535
 
 
-class Probe(NamedTuple):
+class TestPoint(NamedTuple):
     """A test of one destination.
 
     Attributes:
@@ -39,7 +39,7 @@ class Probe(NamedTuple):
     send: Callable[[float], str]
 
 
-def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterator[Probe]:
+def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterator[TestPoint]:
     """Yield a test for everything that is configured.
 
     Args:
@@ -48,35 +48,35 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
         hub: the endpoint of the hub that ``tachograph run`` has begun; empty where there is none.
     """
     for found in settings.otlp:
-        yield Probe(f"otlp {found.signal}", found.endpoint, _otlp(found))
+        yield TestPoint(f"otlp {found.signal}", found.endpoint, _otlp(found))
     for signal in SIGNALS if hub else ():
         found = read_otlp_settings(signal, {}, endpoint=hub)
-        yield Probe(f"hub {signal}", found.endpoint, _otlp(found))
+        yield TestPoint(f"hub {signal}", found.endpoint, _otlp(found))
     if influx is not None:
-        yield Probe("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx))
+        yield TestPoint("influxdb", f"{influx.url}, database {influx.database!r}", _influxdb(influx))
     named = {name for names in (settings.metrics, settings.traces, settings.logs) for name in names}
     if "prometheus" in named:
         host, port = settings.prometheus_host, settings.prometheus_port
-        yield Probe("prometheus", f"http://{host}:{port}/metrics", lambda _: _free(host, port))
+        yield TestPoint("prometheus", f"http://{host}:{port}/metrics", lambda _: _free(host, port))
     if "jsonl" in named:
-        yield Probe("jsonl", str(settings.jsonl_path()), lambda _: _writable(settings.jsonl_path()))
+        yield TestPoint("jsonl", str(settings.jsonl_path()), lambda _: _writable(settings.jsonl_path()))
     if "tensorboard" in named:
         folder = settings.tensorboard_folder()
-        yield Probe("tensorboard", str(folder), lambda _: _writable(folder / "events"))
+        yield TestPoint("tensorboard", str(folder), lambda _: _writable(folder / "events"))
     if "console" in named:
-        yield Probe("console", "standard output", lambda _: "needs nothing")
+        yield TestPoint("console", "standard output", lambda _: "needs nothing")
     yield from _installed(settings, named)
 
 
-def _installed(settings: Settings, named: set[object]) -> Iterator[Probe]:
+def _installed(settings: Settings, named: set[object]) -> Iterator[TestPoint]:
     """Yield a test for each exporter that an entry point gives."""
     for entry_point in entry_points(group=GROUP):
         if entry_point.name in named - _OURS:
-            yield Probe(entry_point.name, entry_point.value, _loaded(entry_point.load))
+            yield TestPoint(entry_point.name, entry_point.value, _loaded(entry_point.load))
     for signal, exporters in zip(SIGNALS, (settings.metrics, settings.traces, settings.logs), strict=True):
         for exporter in exporters:
             if isinstance(exporter, EntryPointExporter):
-                yield Probe(f"{exporter.name} {signal}", exporter.entry_point().value, _loaded(exporter.make))
+                yield TestPoint(f"{exporter.name} {signal}", exporter.entry_point().value, _loaded(exporter.make))
 
 
 def _otlp(settings: OtlpSettings) -> Callable[[float], str]:

@@ -1,4 +1,4 @@
-"""``tachograph dashboards``: its command line."""
+"""``tachograph dashboards``: its command line, and the files by which Grafana finds dashboards and data sources."""
 
 from __future__ import annotations
 
@@ -8,18 +8,71 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
-from tachograph.cli.dashboards.charts import charts
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
-from tachograph.cli.dashboards.provisioning import INFLUXDB_URL, PROMETHEUS_UID, PROMETHEUS_URL, datasources, provider
-from tachograph.cli.dashboards.run_dashboard import run_dashboard
+from tachograph.cli.dashboards.run_dashboard import charts, run_dashboard
 from tachograph.runs.catalogue import opened
 from tachograph.runs.run import Run
 
+PROMETHEUS_UID, INFLUXDB_UID = "tachograph-prometheus", "tachograph-influxdb"
+PROMETHEUS_URL, INFLUXDB_URL = "http://localhost:9090", "http://localhost:8086"
+_DATABASE = "tplr"  # where MetricsLogger writes unless it is told otherwise
+_INTERVAL = "5s"  # between two scrapes, as in deploy/prometheus: $__rate_interval follows from it
+_PROMETHEUS = """\
+  - name: Tachograph Prometheus
+    uid: {uid}
+    type: {kind}
+    access: proxy
+    url: {url}
+    jsonData:
+      httpMethod: POST
+      timeInterval: {every}
+"""
+_INFLUXDB = """\
+  - name: Tachograph InfluxDB
+    uid: {uid}
+    type: {kind}
+    access: proxy
+    url: {url}
+    jsonData:
+      version: InfluxQL
+      dbName: {database}
+      httpMode: POST
+"""
 _LONGEST_NAME = 100  # characters of a run's id in a file name
+
+
+def provider(path: PurePath) -> str:
+    """Return the file that has Grafana load all dashboards of a folder, and again when they change."""
+    return f"""\
+apiVersion: 1
+providers:
+  - name: tachograph
+    folder: Tachograph
+    type: file
+    allowUiUpdates: true
+    updateIntervalSeconds: 10
+    options:
+      path: {_text(str(path))}
+"""
+
+
+def datasources(*, prometheus: str | None, influxdb: str | None) -> str:
+    """Return the file that makes data sources, each for the URL of a server; None leaves one out. Empty without any."""
+    parts = []
+    if prometheus is not None:
+        parts.append(_PROMETHEUS.format(uid=PROMETHEUS_UID, kind=PROMETHEUS, url=_text(prometheus), every=_INTERVAL))
+    if influxdb is not None:
+        parts.append(_INFLUXDB.format(uid=INFLUXDB_UID, kind=INFLUXDB, url=_text(influxdb), database=_DATABASE))
+    return "".join(["apiVersion: 1\ndatasources:\n", *parts]) if parts else ""
+
+
+def _text(value: str) -> str:
+    """Return a string of YAML; Grafana would put an environment variable behind a ``$``."""
+    return json.dumps(value, ensure_ascii=False).replace("$", "$$")
 
 
 def command(arguments: Sequence[str]) -> int:

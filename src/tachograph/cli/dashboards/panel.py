@@ -1,4 +1,4 @@
-"""Panels and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
+"""Panels, units and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
 
 Grafana's own typed builders need Python 3.11 and a package that would serve nobody else: they make the dashboards that
 come along, and a test has them read what is made here.
@@ -22,6 +22,67 @@ _ALL_CHOSEN = {"text": "All", "value": "$__all"}
 # Without these, Grafana makes red what is above 80.
 _THRESHOLDS = {"mode": "absolute", "steps": [{"color": "green", "value": None}]}
 _ON_TIME_RANGE = 2  # a variable is asked for again whenever the time range changes
+WHO = 'dl_run_id=~"$run",dl_role=~"$role",dl_rank=~"$rank"'  # the variables of every dashboard
+_NOT_PLAIN = re.compile(r'["\\$\[\x00-\x1f\x7f]')
+_TEMPLATE = re.compile(r"\$(?=[\w{])|\[(?=\[)|\{(?=\{)")
+_JOINER = "\u2060"  # WORD JOINER: no width, and no line breaks there
+# UCUM (and the words that people write for it) to Grafana's ids: grafana/grafana-data, valueFormats/categories.ts.
+_IDS = {
+    "1": "none",
+    "%": "percent",
+    "ns": "ns",
+    "us": "µs",
+    "ms": "ms",
+    "s": "s",
+    "min": "m",
+    "h": "h",
+    "d": "d",
+    "By": "bytes",
+    "KiBy": "kbytes",
+    "MiBy": "mbytes",
+    "GiBy": "gbytes",
+    "TiBy": "tbytes",
+    "kBy": "deckbytes",
+    "KBy": "deckbytes",
+    "MBy": "decmbytes",
+    "GBy": "decgbytes",
+    "TBy": "dectbytes",
+    "bit": "bits",
+    "By/s": "binBps",
+    "KiBy/s": "KiBs",
+    "MiBy/s": "MiBs",
+    "GiBy/s": "GiBs",
+    "kBy/s": "KBs",
+    "KBy/s": "KBs",
+    "MBy/s": "MBs",
+    "GBy/s": "GBs",
+    "bit/s": "binbps",
+    "m": "lengthm",
+    "mm": "lengthmm",
+    "km": "lengthkm",
+    "mg": "massmg",
+    "g": "massg",
+    "kg": "masskg",
+    "t": "masst",
+    "K": "kelvin",
+    "Cel": "celsius",
+    "A": "amp",
+    "mA": "mamp",
+    "V": "volt",
+    "mV": "mvolt",
+    "mW": "mwatt",
+    "W": "watt",
+    "kW": "kwatt",
+    "J": "joule",
+    "Pa": "pressurepa",
+    "Hz": "hertz",
+    "kHz": "rotkhz",
+    "MHz": "rotmhz",
+    "GHz": "rotghz",
+    "rad": "radian",
+    "deg": "degree",
+    "dB": "dB",
+}
 
 
 class Query(NamedTuple):
@@ -185,12 +246,6 @@ def dashboard(uid: str, title: str, variables: Sequence[Json], panels: Sequence[
     }
 
 
-WHO = 'dl_run_id=~"$run",dl_role=~"$role",dl_rank=~"$rank"'  # the variables of every dashboard
-_NOT_PLAIN = re.compile(r'["\\$\[\x00-\x1f\x7f]')
-_TEMPLATE = re.compile(r"\$(?=[\w{])|\[(?=\[)|\{(?=\{)")
-_JOINER = "\u2060"  # WORD JOINER: no width, and no line breaks there
-
-
 def quoted(text: str) -> str:
     """Return text as a string literal: Prometheus documentation, "Querying basics", "String literals"."""
     return f'"{_NOT_PLAIN.sub(_numbered, text)}"'
@@ -213,3 +268,18 @@ def regex(text: str) -> str:
 def selector(name: str, *matchers: str) -> str:
     """Return a selector of a metric, by its name in classic characters."""
     return f"{name}{{{','.join(matchers)}}}"
+
+
+def grafana_unit(units: str | None) -> str:
+    """Return Grafana's id for units as a scale names them; words that are no unit stand behind the number.
+
+    Args:
+        units: UCUM, an annotation such as ``{epoch}``, any text, or nothing.
+    """
+    if not units:
+        return "short"
+    found = _IDS.get(units)
+    if found is not None:
+        return found
+    words = units.replace("{", "").replace("}", "").strip()
+    return f"suffix:{words}" if words else "short"

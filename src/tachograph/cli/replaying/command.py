@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 
 if TYPE_CHECKING:
-    from tachograph.cli.replaying.recording import Losses, Part, Recording
+    from tachograph.cli.replaying.recording import Part, RecordedFile, RefusedCount
     from tachograph.pipeline.destinations import Destination
     from tachograph.recording.registry import Registry
 
@@ -25,7 +25,7 @@ _REPORT_EVERY = 0.2
 def command(arguments: Sequence[str]) -> int:
     """Send what files hold, and return the exit code: 1 where something was not delivered, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
-    from tachograph.cli.replaying.recording import Losses, files
+    from tachograph.cli.replaying.recording import RefusedCount, files
     from tachograph.recording.registry import Registry
 
     registry = Registry(enabled=True)  # what is lost is read from it
@@ -36,7 +36,7 @@ def command(arguments: Sequence[str]) -> int:
         return fail("replay", reason(error), WRONG_USAGE)
     if not paths:
         return fail("replay", f"there are no *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE)
-    replay = _Replay(destination, Losses(registry), options.timeout, delete=options.delete)
+    replay = _Replay(destination, RefusedCount(registry), options.timeout, delete=options.delete)
     try:
         for path in paths:
             if not replay.file(path):
@@ -53,7 +53,7 @@ class _Replay:
         good: whether everything has arrived so far.
     """
 
-    def __init__(self, destination: Destination, losses: Losses, timeout: float, *, delete: bool) -> None:
+    def __init__(self, destination: Destination, losses: RefusedCount, timeout: float, *, delete: bool) -> None:
         self._destination, self._losses, self._timeout, self._delete = destination, losses, timeout, delete
         self._sent = self._skipped = self._arrived = self._files = 0
         self._reported = 0.0
@@ -62,10 +62,10 @@ class _Replay:
 
     def file(self, path: Path) -> bool:
         """Send a file; False where going on has no point."""
-        from tachograph.cli.replaying.recording import Recording
+        from tachograph.cli.replaying.recording import RecordedFile
 
         try:
-            recording = Recording(path, alone=self._delete)
+            recording = RecordedFile(path, alone=self._delete)
         except BlockingIOError:
             what = "it is neither sent nor deleted" if self._delete else "and sends what it holds itself"
             return self._bad(f"{path}: a running process uses it, {what}")
@@ -91,13 +91,13 @@ class _Replay:
         finally:
             recording.close()
 
-    def _remove(self, recording: Recording) -> None:
+    def _remove(self, recording: RecordedFile) -> None:
         try:
             recording.remove()
         except OSError as error:
             self._bad(f"{recording.path}: it was sent, but cannot be deleted: {error.strerror}")
 
-    def _send(self, recording: Recording) -> str:
+    def _send(self, recording: RecordedFile) -> str:
         """Send what a file holds; why that has to stop, or an empty string."""
         parts = recording.parts()
         while some := list(islice(parts, 64)):
@@ -148,7 +148,7 @@ class _Replay:
 
 
 def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
-    from tachograph.recording.pace import Pace
+    from tachograph.recording.gil_yield import Pace
 
     rests = Pace(float("inf"))  # there is nobody to disturb
     if options.to == "influxdb":

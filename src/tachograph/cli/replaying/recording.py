@@ -27,7 +27,7 @@ _NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
 class Part(NamedTuple):
-    """What a line holds.
+    """The contents of a line.
 
     Attributes:
         resource: the attributes of the process that logged it.
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     end: int = 0
 
 
-class Recording:
+class RecordedFile:
     """One file, held against a process that would send what it holds, as that of a spool.
 
     What the server of a spool has acknowledged is left out.
@@ -179,7 +179,7 @@ _FOR_WHAT_THEY_ARE: frozenset[Reason] = frozenset({"rejected", "encoding"})  # t
 _HARMLESS: frozenset[Reason] = frozenset({"nonfinite", "empty"})  # of a point that arrives, or that is none
 
 
-class Losses:
+class RefusedCount:
     """Reads a registry's counts.
 
     Args:

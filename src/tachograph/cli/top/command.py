@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser
 from tachograph.cli.top.picture import Picture
-from tachograph.cli.top.source import TOKEN, Asking, Away, Refused, Source
+from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
 from tachograph.identity.environment import clean, text
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
@@ -37,17 +37,17 @@ def command(arguments: Sequence[str]) -> int:
     return _shown(source, options)
 
 
-def _source(options: argparse.Namespace) -> Source:
+def _source(options: argparse.Namespace) -> RunSource:
     run = clean(options.run or "") or None
     if options.store is not None:
         if options.url is not None:
             raise ValueError("give a hub's address or --store, not both")
-        from tachograph.cli.top.stored import Stored
+        from tachograph.cli.top.stored import StoredRun
 
-        return Stored(options.store, run, options.interval)
-    from tachograph.cli.top.served import Served
+        return StoredRun(options.store, run, options.interval)
+    from tachograph.cli.top.served import ServedRun
 
-    return Served(Asking(options.url or _hub(), text(os.environ, TOKEN) or None), run)
+    return ServedRun(Asking(options.url or _hub(), text(os.environ, TOKEN) or None), run)
 
 
 def _hub() -> str:
@@ -56,7 +56,7 @@ def _hub() -> str:
     return (text(os.environ, "TACHOGRAPH_ENDPOINT") if named == "1" else named) or DEFAULT_HUB
 
 
-def _shown(source: Source, options: argparse.Namespace) -> int:
+def _shown(source: RunSource, options: argparse.Namespace) -> int:
     once = options.once or not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb"
     _never_fails(sys.stdout)
     picture = Picture()
@@ -67,7 +67,7 @@ def _shown(source: Source, options: argparse.Namespace) -> int:
         return _fail(picture.refused, WRONG_USAGE) if picture.refused else 0
     try:
         source.fill(picture)
-    except Refused as error:
+    except HubRefused as error:
         return _fail(str(error), WRONG_USAGE)
     except Away as error:
         return _fail(str(error), FAILED)
@@ -78,10 +78,10 @@ def _shown(source: Source, options: argparse.Namespace) -> int:
     return _print(source, picture, by_rank=options.ranks)
 
 
-def _print(source: Source, picture: Picture, *, by_rank: bool) -> int:
+def _print(source: RunSource, picture: Picture, *, by_rank: bool) -> int:
     from rich.console import Console
 
-    from tachograph.cli.top.sheet import everything
+    from tachograph.cli.top.screen import everything
 
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)

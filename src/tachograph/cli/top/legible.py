@@ -1,4 +1,4 @@
-"""What runs say, made fit for a terminal: names, numbers, times."""
+"""Legible names, numbers and times on a terminal."""
 
 from __future__ import annotations
 

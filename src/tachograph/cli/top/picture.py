@@ -1,4 +1,4 @@
-"""What is known of a run at this moment, taken from the answers of a hub's API, or from what reads a run's file."""
+"""The picture of a run at this moment, from the answers of a hub's API or from the run's file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _NANO = 1_000_000_000
 _LOST = ("tachograph.dropped", "tachograph.errors", "tachograph.nonfinite", "tachograph.hub.failed")
 
 
-class Line(NamedTuple):
+class CurveLine(NamedTuple):
     """A metric in one rank: its newest curve there, which is that of the last start and task.
 
     Attributes:
@@ -74,14 +74,14 @@ class Line(NamedTuple):
     tail: Tail
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """A metric of a run, in all its ranks."""
 
     group: str
     metric: str
     units: str
     x_units: str
-    lines: list[Line]
+    lines: list[CurveLine]
 
 
 class Picture:
@@ -114,7 +114,7 @@ class Picture:
         self.tails: dict[int, Tail] = {}
         self.damage: list[str] = []
         self._charts: list[Json] = []
-        self._rows: list[Row] | None = None
+        self._rows: list[MetricRow] | None = None
         self._readings: deque[tuple[int, dict[int, int]]] = deque(maxlen=_READINGS)
         self.newest_event = 0
         self.version += 1
@@ -195,13 +195,13 @@ class Picture:
             self.samples[each["series"]] = (columns[0][-1], columns[1][-1])
             self.version += 1
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MetricRow]:
         """Return the metrics, chart by chart, but those that are drawn as bars."""
         if self._rows is None:
             self._rows = self._made_rows()
         return self._rows
 
-    def _made_rows(self) -> list[Row]:
+    def _made_rows(self) -> list[MetricRow]:
         found = []
         for chart in self._charts:
             scales = {each["scale"]: each for each in chart["scales"]}
@@ -210,10 +210,10 @@ class Picture:
                     continue
                 units = scales.get(metric["scale"], {}).get("units") or ""
                 lines = self._lines(metric["curves"])
-                found.append(Row(chart["group"], metric["metric"], units, chart["x"]["units"] or "", lines))
+                found.append(MetricRow(chart["group"], metric["metric"], units, chart["x"]["units"] or "", lines))
         return found
 
-    def _lines(self, curves: Iterable[Json]) -> list[Line]:
+    def _lines(self, curves: Iterable[Json]) -> list[CurveLine]:
         by_rank: dict[int | None, list[Json]] = {}
         for each in curves:
             by_rank.setdefault(each["rank"], []).append(each)
@@ -222,7 +222,7 @@ class Picture:
             newest = max(some, key=lambda each: (each["start"], each["execution"], each["curve"]))
             points = sum(int(each["points"] or 0) for each in some)
             rate = self._rate([each["curve"] for each in some])
-            found.append(Line(rank, points, rate, self._tail(newest["curve"])))
+            found.append(CurveLine(rank, points, rate, self._tail(newest["curve"])))
         return found
 
     def _rate(self, curves: Iterable[int]) -> float | None:

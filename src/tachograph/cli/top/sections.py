@@ -2,25 +2,204 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import zip_longest
 from math import isfinite
 from statistics import median
+from typing import NamedTuple
 
 from rich.text import Text
 
-from tachograph.cli.top.bars import TIMES, progress, sparkline, together
-from tachograph.cli.top.legible import NOTHING, clock, count, legible, number, per_second, took
-from tachograph.cli.top.picture import Json, Line, Picture, Row
-from tachograph.cli.top.section import Cells, Column, Section, named
+from tachograph.cli.top.legible import NOTHING, clock, count, lasting, legible, number, per_second, took
+from tachograph.cli.top.picture import CurveLine, Json, MetricRow, Picture
 
+
+class Column(NamedTuple):
+    """A column of a section.
+
+    Attributes:
+        title: above it.
+        width: in cells; 0 for what the others leave.
+        right: numbers end at the same place.
+        rank: columns of a higher one go first where the terminal is narrow; 0 stays.
+    """
+
+    title: str
+    width: int
+    right: bool = True
+    rank: int = 0
+
+
+Cells = Sequence[Text | str]
+
+
+class Section(NamedTuple):
+    """A table.
+
+    Attributes:
+        columns: the first one's title is that of the section.
+        rows: each makes its cells, one a column.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Callable[[], Cells]]
+
+
+def named(group: str, metric: str, more: str = "") -> Text:
+    """Return a name with what it belongs to before it, and what else there is to say behind it."""
+    found = Text(no_wrap=True, overflow="ellipsis")
+    if group:
+        found.append(f"{legible(group)} / ", style="dim")
+    found.append(legible(metric))
+    if more:
+        found.append(f"  {legible(more)}", style="dim")
+    return found
+
+
+def fitted(columns: Sequence[Column], width: int) -> list[tuple[int, int]]:
+    """Return the place and width of each column that there is room for, one cell between them.
+
+    Those that go first have the highest rank. What is left is for the column of width 0, which gets at least 12 cells
+    where that can be.
+
+    Args:
+        columns: of a section; one has width 0.
+        width: of the terminal, in cells.
+    """
+    places = list(range(len(columns)))
+
+    def left() -> int:
+        return width - sum(columns[place].width + 1 for place in places if columns[place].width)
+
+    while left() < _LEAST and (some := [place for place in places if columns[place].rank]):
+        places.remove(max(some, key=lambda place: (columns[place].rank, place)))
+    return [(place, columns[place].width or max(left(), 1)) for place in places]
+
+
+_LEAST = 20
+
+
+_BAR = 24
+_MOST = 16
+_REPEATED = re.compile(r"#\d+$")
+BLOCKS = "▁▂▃▄▅▆▇█"
+TIMES = "\u00d7"
+NO_NUMBER = TIMES  # NaN, or infinite
 SPARK = 24
 _EVENTS = 12
 _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
 _VALUE = 10
-
 Maker = Callable[[], Cells]
+# What tells most about an event comes first.
+_WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
+
+
+def progress(picture: Picture, *, by_rank: bool) -> Section:
+    """Return the loops that go on, and of those that are done the last time of each."""
+    columns = (
+        Column("PROGRESS", 0, right=False),
+        Column("", _BAR, right=False),
+        Column("", 6),
+        Column("DONE", 17, rank=2),
+        Column("RATE", 9, rank=3),
+        Column("LEFT", 9, rank=1),
+        Column("", 10, right=False, rank=4),
+    )
+    bars: dict[tuple[object, ...], list[Json]] = {}
+    for each in picture.progress:
+        bars.setdefault((each["metric"], *_loop(each, by_rank=by_rank)), []).append(each)
+    newest = [_newest_of_each_rank(some) for some in bars.values()]
+    going = [some for some in newest if not all(each["done"] for each in some)]
+    # Of a loop that was gone through again and again, the last time is enough.
+    done = {_loop(some[0], by_rank=by_rank): some for some in newest if some not in going}
+    for some in going:
+        done.pop(_loop(some[0], by_rank=by_rank), None)
+    return Section(columns, [partial(_bar, some) for some in [*going, *done.values()][:_MOST]])
+
+
+def _loop(each: Json, *, by_rank: bool) -> tuple[object, ...]:
+    """Return which loop it is, be it gone through for the first time or again: see tachograph.progress on ``#2``."""
+    return each["group"], _REPEATED.sub("", each["metric"]), each["task"], each["rank"] if by_rank else None
+
+
+def _newest_of_each_rank(some: Iterable[Json]) -> list[Json]:
+    found = {each["rank"]: each for each in sorted(some, key=lambda each: (each["execution"], each.get("curve", 0)))}
+    return list(found.values())
+
+
+def _bar(some: list[Json]) -> Cells:
+    """Return the bar of the rank that is behind all others."""
+    each = min(some, key=_share)
+    share = _share(each)
+    has_total = each["total"] is not None
+    filled = round(share * _BAR)
+    colour = "green" if each["done"] else "cyan"
+    bar = Text("━" * filled, style=colour) + Text("━" * (_BAR - filled), style="dim")
+    done = number(each["count"]) + (f" of {number(each['total'])}" if has_total else "")
+    who = "" if each["rank"] is None else f"rank {each['rank']}"
+    level = len(some) > 1 and len({one["count"] for one in some}) == 1
+    return (
+        named(each["group"], each["metric"], _task(each)),
+        bar if has_total else Text("·" * _BAR, style="dim"),
+        f"{100 * share:.0f} %" if has_total else "",
+        done,
+        per_second(each["rate"]),
+        Text("done", style="green") if each["done"] else lasting(each["eta"]),
+        Text(f"{len(some)} ranks" if level else who, style="dim"),
+    )
+
+
+def _share(each: Json) -> float:
+    if not each["total"]:
+        return 1.0 if each["done"] else 0.0
+    share = each["count"] / each["total"]
+    return min(max(share, 0.0), 1.0) if isfinite(share) else 0.0
+
+
+def _task(each: Json) -> str:
+    return str(each["task"] or "")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the last ``width`` values, each a block as high as the value is between the smallest and the largest.
+
+    A curve that stays level is drawn at half height; what is not finite as a cross.
+    """
+    shown = values[-width:] if width > 0 else ()
+    finite = [value for value in shown if isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    return "".join(_block(value, low, high) for value in shown)
+
+
+def _block(value: float, low: float, high: float) -> str:
+    if not isfinite(value):
+        return NO_NUMBER
+    if low == high:
+        return BLOCKS[len(BLOCKS) // 2 - 1]
+    span = high - low
+    # Halves, where the difference of two floats is beyond their range; those of the smallest floats are 0.
+    share = (value - low) / span if isfinite(span) else (value / 2 - low / 2) / (high / 2 - low / 2)
+    return BLOCKS[min(int(share * len(BLOCKS)), len(BLOCKS) - 1)]
+
+
+def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
+    """Return the median of several curves' last values, the newest of all at the same place; NaN where none is finite.
+
+    Args:
+        curves: each with its newest value last.
+        width: so many values at most.
+    """
+    if len(curves) == 1:
+        return list(curves[0])
+    found = []
+    backwards = [curve[: -width - 1 : -1] for curve in curves] if width else []
+    for column in zip_longest(*backwards, fillvalue=float("nan")):
+        finite = [value for value in column if isfinite(value)]
+        found.append(median(finite) if finite else float("nan"))
+    return found[::-1]
 
 
 def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
@@ -57,7 +236,7 @@ def _metrics(picture: Picture) -> Section:
     return Section(columns, [partial(_metric, row, many=many) for row in rows])
 
 
-def _metric(row: Row, *, many: bool) -> Cells:
+def _metric(row: MetricRow, *, many: bool) -> Cells:
     lines = row.lines
     newest = [line.tail.value for line in lines if line.tail.value is not None]
     finite = [value for value in newest if isfinite(value)]
@@ -73,13 +252,13 @@ def _metric(row: Row, *, many: bool) -> Cells:
     return (name, *values, *_about(row, drawn, x, sum(rates) if rates else None, sum(line.points for line in lines)))
 
 
-def _about(row: Row, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
+def _about(row: MetricRow, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
     at = NOTHING if x is None else f"{number(x)} {legible(row.x_units, 9)}".rstrip()
     unit = Text(legible(row.units), style="dim", no_wrap=True, overflow="ellipsis")
     return (unit, Text(sparkline(drawn, SPARK), style="cyan"), at, per_second(rate), count(points))
 
 
-def _broken(lines: list[Line]) -> str:
+def _broken(lines: list[CurveLine]) -> str:
     """Say which ranks' newest value is no number, where others' are."""
     broken = [line for line in lines if line.tail.value is not None and not isfinite(line.tail.value)]
     if not broken or len(lines) == 1:
@@ -107,7 +286,7 @@ def _by_rank(picture: Picture) -> Section:
     return Section(columns, rows)
 
 
-def _line(row: Row, line: Line, place: int) -> Cells:
+def _line(row: MetricRow, line: CurveLine, place: int) -> Cells:
     name = named(row.group, row.metric) if place == 0 else Text()
     rank = NOTHING if line.rank is None else str(line.rank)
     return (
@@ -212,10 +391,6 @@ def _event(each: Json) -> Cells:
         words.append(f"{legible(value, 80)} ")
     name = Text(legible(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
     return (clock(each["time"]), name, legible(rank, 5), words)
-
-
-# What tells most about an event comes first.
-_WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
 
 
 def _losses(picture: Picture) -> Section:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tachograph.cli.top.picture import KEPT, Json, Picture, Tail
-from tachograph.cli.top.source import Asking, Away, Told, newest
+from tachograph.cli.top.source import Asking, Away, StreamEvent, newest
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events
@@ -21,7 +21,7 @@ _NO_NUMBER = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float(
 _OF_A_BAR = ("count", "total", "rate", "eta")
 
 
-class Served:
+class ServedRun:
     """Reads a run from a hub.
 
     Args:
@@ -90,7 +90,7 @@ class Served:
         self._asking.close()
 
     @staticmethod
-    def _take(picture: Picture, told: Told) -> None:
+    def _take(picture: Picture, told: StreamEvent) -> None:
         data = told.data
         if told.name == "problem":
             raise Away(str(data["error"]))

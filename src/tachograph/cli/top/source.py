@@ -1,4 +1,4 @@
-"""Where a run is read from."""
+"""Sources of a run: a hub, or a store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Away(Exception):  # noqa: N818 - it may come back
     """The source cannot be read now; the message says which one, and why."""
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a fault
+class HubRefused(Exception):  # noqa: N818 - an answer, not a fault
     """There is no such run, or it may not be read; the message says which ones there are, or what is missing."""
 
 
-class Source(Protocol):
+class RunSource(Protocol):
     """Reads a run into a picture."""
 
     @property
     def where(self) -> str:
-        """Where the run is read from, for people."""
+        """The place that the run is read from, for people."""
 
     def fill(self, picture: Picture) -> None:
         """Read all there is, once.
@@ -67,7 +67,7 @@ def newest(runs: Sequence[Json], own: str = "") -> str:
     return str((job or live or recorded or mine or runs)[0]["id"])
 
 
-def keep_up(source: Source, picture: Picture, stop: threading.Event) -> None:
+def keep_up(source: RunSource, picture: Picture, stop: threading.Event) -> None:
     """Keep a picture up to date until ``stop`` is set, whatever happens to the source meanwhile."""
     while not stop.is_set():
         if trouble := _kept_up(source, picture, stop):
@@ -75,13 +75,13 @@ def keep_up(source: Source, picture: Picture, stop: threading.Event) -> None:
         stop.wait(RETRY if trouble else _BREATH)
 
 
-def _kept_up(source: Source, picture: Picture, stop: threading.Event) -> str:
+def _kept_up(source: RunSource, picture: Picture, stop: threading.Event) -> str:
     """Keep it up to date while that goes well, and return in words why it no longer does."""
     try:
         source.follow(picture, stop)
     except Away as error:
         return str(error)
-    except Refused as error:
+    except HubRefused as error:
         if not picture.about:  # and never was there anything: it is the question that is wrong
             picture.refused = str(error)
         return str(error)
@@ -101,7 +101,7 @@ _MOST_WORDS = 10_000  # bytes of a refusal
 TOKEN = "TACHOGRAPH_HUB_TOKEN"  # noqa: S105 - the variable's name
 
 
-class Told(NamedTuple):
+class StreamEvent(NamedTuple):
     """An event of a stream (HTML standard, "Server-sent events"); without a name it is a heartbeat."""
 
     name: str
@@ -153,9 +153,9 @@ class Asking:
         try:
             return json.loads(body)
         except ValueError as error:
-            raise Refused(f"what answers at {self.url} is no hub of Tachograph") from error
+            raise HubRefused(f"what answers at {self.url} is no hub of Tachograph") from error
 
-    def stream(self, path: str) -> Iterator[Told]:
+    def stream(self, path: str) -> Iterator[StreamEvent]:
         """Yield what the hub tells, until it ends that.
 
         Raises:
@@ -194,19 +194,19 @@ class Asking:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Away(f"the hub at {self.url} does not answer: {why}")
 
-    def _refusal(self, status: int, body: bytes) -> Away | Refused:
+    def _refusal(self, status: int, body: bytes) -> Away | HubRefused:
         if status == HTTPStatus.UNAUTHORIZED:
-            return Refused(f"the hub at {self.url} wants its token: set {TOKEN}")
+            return HubRefused(f"the hub at {self.url} wants its token: set {TOKEN}")
         try:
             words = str(json.loads(body)["error"])
         except (ValueError, TypeError, LookupError):
             if status == HTTPStatus.NOT_FOUND:
-                return Refused(f"what answers at {self.url} is no hub of Tachograph, or an older one")
+                return HubRefused(f"what answers at {self.url} is no hub of Tachograph, or an older one")
             words = body.decode(errors="replace").strip()[:200] or f"it answers {status}"
-        return (Refused if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN) else Away)(words)
+        return (HubRefused if status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN) else Away)(words)
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[Told]:
+def _events(response: http.client.HTTPResponse) -> Iterator[StreamEvent]:
     name, cursor, data = "", "", []
     for raw in response:
         line = raw.decode(errors="replace").rstrip("\r\n")
@@ -220,11 +220,11 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Told]:
             elif field == "data":
                 data.append(value)
             elif not field:
-                yield Told("", cursor, None)
+                yield StreamEvent("", cursor, None)
             continue
         if data:
             try:
-                yield Told(name or "message", cursor, json.loads("\n".join(data)))
+                yield StreamEvent(name or "message", cursor, json.loads("\n".join(data)))
             except ValueError as error:
                 raise http.client.HTTPException(f"an event is no JSON: {error}") from error
         name, data = "", []

@@ -10,9 +10,10 @@ from struct import iter_unpack
 from typing import Any
 
 from tachograph.cli.top.picture import KEPT, Json, Picture
-from tachograph.cli.top.source import Away, Refused, newest
-from tachograph.runs.catalogue import in_use, located
+from tachograph.cli.top.source import Away, HubRefused, newest
+from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
+from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import Member, members
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, samples, series
@@ -24,7 +25,7 @@ _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events
 
 
-class Stored:
+class StoredRun:
     """Reads a run from a store.
 
     Args:
@@ -79,7 +80,7 @@ class Stored:
             try:
                 return self._run, located(self._run, self._folder)
             except LookupError as error:
-                raise Refused(error.args[0]) from None
+                raise HubRefused(error.args[0]) from None
         runs = self._overview.runs()
         if not runs:
             raise Away(f"there is no run in {self._folder} yet")

@@ -26,11 +26,11 @@ from tachograph.exporters.spool_limit import spool_limit_of
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.logger.influx_target import InfluxTarget
-from tachograph.logger.point import EVENT_NAME, Point
+from tachograph.logger.point import EVENT_NAME, LoggerPoint
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
 
 FLUSH_INTERVAL = 1.0
@@ -62,7 +62,7 @@ class InfluxDB:
         limit_bytes: bytes in memory; by default 64 MiB, and more where the target's queue needs it.
         flush_interval: seconds that a point waits for others to fill a write.
         first_back_off: seconds between the first two attempts.
-        pace: called between slices of work; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
         clock: seconds, monotonic.
 
     Raises:
@@ -135,7 +135,7 @@ class InfluxDB:
             return not self._only
         if event.name != EVENT_NAME:
             return False
-        to = event.attributes.to if isinstance(event.attributes, Point) else None
+        to = event.attributes.to if isinstance(event.attributes, LoggerPoint) else None
         if not self._only:
             return to is None or to.place != self._target.place
         return to == self._target

@@ -83,7 +83,7 @@ def _add_number(message: Metric, point: NumberPoint, now: int) -> None:
 
 
 def _histogram(point: HistogramPoint, now: int) -> HistogramDataPoint:
-    spread = point.spread
+    spread = point.summary
     buckets: list[int] = []
     if point.boundaries:
         at_most = (*spread.at_most, spread.count)

@@ -19,8 +19,8 @@ from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, metric_message
 from tachograph.exporters.otlp._sdk import encoded_sdk_metrics
 from tachograph.exporters.otlp.settings import Temporality
 from tachograph.exporters.otlp.values import add_attributes, scope_and_schema
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import Kind
-from tachograph.recording.pace import Pace
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 
@@ -42,7 +42,7 @@ class MetricsEncoder:
             synchronous. What SDK instruments hold leaves as it was collected.
         points_per_request: at which a request is complete.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
-        pace: called between slices of points; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.settings import OtlpSettings, Signal, Temporality
 from tachograph.exporters.outbox import Outbox
-from tachograph.recording.pace import Pace
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
@@ -47,7 +47,7 @@ class OtlpExporter:
     Args:
         settings: how each signal leaves; a signal that is missing does not.
         registry: where losses and durations are counted.
-        pace: called between slices of encoding; by default a :class:`tachograph.recording.pace.Pace`.
+        pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
 
     Attributes:
         temporality: how SDK instruments are to be collected for it, by their class; None for the SDK's default.

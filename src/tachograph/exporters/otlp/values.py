@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 
-from tachograph.recording.scope import scope_origin
+from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.values import fits_int64
 
 

@@ -21,9 +21,9 @@ from tachograph.exporters.prometheus.collector import PrometheusCollector, on_pa
 from tachograph.exporters.prometheus.family import TARGET_INFO
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, legible, number
+from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import UNNAMED
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
 
 PATIENCE = 2.0  # seconds that their collectors have for one page, which is less than any scraper waits

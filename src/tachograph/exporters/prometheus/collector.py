@@ -139,7 +139,7 @@ class PrometheusCollector:
 def _add_histogram(metric: Metric, name: str, labels: dict[str, str], point: HistogramPoint) -> None:
     from prometheus_client.samples import Exemplar
 
-    spread, exemplars = point.spread, point.exemplars_by_bucket()
+    spread, exemplars = point.summary, point.exemplars_by_bucket()
     bounds = (*point.boundaries, math.inf)
     for place, (bound, count) in enumerate(zip(bounds, (*spread.at_most, spread.count), strict=True)):
         newest, exemplar = exemplars.get(place), None

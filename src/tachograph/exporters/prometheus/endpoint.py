@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from tachograph.exporters.prometheus._target import TargetFile
 from tachograph.exporters.prometheus.format import accepts_gzip, negotiate
 from tachograph.exporters.prometheus.page import Page
-from tachograph.recording.pace import REST
+from tachograph.recording.gil_yield import REST
 from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
 from tachograph.version import __version__

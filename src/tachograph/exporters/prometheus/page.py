@@ -199,7 +199,7 @@ class _Rendering(Sheet):
         return _Row(labels, _template(buckets), boundaries, _template(total))
 
     def _histogram(self, row: _Row, point: HistogramPoint) -> str:
-        spread = point.spread
+        spread = point.summary
         values: list[object] = [*spread.at_most, spread.count]
         if point.exemplars and self.form.openmetrics:
             for place, exemplar in point.exemplars_by_bucket().items():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tachograph.exporters.prometheus.family import Family
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import family_name, help_text
-from tachograph.recording.pace import SLICE
+from tachograph.recording.gil_yield import SLICE
 
 
 class Sheet:

@@ -1,4 +1,4 @@
-"""Who uses a run's file: a lock beside it, held by each hub that writes, so that nobody deletes what is in use."""
+"""The lock beside a run's file: each hub that writes holds it, so that no file in use is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From OTLP points to series: everything that one process sends under one instrument's name."""
+"""The decoder of a metric stream: OTLP points that one process sends under one instrument's name, into series."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._room import MOST_BOUNDS, Room
-from tachograph.hub._series import Series, Shape
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
-from tachograph.recording.spread import Exemplar
+from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.event import plain_attributes
+from tachograph.runs.recorded import plain_attributes
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
@@ -32,7 +31,7 @@ MOST_BYTES = 16_384  # of one series' attributes
 _EXEMPLARS = 64  # of one point that are kept, the last ones
 
 # Makes the series for attributes, or returns why there is none.
-MakeSeries = Callable[[Attributes], "Series | Reason"]
+MakeSeries = Callable[[Attributes], "HubSeries | Reason"]
 
 
 def shape_of(of_data: Any, data: str) -> Shape:
@@ -44,7 +43,7 @@ def shape_of(of_data: Any, data: str) -> Shape:
     return "histogram"
 
 
-class Lane:
+class StreamDecoder:
     """The series of one process and instrument, found by their attributes as they are on the wire.
 
     Args:
@@ -63,8 +62,8 @@ class Lane:
         self._make = make
         self._room = room
         self.ahead = 0
-        self._by_bytes: dict[tuple[bytes, ...], Series] = {}
-        self.by_attributes: dict[str, Series] = {}
+        self._by_bytes: dict[tuple[bytes, ...], HubSeries] = {}
+        self.by_attributes: dict[str, HubSeries] = {}
 
     def take(self, of_data: Any, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take the points of a metric, and return how many were rejected by reason.
@@ -114,7 +113,7 @@ class Lane:
                 series.latest(ahead or time, value, now)
         return rejected
 
-    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> Series | Reason:
+    def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> HubSeries | Reason:
         if sum(map(len, key)) > MOST_BYTES:
             return "cardinality"
         series = self.add(plain_attributes(attributes))
@@ -125,7 +124,7 @@ class Lane:
         self._by_bytes[key] = series
         return series
 
-    def add(self, attributes: Attributes) -> Series | Reason:
+    def add(self, attributes: Attributes) -> HubSeries | Reason:
         """Return the series with these attributes, made where there was none; the reason where it is refused."""
         name = canonical(attributes)
         series = self.by_attributes.get(name)
@@ -136,11 +135,11 @@ class Lane:
             self.by_attributes[name] = made
         return made
 
-    def series(self) -> list[Series]:
+    def series(self) -> list[HubSeries]:
         """Return its series."""
         return list(self.by_attributes.values())
 
-    def remove(self, gone: set[Series]) -> None:
+    def remove(self, gone: set[HubSeries]) -> None:
         """Forget series."""
         self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
         self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
@@ -156,7 +155,7 @@ def read_back(text: str) -> Attributes:
     return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in json.loads(text))
 
 
-def _number(point: NumberDataPoint, series: Series) -> Any:
+def _number(point: NumberDataPoint, series: HubSeries) -> Any:
     kind = point.WhichOneof("value")
     if kind is None or (point.flags and point.flags & NO_VALUE):
         return "" if point.flags & NO_VALUE else "no_value"
@@ -169,7 +168,7 @@ def _number(point: NumberDataPoint, series: Series) -> Any:
     return value
 
 
-def _histogram(point: HistogramDataPoint, series: Series) -> Any:
+def _histogram(point: HistogramDataPoint, series: HubSeries) -> Any:
     if point.flags and point.flags & NO_VALUE:
         return ""
     total = point.sum
@@ -196,7 +195,7 @@ def _ascending(bounds: tuple[float, ...]) -> bool:
     return all(map(math.isfinite, bounds)) and all(map(float.__lt__, bounds, bounds[1:]))
 
 
-def _without_bounds(point: ExponentialHistogramDataPoint | SummaryDataPoint, series: Series) -> Any:  # noqa: ARG001
+def _without_bounds(point: ExponentialHistogramDataPoint | SummaryDataPoint, series: HubSeries) -> Any:  # noqa: ARG001
     if point.flags & NO_VALUE:
         return ""
     total = point.sum
@@ -209,7 +208,7 @@ def _exemplar(found: Any) -> Exemplar:
     return Exemplar(value, found.time_unix_nano, trace, span)
 
 
-_READ: dict[str, Callable[[Any, Series], Any]] = {
+_READ: dict[str, Callable[[Any, HubSeries], Any]] = {
     "gauge": _number,
     "sum": _number,
     "histogram": _histogram,

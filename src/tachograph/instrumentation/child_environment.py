@@ -13,7 +13,7 @@ from tachograph.identity.rank import OWNER
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 
-def surroundings(
+def child_environment(
     environ: Mapping[str, str],
     *,
     endpoint: str,

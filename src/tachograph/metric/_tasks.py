@@ -11,11 +11,12 @@ from contextvars import Token
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from tachograph.metric.execution import Execution, current
-from tachograph.profiling.probe import Probe, Run, audience, metric_name
+from tachograph.profiling.probe import Call, Probe, audience, metric_name
 from tachograph.profiling.profiled import profiled
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 
 GROUP = "tachograph.task"
@@ -23,12 +24,12 @@ GROUP = "tachograph.task"
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_said: set[str] = set()
+_log_once = LogOnce()
 _log = logging.getLogger("tachograph")
 
 
-class Decorator(Protocol):
-    """What ``@task()`` applies; gives back what it was given, with the same signature."""
+class TaskDecorator(Protocol):
+    """The decorator that ``@task()`` returns; it keeps the function's signature."""
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """Return ``fn``, each call of which is an execution."""
@@ -81,12 +82,12 @@ class _TaskProbe(Probe):
         self.success = self._calls.success.record
         self.epoch = audience.epoch
 
-    def begin(self) -> Run:
+    def begin(self) -> Call:
         if self.epoch is not audience.epoch:
             self.ask()
         execution = Execution(self._title)
         execution.begin()
-        run = Run(self, tracer_for(GROUP) if TRACE in sys.modules else None)
+        run = Call(self, tracer_for(GROUP) if TRACE in sys.modules else None)
         run.span = _Stretch(execution, run.span)
         return run
 
@@ -124,9 +125,9 @@ def _executed(fn: Any, what: str, title: str | None) -> Any:
 def _decorated(fn: Any, what: str, name: str | None, ignored: dict[str, Any]) -> Any:
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a {what} must be a string, not {type(name).__name__}: {name!r:.100}")
-    if ignored and what not in _said:
-        _said.add(what)
-        _log.warning(
+    if ignored:
+        _log_once(
+            what,
             "%s: %s ignored: the function runs in place, nothing is scheduled, cached or tried again",
             what,
             ", ".join(ignored) + (" is" if len(ignored) == 1 else " are"),
@@ -137,7 +138,7 @@ def _decorated(fn: Any, what: str, name: str | None, ignored: dict[str, Any]) ->
 
 
 @overload
-def task(fn: None = None, *, name: str | None = None, **orchestration: Any) -> Decorator: ...
+def task(fn: None = None, *, name: str | None = None, **orchestration: Any) -> TaskDecorator: ...
 @overload
 def task(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -> Callable[P, R]: ...
 def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:
@@ -161,7 +162,7 @@ def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> An
 
 
 @overload
-def workflow(fn: None = None, *, name: str | None = None, **orchestration: Any) -> Decorator: ...
+def workflow(fn: None = None, *, name: str | None = None, **orchestration: Any) -> TaskDecorator: ...
 @overload
 def workflow(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -> Callable[P, R]: ...
 def workflow(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Everybody that the hub knows: runs, their processes, instruments and series, as long as they live."""
+"""The index in memory: runs, their processes, instruments and series, as long as they live."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.exporters.prometheus.text import label_value
-from tachograph.hub._by_rank import ByRank
-from tachograph.hub._lanes import Lane, canonical, read_back
-from tachograph.hub._overlapping import free_instance
-from tachograph.hub._recent import left_behind
-from tachograph.hub._room import MOST_NAME, MOST_RESOURCE, Limits, Room
-from tachograph.hub._run import Run, opened
-from tachograph.hub._series import Instrument, Labels, Series, Shape
-from tachograph.hub.processes import Incarnation, LaneKey, Lost, Process, instance_of
+from tachograph.hub._page import ByRank
+from tachograph.hub._run import LiveRun, opened
+from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room, Shape
+from tachograph.hub._stream_decoder import StreamDecoder, canonical, read_back
+from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, StreamKey, free_instance, instance_of
 from tachograph.identity.resource import series_labels
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind, prometheus_label
 from tachograph.recording.own_metrics import DROPPED, Reason
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.event import plain_attributes
-from tachograph.runs.liveness import INTERVALS, SECOND
+from tachograph.runs.catalogue import left_behind
+from tachograph.runs.members import INTERVALS, SECOND
 from tachograph.runs.open_stores import OpenStores
+from tachograph.runs.recorded import plain_attributes
 from tachograph.runs.store import Store, StoreError, warn_of_network
 
 _DROPPED = DROPPED[:2]
@@ -42,8 +41,8 @@ _ILLEGIBLE = (ValueError, TypeError, LookupError)
 _log = logging.getLogger("tachograph")
 
 
-class Census:
-    """Who sends what. Hold the hub's lock while you call a method, unless it takes the lock itself.
+class Index:
+    """The series of all senders. Hold the hub's lock while you call a method, unless it takes the lock itself.
 
     Args:
         folder: the store.
@@ -78,27 +77,27 @@ class Census:
         self.dismissed = 0
         self._time_to_live = time_to_live
         self._open_stores = open_stores or OpenStores()
-        self.default = Run(run, Store(folder, run, self._open_stores))
+        self.default = LiveRun(run, Store(folder, run, self._open_stores))
         self._runs = {run: self.default}
         self.names = {run: None}
-        self.instruments: dict[tuple[str, str, str, Kind], Instrument] = {}
-        self.series: dict[Series, None] = {}
+        self.instruments: dict[tuple[str, str, str, Kind], HubInstrument] = {}
+        self.series: dict[HubSeries, None] = {}
         self.by_rank = ByRank()
-        self._lost_before: list[Lost] = []
-        self._warned = False
+        self._lost_before: list[LostProcess] = []
+        self._log_once = LogOnce()
         self._dropped_before = 0
-        self._senders: dict[bytes, tuple[Process, Incarnation]] = {}
+        self._senders: dict[bytes, tuple[LiveProcess, Incarnation]] = {}
         self._labels: dict[Labels, str] = {}
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[LiveProcess]:
         """Return all processes that are on the page."""
         return [process for run in self._runs.values() for process in run.processes.values()]
 
-    def stored(self) -> list[Run]:
+    def stored(self) -> list[LiveRun]:
         """Return the runs that have a file."""
         return [run for run in list(self._runs.values()) if run.store is not None]
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str) -> LiveRun:
         """Return a run, opened where it was not."""
         found = self._runs.get(name)
         if found is None:
@@ -129,7 +128,7 @@ class Census:
             else:
                 store.close()
 
-    def sender(self, resource: Resource, now: int) -> tuple[Process, Incarnation] | Reason:
+    def sender(self, resource: Resource, now: int) -> tuple[LiveProcess, Incarnation] | Reason:
         """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock.
 
         Instead of it the reason, where there is no room for it.
@@ -154,7 +153,7 @@ class Census:
             process.found(incarnation)
         return found
 
-    def _process(self, attributes: dict[str, AttributeValue], now: int) -> Process | None:
+    def _process(self, attributes: dict[str, AttributeValue], now: int) -> LiveProcess | None:
         name = str(attributes.get("dl.run.id") or self.default.name)
         known = self._runs.get(name)
         instance = instance_of(attributes)
@@ -188,32 +187,32 @@ class Census:
         ]
         over.sort(key=lambda process: (process.current is not None and not process.current.ended, process.last_export))
         gone = over[: max(1, self._limits.processes // 16)]
-        self._remove([series for process in gone for lane in process.lanes.values() for series in lane.series()])
+        self._remove([series for process in gone for stream in process.streams.values() for series in stream.series()])
         for process in gone:
             self._dismiss(process)
         self.dismissed += len(gone)
         self._full = 0 if gone else now + SECOND
         return bool(gone)
 
-    def _admit(self, run: Run, instance: str, attributes: dict[str, AttributeValue]) -> Process:
+    def _admit(self, run: LiveRun, instance: str, attributes: dict[str, AttributeValue]) -> LiveProcess:
         labels = tuple(sorted(series_labels(attributes, self._resource_labels).items()))
         if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
             labels = tuple(sorted((*labels, ("service_instance_id", instance))))
             self._labels[labels] = instance
-        process = run.processes[instance] = Process(instance, attributes, labels, run)
+        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run)
         return process
 
-    def lane(self, process: Process, scope: str, metric: Metric, shape: Shape) -> Lane:
-        """Return the lane of a metric that came for the first time."""
+    def stream(self, process: LiveProcess, scope: str, metric: Metric, shape: Shape) -> StreamDecoder:
+        """Return the stream of a metric that came for the first time."""
         return self._lane(process, (scope, metric.name, metric.unit, shape), metric.description)
 
-    def _lane(self, process: Process, key: LaneKey, description: str) -> Lane:
+    def _lane(self, process: LiveProcess, key: StreamKey, description: str) -> StreamDecoder:
         scope, name, unit, shape = key
-        if key in process.lanes:
-            return process.lanes[key]
+        if key in process.streams:
+            return process.streams[key]
         kind: Kind = "gauge" if shape == "sum" else shape
 
-        def make(attributes: Attributes) -> Series | Reason:
+        def make(attributes: Attributes) -> HubSeries | Reason:
             if (
                 not all(map(_is_legal, (name, *(key for key, _ in attributes))))
                 or max(len(scope), len(unit)) > MOST_NAME
@@ -221,36 +220,35 @@ class Census:
                 return "illegal_name"
             of = self.instruments.get((scope, name, unit, kind))
             if of is None:
-                of = Instrument(scope, name, unit, kind, description[:_MOST_DESCRIPTION])
+                of = HubInstrument(scope, name, unit, kind, description[:_MOST_DESCRIPTION])
             labels = _labels(process.labels, attributes)
-            series = Series(of, shape, labels, owner=process, attributes=canonical(attributes))
+            series = HubSeries(of, shape, labels, owner=process, attributes=canonical(attributes))
             if not self._room.add(series.text()):
                 return "cardinality"
             self.instruments[scope, name, unit, kind] = of
-            process.lanes[key] = lane  # not before: a lane without series would keep its process for ever
+            process.streams[key] = stream  # not before: a stream without series would keep its process for ever
             return self._new_series(process, of, series)
 
-        lane = Lane(shape, make, self._room)
-        return lane
+        stream = StreamDecoder(shape, make, self._room)
+        return stream
 
-    def _new_series(self, process: Process, of: Instrument, series: Series) -> Series:
+    def _new_series(self, process: LiveProcess, of: HubInstrument, series: HubSeries) -> HubSeries:
         of.series[series] = self.series[series] = None
         if process.forgotten:
             self._recall(series)
         self.by_rank.add(series, process.rank)
         return series
 
-    def _recall(self, series: Series) -> None:
+    def _recall(self, series: HubSeries) -> None:
         """Let a series go on where the store says that it was, however long nobody has sent it."""
-        run: Run = series.owner.run
+        run: LiveRun = series.owner.run
         try:
             found = run.history.state(series) if run.history is not None else None
             if found is not None:
                 series.restore(found[2], row=found[0], seen=found[1])
         except (StoreError, *_ILLEGIBLE) as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("a series of run %s begins anew (further ones are not logged): %s", run.name, error)
+            message = "a series of run %s begins anew (further ones are not logged): %s"
+            self._log_once("anew", message, run.name, error)
 
     def restore(self, now: int) -> None:
         """Put back on the page what it showed at the end, of the run that is open and of those written of late.
@@ -268,7 +266,7 @@ class Census:
                     raise
                 _log.warning("the run %s is not shown again: %s", run.name, error)
 
-    def _restore_run(self, run: Run, since: int) -> None:
+    def _restore_run(self, run: LiveRun, since: int) -> None:
         if run.history is None or run.store is None or run.store.shared:
             return
         for instance in run.history.instances(since):
@@ -276,7 +274,7 @@ class Census:
             if attributes is not None and instance not in run.processes:
                 self._restore(run, self._admit(run, instance, attributes))
 
-    def _restore(self, run: Run, process: Process) -> None:
+    def _restore(self, run: LiveRun, process: LiveProcess) -> None:
         if run.history is None:
             return
         run.history.restore(process)
@@ -309,7 +307,7 @@ class Census:
         closing = []
         with lock:
             for process in self.processes():
-                if not process.lanes and self._is_over(process.last_export, process, now):
+                if not process.streams and self._is_over(process.last_export, process, now):
                     self._dismiss(process)
             for name, run in list(self._runs.items()):
                 if not run.processes and run is not self.default:
@@ -317,11 +315,11 @@ class Census:
         for run in closing:
             run.close()
 
-    def _is_over(self, seen: int, process: Process, now: int) -> bool:
+    def _is_over(self, seen: int, process: LiveProcess, now: int) -> bool:
         return now - seen > max(self._time_to_live, INTERVALS * process.interval)
 
-    def _remove(self, gone: Iterable[Series]) -> None:
-        by_lane: dict[tuple[Process, LaneKey], set[Series]] = {}
+    def _remove(self, gone: Iterable[HubSeries]) -> None:
+        by_lane: dict[tuple[LiveProcess, StreamKey], set[HubSeries]] = {}
         for series in gone:
             of = series.instrument
             if (of.scope, of.name) == _DROPPED:
@@ -335,19 +333,19 @@ class Census:
             self.by_rank.remove(series)
             by_lane.setdefault((series.owner, (of.scope, of.name, of.unit, series.shape)), set()).add(series)
         for (process, key), some in by_lane.items():
-            lane = process.lanes[key]
-            lane.remove(some)
-            if not lane.by_attributes:
-                del process.lanes[key]
+            stream = process.streams[key]
+            stream.remove(some)
+            if not stream.by_attributes:
+                del process.streams[key]
 
-    def _dismiss(self, process: Process) -> None:
+    def _dismiss(self, process: LiveProcess) -> None:
         if self._is_told(process):
             self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
         del process.run.processes[process.instance]
         del self._labels[process.labels]
         self._senders.clear()
 
-    def lost(self, *, at_the_end: bool = False) -> list[Lost]:
+    def lost(self, *, at_the_end: bool = False) -> list[LostProcess]:
         """Return the starts that are lost, of processes that were heard and of the run that was named.
 
         Args:
@@ -356,7 +354,7 @@ class Census:
         told = [process for process in self.processes() if self._is_told(process)]
         return [*self._lost_before, *(each for process in told for each in process.lost(at_the_end=at_the_end))]
 
-    def _is_told(self, process: Process) -> bool:
+    def _is_told(self, process: LiveProcess) -> bool:
         return process.heard or process.run is self.default
 
     def dropped(self) -> int:
@@ -373,7 +371,7 @@ class Census:
             run.close()
 
 
-def _counted(series: Series) -> int:
+def _counted(series: HubSeries) -> int:
     """Return what a counter shows; 0 for all else that may have its name, and beyond the range of floats."""
     shown = series.shown() if series.shape == "counter" else None
     return 0 if shown is None or not isfinite(shown) else int(shown)
@@ -391,5 +389,5 @@ def _labels(of_process: Labels, attributes: Attributes) -> Labels:
     return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
 
 
-def _slices(found: Sequence[Series]) -> Iterator[Sequence[Series]]:
+def _slices(found: Sequence[HubSeries]) -> Iterator[Sequence[HubSeries]]:
     return (found[start : start + _SLICE] for start in range(0, len(found), _SLICE))

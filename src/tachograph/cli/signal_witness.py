@@ -24,7 +24,7 @@ _MOST = 64 * 1024
 _ALIVE = 1.0  # seconds between two looks whether anybody still listens
 
 
-class Witness:
+class SignalWitness:
     """A process that does nothing but get signals; where it cannot be had, nothing was ever seen.
 
     Args:

@@ -1,32 +1,108 @@
-"""Loops that are under way: what each records of how far it is."""
+"""Progress: loops that record how far they are, and their bars, drawn by tqdm on a terminal."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from math import inf
+from typing import Any, Protocol, TypeVar, overload
 
-from tachograph.metric import _progress_bar as progress_bar
-from tachograph.metric._progress_bar import Bar, TerminalBar
-from tachograph.metric.execution import RUN_START, Execution, recording
-from tachograph.recording.chart import MetricGroup, MetricScale
+from tachograph.metric.execution import RUN_START, Execution, current, recording
+from tachograph.recording import registry as registries
+from tachograph.recording.accumulators import LastValue
+from tachograph.recording.chart import Definition, MetricGroup, MetricScale, number
 from tachograph.recording.curve import POINT
-from tachograph.recording.definition import Definition
-from tachograph.recording.last_value import LastValue
+from tachograph.recording.log import LogOnce
+from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
 
+_WIDTH, _HEIGHT = 80, 24
+SHORTEST = 0.1  # seconds between two drawings
+_classes: list[Any] = []
 INTERVAL = 0.1  # seconds a point
 LOOPS_A_SECOND, LOOPS_AT_ONCE = 10, 100  # of one key: beyond that a loop draws its bar, and records nothing
 MOST = 64  # items without a look at the clock
 _LOOK = 0.02  # seconds between looks at the clock, about
-
 _GAUGES = (("", "{item}"), (".rate", "{item}/s"), (".total", "{item}"), (".eta", "s"))
 _SCALE = MetricScale(units="item", progress=True, lower=0)
-
 _log = logging.getLogger("tachograph")
+_log_once = LogOnce()
+T = TypeVar("T")
+
+
+class Bar(Protocol):
+    """A bar on the screen."""
+
+    def draw(self, done: int) -> None:
+        """Show how many items are done."""
+
+    def close(self, done: int) -> None:
+        """Show it for the last time."""
+
+
+def on_terminal() -> bool:
+    """Tell whether a bar would be seen: stderr is a terminal, and of a node's ranks this is the first."""
+    if os.environ.get("LOCAL_RANK", "0").strip() not in {"", "0"}:
+        return False
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no stderr, as under pythonw; or closed
+        return False
+
+
+class TerminalBar:
+    """A bar of tqdm's.
+
+    Args:
+        title: stands before it.
+        total: items; None where nobody knows.
+        stays: whether it is left on the terminal in the end.
+        file: where it is drawn; by default stderr.
+
+    Raises:
+        ImportError: tqdm is not installed.
+    """
+
+    def __init__(self, title: str, total: int | None, *, stays: bool = True, file: Any = None) -> None:
+        width: dict[str, Any] = {"dynamic_ncols": True} if _has_width(file) else {"ncols": _WIDTH, "nrows": _HEIGHT}
+        self._bar = _tqdm()(total=total, desc=title, leave=stays, file=file, mininterval=SHORTEST, miniters=1, **width)
+
+    def draw(self, done: int) -> None:
+        """Show how many items are done."""
+        self._bar.update(done - self._bar.n)
+
+    def close(self, done: int) -> None:
+        """Show it for the last time."""
+        self.draw(done)
+        self._bar.close()
+
+
+def _has_width(file: Any) -> bool:
+    """Tell whether a terminal knows how wide it is: many that programs make say 0, and tqdm then draws nothing."""
+    try:
+        return os.get_terminal_size((file or sys.stderr).fileno()).columns > 0
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _tqdm() -> Any:
+    if not _classes:
+        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+        class Tqdm(tqdm):  # type: ignore[type-arg,misc,unused-ignore]
+            """Without the thread that watches slow bars, and without a lock that other processes share."""
+
+            monitor_interval = 0
+
+        Tqdm.set_lock(threading.RLock())
+        _classes.append(Tqdm)
+    return _classes[0]
 
 
 class Key:
@@ -122,7 +198,7 @@ class Loop:
     def begin(self) -> None:
         """Record that nothing is done yet."""
         execution = self._execution
-        if progress_bar.on_terminal():
+        if on_terminal():
             self._bar = _bar(self._key.key, self._total, self._place)
         if not recording(execution):
             return
@@ -213,12 +289,123 @@ def _bar(title: str, total: int | None, place: int) -> Bar | None:
     try:
         return TerminalBar(title, total, stays=place == 1)
     except ImportError:
-        if not _said:
-            _said.append(True)
-            _log.warning("progress: no bar is drawn, tqdm is not installed")
+        _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
     except Exception:  # noqa: BLE001 - a terminal that is none
         _log.exception("progress: no bar is drawn")
     return None
 
 
-_said: list[bool] = []
+@overload
+def progress(
+    iterable: AsyncIterable[T],
+    key: str = "progress",
+    *,
+    group: str | MetricGroup | None = None,
+    total: int | None = None,
+) -> AsyncGenerator[T, None]: ...
+@overload
+def progress(
+    iterable: Iterable[T], key: str = "progress", *, group: str | MetricGroup | None = None, total: int | None = None
+) -> Generator[T, None, None]: ...
+def progress(
+    iterable: Any, key: str = "progress", *, group: str | MetricGroup | None = None, total: int | None = None
+) -> Any:
+    """Go through anything item by item, and record and show how far that is.
+
+    Write ``for item in progress(items)``. An item counts when it is done, that is when the next one is asked for. The
+    journal gets a point at the start, one every 0.1 s, and one at the end, also of a loop that is left early: ``value``
+    (items done), ``rate`` (items a second since the start) and, where the length is known, ``total`` and ``eta``
+    (seconds); gauges are ``<key>``, ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. Where stderr is a terminal, a
+    bar is drawn there.
+
+    Loops may be nested and repeated: the second of a key is ``<key>#2``, and so on. Of many short ones, 100 at once and
+    10 a second are recorded.
+
+    Args:
+        iterable: what is gone through, item by item as it comes; async iterables with ``async for``.
+        key: names the metric.
+        group: its chart, or only the name of it.
+        total: how many items there will be; by default ``len(iterable)``, where it has one.
+
+    Returns:
+        A generator; an async one for an async iterable.
+
+    Raises:
+        TypeError: it cannot be iterated, or an argument is of another type.
+        ValueError: the key is empty or too long, or ``total`` is negative.
+    """
+    check_name(key, "metric name")
+    if group is not None and not isinstance(group, MetricGroup):
+        group = MetricGroup(group)
+    items = _total(iterable) if total is None else _checked_total(total)
+    if hasattr(iterable, "__aiter__"):
+        return _async_items(iterable, key, group, items)
+    if not hasattr(iterable, "__iter__") and not hasattr(iterable, "__getitem__"):
+        raise TypeError(f"progress goes through an iterable, not {type(iterable).__name__}: {iterable!r:.100}")
+    return _items(iterable, key, group, items)
+
+
+def _total(iterable: Any) -> int | None:
+    with suppress(Exception):  # the border to user code: a data loader of a stream raises TypeError here
+        return len(iterable)
+    return None
+
+
+def _checked_total(total: object) -> int:
+    found = number(total, "total")
+    if found - found or found != int(found) or found < 0:
+        raise ValueError(f"total must be a whole number of items, 0 or more: {total!r:.100}")
+    return int(found)
+
+
+def _items(iterable: Iterable[T], key: str, group: MetricGroup | None, total: int | None) -> Generator[T, None, None]:
+    loop = _begun(key, group, total)
+    try:
+        done, next_look = 0, 1
+        for item in iterable:
+            yield item
+            loop.done = done = done + 1
+            if done >= next_look:
+                next_look = _looked(loop)
+    finally:
+        _ended(loop)
+
+
+async def _async_items(
+    iterable: AsyncIterable[T], key: str, group: MetricGroup | None, total: int | None
+) -> AsyncGenerator[T, None]:
+    loop = _begun(key, group, total)
+    try:
+        done, next_look = 0, 1
+        async for item in iterable:
+            yield item
+            loop.done = done = done + 1
+            if done >= next_look:
+                next_look = _looked(loop)
+    finally:
+        _ended(loop)
+
+
+def _begun(key: str, group: MetricGroup | None, total: int | None) -> Loop:
+    loop = Loop(key, group, total, current.get())
+    _guarded(loop.begin, loop)
+    return loop
+
+
+def _looked(loop: Loop) -> int:
+    return _guarded(loop.look, loop) or loop.done + MOST
+
+
+def _ended(loop: Loop) -> None:
+    _guarded(loop.end, loop)
+
+
+def _guarded(step: Callable[[], Any], loop: Loop) -> Any:
+    """Take a step that the program's loop shall not notice."""
+    try:
+        return step()
+    except Exception:  # noqa: BLE001 - the one guard around it: it is counted and said
+        registries.default.count_error("progress")
+        _log.exception("progress: a loop is not recorded any more")
+        loop.forget(current.get())
+        return None

@@ -1,0 +1,131 @@
+"""Repeated requests: known by the intervals of time that deltas have come for, and by the numbers of records."""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable
+
+SPANS = 32  # stretches with gaps between them that are kept a writer; then the two oldest become one
+WRITERS = 8  # processes that wrote one series, one after the other
+
+Spans = list[tuple[int, int]]
+
+
+class DeltaIntervals:
+    """The stretches that one series' deltas have covered, by the process that wrote them.
+
+    The deltas of one process do not overlap (OpenTelemetry specification, "Metrics Data Model", "Temporality"), so one
+    that lies within what it has sent before was sent twice; processes that follow each other may overlap.
+    """
+
+    __slots__ = ("writers",)
+
+    def __init__(self, writers: dict[Hashable, Spans] | None = None) -> None:
+        self.writers: dict[Hashable, Spans] = {} if writers is None else writers
+
+    def add(self, writer: Hashable, start: int, time: int) -> bool:
+        """Cover a stretch of nanoseconds; False where it was covered before.
+
+        A delta without a start is known by its end alone.
+        """
+        if not start or start > time:
+            start = time
+        spans = self.writers.get(writer)
+        if spans is None:
+            if len(self.writers) >= WRITERS:
+                del self.writers[next(iter(self.writers))]
+            self.writers[writer] = [(start, time)]
+            return True
+        first, last = spans[-1]
+        if start == last and time > last:
+            spans[-1] = (first, time)
+            return True
+        return _insert(spans, start, time)
+
+    def copy(self) -> list[tuple[Hashable, Spans]]:
+        """Return everything, as it is now."""
+        return [(writer, list(spans)) for writer, spans in self.writers.items()]
+
+
+def _insert(spans: Spans, start: int, time: int) -> bool:
+    if any(first <= start and time <= last for first, last in spans):
+        return False
+    spans.append((start, time))
+    spans.sort()
+    joined: Spans = []
+    for first, last in spans:
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    if len(joined) > SPANS:
+        joined[:2] = [(joined[0][0], joined[1][1])]
+    spans[:] = joined
+    return True
+
+
+class SequenceNumbers:
+    """The numbers of one stream that have arrived.
+
+    Args:
+        ranges: first and last number of each range that is known, in any order.
+
+    Attributes:
+        count: how many have arrived.
+    """
+
+    __slots__ = ("_changed", "_first", "_gone", "_last", "count")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        known = sorted(ranges)
+        self._first = [first for first, _ in known]
+        self._last = [last for _, last in known]
+        self.count = sum(last - first + 1 for first, last in known)
+        self._changed: set[int] = set()
+        self._gone: set[int] = set()
+
+    @property
+    def highest(self) -> int:
+        """The highest number that has arrived; 0 before the first."""
+        return self._last[-1] if self._last else 0
+
+    def add(self, number: int) -> bool:
+        """Note that a number has arrived; False where it had already."""
+        first, last = self._first, self._last
+        after = bisect_right(first, number)
+        if after and number <= last[after - 1]:
+            return False
+        self.count += 1
+        if after < len(first) and first[after] == number + 1:  # it lies right before a range
+            self._gone.add(first[after])
+            self._changed.discard(first[after])
+            first[after] = number
+        else:
+            first.insert(after, number)
+            last.insert(after, number)
+        if after and last[after - 1] == number - 1:  # and right behind another
+            last[after - 1] = last[after]
+            del first[after], last[after]
+            after -= 1
+        self._changed.add(first[after])
+        return True
+
+    def save(self, connection: sqlite3.Connection, stream: int) -> None:
+        """Write what has changed since the last time, in the transaction of ``connection``."""
+        connection.executemany(
+            "DELETE FROM arrived WHERE stream = ? AND first = ?", [(stream, first) for first in self._gone]
+        )
+        ends = dict(zip(self._first, self._last, strict=True)) if len(self._changed) > 1 else None
+        rows = [
+            (stream, first, ends[first] if ends else self._last[bisect_right(self._first, first) - 1])
+            for first in self._changed
+        ]
+        connection.executemany("INSERT OR REPLACE INTO arrived VALUES (?, ?, ?)", rows)
+        self._gone.clear()
+        self._changed.clear()
+
+
+def arrived(connection: sqlite3.Connection, stream: int) -> SequenceNumbers:
+    """Return what a file says of a stream."""
+    return SequenceNumbers(connection.execute("SELECT first, last FROM arrived WHERE stream = ?", (stream,)))

@@ -1,0 +1,391 @@
+"""Requests: a body, unpacked within bounds while it arrives, and decoded in pieces.
+
+Source: OpenTelemetry protocol specification, "OTLP/HTTP Request".
+
+In JSON the identifiers of traces and spans are hexadecimal, and names that are not known are ignored ("JSON Protobuf
+Encoding").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from google.protobuf.json_format import MessageToJson, ParseDict
+from google.protobuf.json_format import ParseError as WrongShape
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from starlette.requests import Request
+
+from tachograph.identity.environment import clean
+
+COMPRESSED_LIMIT = 16 * 2**20
+LIMIT = 20 * 2**20  # as the OpenTelemetry Collector: empty messages take thirty times as much once they are parsed
+MOST_BYTES = 128 * 2**20
+MOST_REQUESTS = 256
+SECONDS = 30.0
+
+_MIB = 2**20
+_SLICE = 256 * 2**10  # bytes that are unpacked before others get their turn
+_MOST_MEMBERS = 64  # gzip streams in one body: each costs a copy of all that follows
+PIECE = 64 * 2**10  # bytes: at worst a few milliseconds
+# While protobuf decodes a message no other thread runs, so that none may be large. The requests of all signals are
+# nested in the same way: resources, scopes, items; a metric's points lie two levels deeper. Only lengths are looked at.
+# By level the numbers of the fields in which there is more: opentelemetry/proto/{metrics,logs,trace}/v1.
+_DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: what holds its points, one of them
+_ITEMS = (frozenset((1,)), frozenset((2,)), frozenset((2,)))
+_POINTS = (*_ITEMS, _DATA, frozenset((1,)))
+_MORE = 0x80  # the bit of a varint's byte that says that another one follows
+_FIXED = {1: 8, 5: 4}  # bytes, by wire type
+_VARINT, _LENGTH = 0, 2  # wire types
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
+MOST_WAITING = 64 * 2**20  # bytes of JSON that waits to be decoded
+_AT_ONCE = 16 * 2**10  # bytes of JSON that take a few milliseconds
+Kind = TypeVar("Kind", bound=Message)
+_IDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+_DEPTH = 100  # as protobuf's own limit
+
+
+class Refusal(Exception):  # noqa: N818 - an answer to the client, not a fault
+    """A request is not taken.
+
+    Args:
+        status: what it is answered with.
+        why: one line for whoever reads the client's log.
+        retry_after: seconds after which it may be sent again; None where that makes no sense.
+    """
+
+    def __init__(self, status: HTTPStatus, why: str, *, retry_after: int | None = None) -> None:
+        super().__init__(why)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class Intake:
+    """Reads bodies, and bounds what all requests under way hold in memory together.
+
+    Args:
+        compressed_limit: bytes of one body as it is sent.
+        limit: bytes of one body unpacked.
+        most_bytes: bytes of all bodies under way, unpacked.
+        most_requests: how many may be under way.
+        seconds: that one body may take to arrive.
+    """
+
+    def __init__(
+        self,
+        *,
+        compressed_limit: int = COMPRESSED_LIMIT,
+        limit: int = LIMIT,
+        most_bytes: int = MOST_BYTES,
+        most_requests: int = MOST_REQUESTS,
+        seconds: float = SECONDS,
+    ) -> None:
+        self._compressed_limit = compressed_limit
+        self._limit = limit
+        self._bytes_left = most_bytes
+        self._requests_left = most_requests
+        self._seconds = seconds
+
+    async def read(self, request: Request, limit: int = LIMIT) -> bytes:
+        """Return a request's body, unpacked.
+
+        Args:
+            request: its ``Content-Encoding`` may be gzip.
+            limit: bytes unpacked, where fewer are allowed than usual.
+
+        Raises:
+            Refusal: 400 for what is no gzip, 408, 413, 415 for another encoding, 503 where too much is under way.
+        """
+        encoding = request.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip"):
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding may be gzip or identity")
+        if int(request.headers.get("content-length", 0)) > self._compressed_limit:
+            raise _too_large(self._compressed_limit)
+        if not self._requests_left:
+            raise _busy()
+        self._requests_left -= 1
+        parts: list[bytes] = []
+        unpack = _Gzip() if encoding.endswith("gzip") else None
+        try:
+            await asyncio.wait_for(self._fill(parts, request, unpack, min(limit, self._limit)), self._seconds)
+        except asyncio.TimeoutError:
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body took more than {self._seconds:g} s") from None
+        finally:
+            self._requests_left += 1
+            self._bytes_left += sum(map(len, parts))
+        if unpack is not None and not unpack.complete:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the body ends before its gzip does")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _fill(self, parts: list[bytes], request: Request, unpack: _Gzip | None, limit: int) -> None:
+        sent = unpacked = 0
+        async for chunk in request.stream():
+            sent += len(chunk)
+            if sent > self._compressed_limit:
+                raise _too_large(self._compressed_limit)
+            for part in (chunk,) if unpack is None else unpack(chunk):
+                unpacked += len(part)
+                if unpacked > limit:
+                    raise _too_large(limit)
+                if len(part) > self._bytes_left:
+                    raise _busy()
+                self._bytes_left -= len(part)
+                parts.append(part)
+                if unpacked > _SLICE:
+                    await asyncio.sleep(0)
+
+
+class _Gzip:
+    """Unpacks what arrives, in slices. RFC 1952: a file is one or more streams, one after another."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=31)
+        self._members = 1
+        self._begun = False
+
+    @property
+    def complete(self) -> bool:
+        """True where the last stream has ended; so it is for an empty body."""
+        return self._stream.eof or not self._begun
+
+    def __call__(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            self._begun = True
+            if self._stream.eof:
+                self._members += 1
+                self._stream = zlib.decompressobj(wbits=31)
+            if self._members > _MOST_MEMBERS:
+                raise Refusal(HTTPStatus.BAD_REQUEST, f"more than {_MOST_MEMBERS} gzip streams in one body")
+            try:
+                yield from self._member(data)
+            except zlib.error as error:
+                raise Refusal(HTTPStatus.BAD_REQUEST, f"the body is no gzip: {error}") from None
+            data = self._stream.unused_data
+
+    def _member(self, data: bytes) -> Iterator[bytes]:
+        full = True
+        while data or full:
+            part = self._stream.decompress(data, _SLICE)
+            data = self._stream.unconsumed_tail
+            full = len(part) == _SLICE  # more may wait in zlib
+            if part:
+                yield part
+            if self._stream.eof:
+                return
+
+
+def _too_large(limit: int) -> Refusal:
+    size = f"{limit // _MIB} MiB" if limit >= _MIB else f"{limit} bytes"
+    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {size}: send smaller batches")
+
+
+def _busy() -> Refusal:
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much is under way at once", retry_after=1)
+
+
+def pieces(body: bytes, *, metrics: bool, size: int = PIECE) -> Iterator[bytes]:
+    """Yield messages that, decoded one into the other, say what the body says.
+
+    Where a resource, a scope or a metric is split, each piece says anew which one it is. What cannot be split is one
+    piece: a record that is larger, what is no message, and what would become half as long again.
+
+    Args:
+        body: a request in protobuf.
+        metrics: it is one for metrics.
+        size: bytes of a piece; what it says anew comes to that.
+    """
+    return _split(body, _POINTS if metrics else _ITEMS, size, 0)
+
+
+def _split(message: bytes, levels: Sequence[frozenset[int]], size: int, anew: int) -> Iterator[bytes]:
+    """Yield pieces of a message; ``anew`` is how many bytes are put before each of them."""
+    found = _stretches(message, levels[0], size) if levels and len(message) > size else None
+    # Of two fields with a metric's points only the last one counts.
+    if found is None or (levels[0] is _DATA and (len(found[1]) != 1 or not found[1][0][1])):
+        yield message
+        return
+    common, stretches = found
+    anew += len(common)
+    if anew * len(stretches) > len(message) // 2:
+        yield message
+        return
+    for first, content, end in stretches:
+        if not content:
+            yield common + message[first:end]
+            continue
+        for piece in _split(message[content:end], levels[1:], size, anew):
+            yield b"".join((common, message[first : first + 1], _varint(len(piece)), piece))
+
+
+def _stretches(message: bytes, wanted: frozenset[int], size: int) -> tuple[bytes, list[tuple[int, int, int]]] | None:
+    """Return the fields of a message that are not wanted, and stretches of it that are, none where it is not legible.
+
+    A stretch is where it begins, where the content of its field begins, and where it ends; of one that has several
+    fields, or a small one, the content is 0.
+    """
+    common, stretches = bytearray(), []
+    first = last = 0  # of a stretch of small fields
+    try:
+        for number, begin, content, end in _fields(message):
+            if number in wanted and end - begin <= size and begin == last and end - first <= size:
+                last = end
+                continue
+            if first < last:
+                stretches.append((first, 0, last))
+            first = last = end
+            if number not in wanted:
+                common += message[begin:end]
+            elif end - begin > size:
+                stretches.append((begin, content, end))
+            else:
+                first = begin
+            if len(common) > size:  # where there is more than one piece, it is too long to be said anew
+                return None
+    except (ValueError, IndexError):
+        return None
+    if first < last:
+        stretches.append((first, 0, last))
+    return (bytes(common), stretches) if stretches else None
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields of a message: its number, 0 where it has no length, and where it, its content and its end are.
+
+    Raises:
+        ValueError, IndexError: it is not legible, or has fields that OTLP has not.
+    """
+    at, size = 0, len(message)
+    while at < size:
+        begin = at
+        tag = message[at]
+        at += 1
+        kind = tag & 7
+        if tag >= _MORE or (kind not in _FIXED and kind not in (_VARINT, _LENGTH)):
+            raise ValueError(tag)
+        length = _FIXED.get(kind, 0)
+        if not length:
+            length = message[at]
+            at += 1
+            if length >= _MORE:
+                length, at = _long(message, at)
+        content = at
+        at += length if kind != _VARINT else 0
+        if at > size:
+            raise ValueError(at)
+        yield (tag >> 3 if kind == _LENGTH else 0), begin, content, at
+
+
+def _long(message: bytes, at: int) -> tuple[int, int]:
+    """Return a varint of which one byte has been read, and where it ends."""
+    value = message[at - 1] & ~_MORE
+    for shift in range(7, 70, 7):
+        byte = message[at]
+        at += 1
+        value |= (byte & ~_MORE) << shift
+        if byte < _MORE:
+            return value, at
+    raise ValueError(at)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value >= _MORE:
+        found.append(value & 0x7F | _MORE)
+        value >>= 7
+    return bytes((*found, value))
+
+
+class Decoder:
+    """Decodes bodies on the event loop's thread, and lets nobody wait for large JSON: of that 8 MiB take seconds.
+
+    JSON is decoded in the order in which it came, one body at a time: what one takes in memory is bounded, and two
+    requests of one sender never overtake each other.
+
+    Args:
+        most_waiting: bytes of JSON that may wait, what is being decoded included.
+    """
+
+    def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
+        self._left = most_waiting
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, body: bytes, media_type: str, kind: type[Kind]) -> Kind:
+        """Return a request: see :func:`decode`.
+
+        Raises:
+            ValueError: it is none; the message says why in one line.
+            Refusal: 503, too much waits already.
+        """
+        if media_type == PROTOBUF or (len(body) <= _AT_ONCE and not self._waiting):
+            return decode(body, media_type, kind)
+        if len(body) > self._left:
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much JSON waits to be decoded", retry_after=1)
+        self._left -= len(body)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(decode, body, media_type, kind)
+        finally:
+            self._left += len(body)
+            self._waiting -= 1
+
+
+def decode(body: bytes, media_type: str, kind: type[Kind]) -> Kind:
+    """Return a request.
+
+    Args:
+        body: what was sent, unpacked.
+        media_type: :data:`PROTOBUF` or :data:`JSON`.
+        kind: the class of the request.
+
+    Raises:
+        ValueError: it is none; the message says why in one line.
+    """
+    try:
+        return _from_protobuf(body, kind) if media_type == PROTOBUF else _from_json(body, kind)
+    except DecodeError:
+        raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in protobuf") from None
+    except RecursionError:
+        raise ValueError("the body is nested too deep") from None
+    # json_format lets all of these pass; the last one is upb's for a name that is no UTF-8.
+    except (WrongShape, ValueError, TypeError, AttributeError, KeyError, OverflowError, SystemError) as error:
+        why = clean(str(error).strip())
+        raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in JSON: {why:.200}") from None
+
+
+def encode(message: Message, media_type: str) -> bytes:
+    """Return a message in the form in which the client spoke."""
+    return message.SerializeToString() if media_type == PROTOBUF else MessageToJson(message, indent=None).encode()
+
+
+def _from_protobuf(body: bytes, kind: type[Kind]) -> Kind:
+    """Return a request; other threads run between the pieces of a large one."""
+    if len(body) <= PIECE:
+        return kind.FromString(body)
+    request = kind()
+    for piece in pieces(body, metrics=kind is ExportMetricsServiceRequest):
+        request.MergeFromString(piece)
+    return request
+
+
+def _from_json(body: bytes, kind: type[Kind]) -> Kind:
+    found = json.loads(body, object_hook=_with_ids)
+    if not isinstance(found, dict):  # ParseDict would take an empty list
+        raise TypeError("it must be an object")
+    return ParseDict(found, kind(), ignore_unknown_fields=True, max_recursion_depth=_DEPTH)
+
+
+def _with_ids(found: dict[str, Any]) -> dict[str, Any]:
+    for name in _IDS:
+        value = found.get(name)
+        if isinstance(value, str):
+            found[name] = base64.b64encode(bytes.fromhex(value)).decode()
+    return found
