@@ -273,7 +273,7 @@ def test_a_start_and_a_provider_at_the_same_moment(tmp_path: Path) -> None:
         READER
         + """
 import threading, tachograph
-from tachograph.pipeline import starting
+from tachograph.pipeline import lifecycle
 tachograph.put_metric("loss", 1.0, "g")
 barrier = threading.Barrier(2)
 def begin():

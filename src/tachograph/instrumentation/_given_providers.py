@@ -14,9 +14,7 @@ from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
     from tachograph.exporters.joined import Joined
-    from tachograph.pipeline.destinations import Route
-    from tachograph.pipeline.event_feed import EventFeed
-    from tachograph.pipeline.ticker import Ticker
+    from tachograph.pipeline import EventFeed, Route, Ticker
 
 _CLOSING = 1.0
 
@@ -98,8 +96,7 @@ class GivenProviders:
 
     def _journal_into(self, provider: Any, registry: Registry) -> Journal:
         from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
-        from tachograph.pipeline.destinations import Route
-        from tachograph.pipeline.event_feed import EventFeed
+        from tachograph.pipeline import EventFeed, Route
 
         if provider is foreign_logger_provider():
             return EVERYWHERE.journal

@@ -12,7 +12,7 @@ from tachograph.runs.liveness import NODE, SECOND, longest_silence
 
 State = Literal["live", "finished", "failed", "lost", "unknown"]
 
-RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._ambient
+RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline.process_identity
 _WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
 _DIGITS = 20  # of an integer of 64 bits
 _FAILED = {"exception", "sigterm"}
