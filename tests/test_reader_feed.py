@@ -182,7 +182,7 @@ def test_what_other_libraries_record_comes_as_the_reader_prefers_it() -> None:
     assert found["library", "took"][0].explicit_bounds
     for feed in feeds:
         feed.close(1)
-    sdk.close()
+    sdk.close(1.0)
     provider.shutdown()
 
 

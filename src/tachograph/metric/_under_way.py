@@ -5,19 +5,18 @@ What they hold back is passed on whenever events are taken out of the journal, a
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from tachograph.recording import journal as journals
+from tachograph.recording import timer
 from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.pace import Pace
 
 LEAVING = 1024  # beyond that, the values of the oldest one are given up: nothing arrives from its device
-_COLLECTOR = "tachograph"  # the thread of the pipeline: it looks for what is due, all others want what there is
 _POLL = 0.001
 
 
@@ -65,8 +64,7 @@ def see_off() -> None:
 
 
 def _feed(timeout: float) -> None:
-    everything = threading.current_thread().name != _COLLECTOR
-    if everything:
+    if not timer.default.is_at_work():  # somebody waits for it, so for all that there is, not only for what is due
         _pass_on_all(timeout)
         return
     pace = Pace()

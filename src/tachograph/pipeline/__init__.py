@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tachograph.pipeline.pipeline import Pipeline
     from tachograph.pipeline.provider_watch import watch
     from tachograph.pipeline.settings import Settings, read_settings
-    from tachograph.pipeline.ticker import Ticker
 
 __all__ = [
     "Destination",
@@ -32,7 +31,6 @@ __all__ = [
     "Pipeline",
     "Route",
     "Settings",
-    "Ticker",
     "at_last",
     "begin_ambient",
     "join",
@@ -49,7 +47,6 @@ _HOME = {
     "Pipeline": "pipeline",
     "Route": "destinations",
     "Settings": "settings",
-    "Ticker": "ticker",
     "at_last": "lifecycle",
     "begin_ambient": "lifecycle",
     "join": "lifecycle",

@@ -24,8 +24,8 @@ _log = logging.getLogger("tachograph")
 class Feed(Protocol):
     """Where a pipeline's events come from; see :class:`EventFeed`."""
 
-    def waiting(self) -> bool:
-        """Tell whether there are events to deliver, or somebody who may feed some."""
+    def waiting(self) -> int:
+        """Return how many events there are to deliver; 1 where some may come from elsewhere."""
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
@@ -62,9 +62,9 @@ class EventFeed:
         self._failed: set[str] = set()
         self._takes = self._halted = False
 
-    def waiting(self) -> bool:
-        """Tell whether there are events to deliver, or somebody who may feed some."""
-        return bool(len(self._journal) or self._journal.feeders)
+    def waiting(self) -> int:
+        """Return how many events there are to deliver; 1 where a feeder may have some."""
+        return len(self._journal) or bool(self._journal.feeders)
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
@@ -169,9 +169,9 @@ class GuestFeed:
         self._shared = shared
         self._attached: list[Route] = []
 
-    def waiting(self) -> bool:
-        """Return False: the host looks after them."""
-        return False
+    def waiting(self) -> int:
+        """Return 0: the host looks after them."""
+        return 0
 
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""

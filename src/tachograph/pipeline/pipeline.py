@@ -30,8 +30,8 @@ from tachograph.pipeline.event_feed import EventFeed, Feed
 from tachograph.pipeline.process_identity import GivenIdentity, Identity
 from tachograph.pipeline.providers import Providers, owns_meter_provider
 from tachograph.pipeline.settings import Settings
-from tachograph.pipeline.ticker import Ticker
 from tachograph.recording import journal as journals
+from tachograph.recording import timer
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
     from tachograph.recording.points import MetricPoints
 
+TICK = 1.0  # seconds between looks at what is new: spans that ended, providers to join
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
+_SOME_ITEMS = 256  # events and spans that are delivered in no time
 _STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
 
 _log = logging.getLogger("tachograph")
@@ -112,10 +114,11 @@ class Pipeline:
         self._sigterm: SigtermFlush | None = None
         self._failed: set[str] = set()
         self._free_locks()
-        self._serves = self._forking = self._dying = False
+        self._serves = self._forking = self._dying = self._stopped = False
         self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed = idle
-        self._ticker = Ticker(settings.interval, self._tick, registry)
+        self._task: timer.Task | None = None
+        self._due = 0.0
         if not idle:
             self._open()
 
@@ -158,7 +161,7 @@ class Pipeline:
         self._routes.feed(self._read_for)
         self._settle()
         if own or providers.joined or self._ambient:
-            self._ticker.start()
+            self._start_ticking()
 
     def _settle(self) -> bool:
         """Look who the process is; False as long as that is not known. With the first answer it serves and observes."""
@@ -195,7 +198,7 @@ class Pipeline:
             return
         self._providers.look(self._routes, self._identity.resource, self._add)
         if self._providers.joined is not None:
-            self._ticker.start()
+            self._start_ticking()
 
     def _add(self, route: Route) -> None:
         self._routes.own = [*self._routes.own, route]
@@ -215,7 +218,29 @@ class Pipeline:
         finally:
             self._collecting.release()
 
-    def _tick(self, metrics: bool) -> None:
+    def _start_ticking(self) -> None:
+        with self._users:
+            if self._task is None and not self._stopped:
+                self._due = time.monotonic() + self.settings.interval
+                self._task = timer.default.every(
+                    "pipeline", self._until_next, self._tick, beside=self._may_block, registry=self._registry
+                )
+
+    def _until_next(self) -> float:
+        return min(TICK, _left(self._due))
+
+    def _may_block(self) -> bool:
+        """Tell whether the next tick takes long, or runs what is not ours: callbacks, hardware, another provider."""
+        return (
+            time.monotonic() >= self._due
+            or self._providers.joins()
+            or self._events.waiting() + len(self._providers.spans or ()) > _SOME_ITEMS
+        )
+
+    def _tick(self) -> None:
+        metrics = time.monotonic() >= self._due
+        if metrics:
+            self._due = max(self._due + self.settings.interval, time.monotonic())
         self.look_for_providers()
         if not metrics:
             self._providers.refresh()
@@ -232,7 +257,7 @@ class Pipeline:
         if not self._collecting.acquire(timeout=wait):
             return False
         try:
-            if ticked and self._ticker.stopped:  # it waited for the last collection, and would come after the end
+            if ticked and self._stopped:  # it waited for the last collection, and would come after the end
                 return False
             self.look_for_providers()
             self._providers.refresh()
@@ -274,7 +299,7 @@ class Pipeline:
             return
         self._providers.sdk.attach(route.temporality)
         self._routes.attach(route)
-        self._ticker.start()
+        self._start_ticking()
 
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
@@ -390,7 +415,9 @@ class Pipeline:
             self._events.hear_last_words(_left(deadline) / 2)
         self._settle()
         self._identity.take_leave(lambda: self._export(metrics=False, wait=EXIT_TIMEOUT / 4), dying=self._dying)
-        self._ticker.stop()
+        self._stopped = True
+        if self._task is not None:
+            self._task.close()
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._routes.delivered()
@@ -406,7 +433,7 @@ class Pipeline:
             self._endpoint.close(max(_left(deadline), CLOSING))
         if self._hardware is not None:
             self._hardware.close(max(_left(deadline), CLOSING))
-        self._providers.sdk.close()
+        self._providers.sdk.close(max(_left(deadline), CLOSING))
         self._events.close(exiting=exiting)
         if self._sigterm is not None:
             self._sigterm.close()

@@ -217,13 +217,17 @@ class SdkInstruments:
 
         return read
 
-    def close(self) -> None:
-        """Take our readers off the provider."""
-        with self._lock:
+    def close(self, timeout: float) -> None:
+        """Take our readers off the provider; they stay where one is still read after ``timeout`` seconds."""
+        if not self._lock.acquire(timeout=timeout):
+            return
+        try:
             if self._provider is not None:
                 for reader in (*self._readers.values(), *self._mirrors.values()):
                     self._provider.remove_metric_reader(reader)
             self._readers, self._mirrors = {}, {}
+        finally:
+            self._lock.release()
 
 
 def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
@@ -297,7 +301,7 @@ class Providers:
         if not self._looking.acquire(blocking=False):
             return
         try:
-            if self._joins and self._settings.join and self.joined is None and not self.sdk.reads:
+            if self._looks():
                 theirs = None if owns_meter_provider() else foreign_provider(load=False)
                 if owns_meter_provider():
                     self.sdk = SdkInstruments(own_meter_provider(resource))
@@ -310,6 +314,15 @@ class Providers:
                 add(Route(into_provider(loggers, self._registry), events=True))
         finally:
             self._looking.release()
+
+    def _looks(self) -> bool:
+        return self._joins and self._settings.join and self.joined is None and not self.sdk.reads
+
+    def joins(self) -> bool:
+        """Tell whether the program's own meter provider is joined, or is there to be."""
+        if self.joined is not None:
+            return True
+        return self._looks() and not owns_meter_provider() and foreign_provider(load=False) is not None
 
     def refresh(self) -> None:
         """Bring what is published through the program's own meter provider up to date."""
