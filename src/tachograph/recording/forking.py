@@ -18,6 +18,7 @@ Part = Literal[
     "event_log",
     "windows",
     "tasks",
+    "hardware_calls",
     "hardware",
     "hardware_snapshot",
     "logger_targets",
