@@ -31,7 +31,7 @@ POINTS_AT_THE_END = 3
 
 ENDING = """
 import sys, time
-import tachograph.pipeline.starting
+import tachograph.pipeline.lifecycle
 from tachograph.logger import MetricsLogger
 logger = MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t", role="miner")
 for step in range(3):

@@ -14,7 +14,7 @@ import encodings.idna, http.server, selectors
 import tachograph
 from tachograph import put_metric
 from tachograph.recording import registry
-from tachograph.pipeline import starting
+from tachograph.pipeline import lifecycle
 from tachograph.exporters.prometheus import endpoint
 from opentelemetry.sdk.metrics import MeterProvider
 

@@ -95,7 +95,7 @@ def test_fields_are_renewed_while_somebody_asks() -> None:
     assert snapshot.get("it", read) == {"count": 1}
     time.sleep(0.15)
     assert int(snapshot.get("it", read)["count"]) >= 3
-    _wait_until(lambda: snapshot._thread is None)
+    _wait_until(lambda: not snapshot.renews)
     ended = count
     time.sleep(0.1)
     assert count == ended
@@ -262,11 +262,11 @@ os.waitpid(child, 0)
 """
     fields, names = told(tmp_path, program)
     assert set(fields) == {"cpu_usage", "mem_used", "mem_total"}
-    assert "tachograph snapshot" in names
+    assert "tachograph hardware" in names
 
 
 def test_the_thread_ends_with_the_program() -> None:
     """The thread keeps no program alive."""
     system_fields()
-    (thread,) = [each for each in threading.enumerate() if each.name == "tachograph snapshot"][:1]
+    (thread,) = [each for each in threading.enumerate() if each.name == "tachograph hardware"][:1]
     assert thread.daemon

@@ -419,8 +419,8 @@ def test_a_new_logger_of_a_database_keeps_the_way_of_one_that_closes(tmp_path: P
         program = f"""
 import sys, threading, time
 {THREE}
-from tachograph.pipeline.own_process import process
-with process.pipeline._collecting:
+from tachograph.pipeline.lifecycle import runtime
+with runtime.pipeline._collecting:
     closing = threading.Thread(target=logger.close)
     closing.start()
     time.sleep(0.3)

@@ -265,7 +265,7 @@ def test_arguments() -> None:
 def test_silenced_groups() -> None:
     """A group that shall leave by no way out is not in it."""
     registry = recorded()
-    registry.silenced = lambda group: group == "train"
+    registry.silence(lambda group: group == "train")
     names = {metric.name for metric in into(registry).collect()}
     assert {"nan", "large"} <= names
     assert not {"loss", "step_duration_seconds"} & names

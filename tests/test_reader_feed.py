@@ -34,7 +34,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from programs import environment, run, write
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.reader_feed import ReaderFeed, unfit
-from tachograph.pipeline.destinations import Route, SdkInstruments
+from tachograph.pipeline.destinations import Route
+from tachograph.pipeline.providers import SdkInstruments
 from tachograph.recording.registry import Registry
 
 DELTA = AggregationTemporality.DELTA
@@ -181,7 +182,7 @@ def test_what_other_libraries_record_comes_as_the_reader_prefers_it() -> None:
     assert found["library", "took"][0].explicit_bounds
     for feed in feeds:
         feed.close(1)
-    sdk.close()
+    sdk.close(1.0)
     provider.shutdown()
 
 

@@ -427,7 +427,7 @@ def test_opentelemetry_instrument_finds_it(tmp_path: Path) -> None:
 
 
 COMING_AND_GOING = """
-import threading
+import threading, time
 from datetime import datetime
 from torch import monitor
 from tachograph.instrumentation._bridge import Bridge
@@ -450,6 +450,9 @@ for _ in range(20):
     bridge.close()
 stop.set()
 for thread in threads: thread.join()
+deadline = time.monotonic() + 10
+while threading.active_count() > 1 and time.monotonic() < deadline:
+    time.sleep(0.01)
 print(threading.active_count())
 """
 

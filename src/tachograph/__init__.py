@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from tachograph.exporters.windowed_reader import WindowedMetricReader, stat_views
     from tachograph.logger import MetricsLogger
     from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
-    from tachograph.pipeline.pipeline import Pipeline
-    from tachograph.pipeline.starting import shutdown, start
+    from tachograph.pipeline import Pipeline, shutdown, start
     from tachograph.recording.instrument import Instrument
     from tachograph.recording.registry import declare
 
@@ -80,7 +79,7 @@ _HOME = {
     "MetricScale": "metric",
     "MetricsLogger": "logger",
     "NullMetricHandler": "elastic",
-    "Pipeline": "pipeline.pipeline",
+    "Pipeline": "pipeline",
     "PrometheusCollector": "exporters.prometheus.collector",
     "WindowedMetricReader": "exporters.windowed_reader",
     "configure": "elastic",
@@ -88,8 +87,8 @@ _HOME = {
     "prof": "elastic",
     "progress": "metric",
     "put_metric": "elastic",
-    "shutdown": "pipeline.starting",
-    "start": "pipeline.starting",
+    "shutdown": "pipeline",
+    "start": "pipeline",
     "stat_views": "exporters.windowed_reader",
     "task": "metric",
     "workflow": "metric",
@@ -98,20 +97,20 @@ _HOME = {
 
 def _watch() -> None:
     """Have what is recorded arrive in the MeterProvider that the program sets, before or after."""
-    from tachograph.pipeline.provider_watch import watch
+    from tachograph.pipeline import watch
 
-    watch(lambda: import_module("tachograph.pipeline.starting").join())
+    watch(lambda: import_module("tachograph.pipeline.lifecycle").join())
 
 
-switch.begun = _watch
-wishes.loaded_by(lambda: import_module("tachograph.pipeline.starting"))
+switch.on_begin(_watch)
+wishes.loaded_by(lambda: import_module("tachograph.pipeline.lifecycle"))
 
 
 def _at_last() -> None:
     """Deliver what exit handlers have recorded: first registered, last called."""
-    ends = sys.modules.get("tachograph.pipeline._process_ends")
-    if ends is not None:  # else nothing has begun that would deliver
-        ends.at_last()
+    lifecycle = sys.modules.get("tachograph.pipeline.lifecycle")
+    if lifecycle is not None:  # else nothing has begun that would deliver
+        lifecycle.at_last()
 
 
 atexit.register(_at_last)

@@ -271,8 +271,7 @@ class _Patchable(types.ModuleType):
         _decide_again()
 
 
-registry.default.silenced = _leaves_by_no_way
-audience.listener = _listener
-audience.name = _name
+registry.default.silence(_leaves_by_no_way)
+audience.answered_by(_listener, name=_name)
 sys.modules[__name__].__class__ = _Patchable
 import_module(f"{__name__}.api")  # the submodule is this module, complete by now

@@ -109,7 +109,7 @@ class Joined:
         self._new: dict[int, Source] = {}
         self._unknown: set[int] = set()
         if self._theirs.replayed:
-            switch.made = self._tap
+            switch.on_distribution(self._tap)
         # Created first, hence called first in every collection: it brings the registry up to date for all others.
         own = registry.group(OWN_GROUP).own(DROPPED)
         self._first = Metric(OWN_GROUP, own.name, own.unit, own.kind)
@@ -177,8 +177,7 @@ class Joined:
         self._closed = True
         self._registry.told = [told for told in self._registry.told if told != self._know]
         self._fed.detach()
-        if switch.made == self._tap:
-            switch.made = None
+        switch.off_distribution(self._tap)
         for observable in list(self._theirs.observables.values()):
             observable.read = None
         for replay in list(self._theirs.replays.values()):
@@ -242,7 +241,7 @@ class Joined:
 
     def _go_over(self) -> None:
         """Replay from now on, but for what every reader has been fed."""
-        switch.made = self._tap
+        switch.on_distribution(self._tap)
         arrived = self._fed.detach()
         fed = bool(arrived)
         for metric, attributes, distribution in _distributions(self._registry):

@@ -1,4 +1,4 @@
-"""Hardware as sources of a registry: read at each collection, and what may block in threads of its own."""
+"""Hardware as sources of a registry: read at each collection, and what may block in a thread of its own."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Observation:
             self._add(boot, partial(system.readings, machine, partial(self._fail, "system")))
         failed = partial(self._fail, "system")
         found = tuple(folders)
-        self._sample(boot, "file systems", FILE_SYSTEMS_EVERY, lambda: filesystem.find(found), failed)
-        self._sample(boot, "GPUs", GPUS_EVERY, self._gpus, partial(self._fail, "gpu"))
+        self._sample(boot, FILE_SYSTEMS_EVERY, lambda: filesystem.find(found), failed)
+        self._sample(boot, GPUS_EVERY, self._gpus, partial(self._fail, "gpu"))
 
     def _observe_process(self) -> None:
         try:
@@ -104,14 +104,11 @@ class Observation:
     def _sample(
         self,
         start: int,
-        what: str,
         every: float,
         find: Callable[[], Mapping[str, Callable[[], list[Reading] | None]]],
         failed: Callable[[str, Exception], None],
     ) -> None:
-        sampler: Sampler[list[Reading]] = Sampler(
-            f"tachograph {what}", find, every=every, failed=failed, patience=self._patience
-        )
+        sampler: Sampler[list[Reading]] = Sampler(find, every=every, failed=failed, patience=self._patience)
 
         def read() -> Iterator[Reading]:
             sampler.wait(_FIRST_TURN)

@@ -1,4 +1,4 @@
-"""A thread that reads what may block, so that nobody else does: collections see what it has read, and how old it is."""
+"""Samples of what may block to read: collections see what was read last, as long as it is fresh."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tachograph.hardware import _calls as calls
+from tachograph.hardware._calls import BlockingCalls, Call
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.values import Number
 
 PATIENCE = 5.0  # seconds that one reading may take before the others go on without it
-
-_CATCH_UP = 0.2
 
 T = TypeVar("T")
 Found = TypeVar("Found")
@@ -24,50 +24,47 @@ Found = TypeVar("Found")
 class Sampler(Generic[T]):
     """Reads each thing by its key, in turns, again and again.
 
-    A reading that does not come back is left alone with its thread, and another thread goes on with the others; should
-    it come back after all, it takes its turn again. What it has read last counts for as long as it is fresh.
+    It is done in the thread of :mod:`tachograph.hardware._calls`. A reading that does not come back is left alone, and
+    the others are made in another thread; should it come back after all, it takes its turn again. What it has read last
+    counts for as long as it is fresh.
 
     Args:
-        name: of the thread.
-        find: called once, in the thread, for what there is to read: a callable a key; None is nothing for now.
+        find: called once, in that thread, for what there is to read: a callable a key; None is nothing for now.
         every: seconds between two turns.
         failed: told of a key that failed, or blocks, and why; the empty key stands for ``find``.
         patience: seconds that a reading may take.
         clock: seconds, monotonic.
+        calls: makes the readings.
     """
 
     def __init__(
         self,
-        name: str,
         find: Callable[[], Mapping[str, Callable[[], T | None]]],
         *,
         every: float,
         failed: Callable[[str, Exception], None],
         patience: float = PATIENCE,
         clock: Callable[[], float] = time.monotonic,
+        calls: BlockingCalls = calls.default,
     ) -> None:
-        self._name, self._find, self._every = name, find, every
-        self._failed, self._patience, self._clock = failed, patience, clock
-        self._stop = threading.Event()
+        self._find, self._every = find, every
+        self._failed, self._patience, self._clock, self._calls = failed, patience, clock, calls
+        self._call: Call | None = None
+        self._stopped = False
         self._readings: Mapping[str, Callable[[], T | None]] | None = None
         self._latest: dict[str, tuple[float, T]] = {}
         self._blocked: set[str] = set()
-        self._busy: tuple[str, float] | None = None
-        self._checking = threading.Lock()
+        self._reading = ""
+        self._reader: threading.Thread | None = None
         self._turned = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to read."""
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter is about to end
-            self._thread = None
+        self._call = self._calls.every(self._every, self._turn, patience=self._patience, blocked=self._give_up)
 
     def latest(self) -> list[T]:
         """Return what is fresh: read within the last turn, and the time that a reading may take."""
-        self._look_for_blocked()
+        self._calls.look()
         oldest = self._clock() - self._every - self._patience
         return [value for at, value in list(self._latest.values()) if at >= oldest]
 
@@ -77,59 +74,48 @@ class Sampler(Generic[T]):
 
     def close(self, timeout: float) -> bool:
         """Read no more; tell whether no reading was under way, or ended within ``timeout`` seconds."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
-        return not self._blocked and (self._thread is None or not self._thread.is_alive())
+        self._stopped = True
+        return (self._call is None or self._calls.close(self._call, timeout)) and not self._blocked
 
-    def _look_for_blocked(self) -> None:
-        with self._checking:
-            busy = self._busy
-            if busy is None or self._clock() - busy[1] <= self._patience:
-                return
-            self._busy = None
-            key, since = busy
-            self._blocked.add(key)
-            again = bool(key) and not self._stop.is_set()
-            if again:
-                self._turned.clear()
-                self.start()
-        if again:
-            self._turned.wait(_CATCH_UP)  # the others' readings have grown old meanwhile
-        self._failed(key, TimeoutError(f"it has not answered for {self._clock() - since:.1f} s"))
+    def _give_up(self, seconds: float) -> bool:
+        """Leave out what is being read, as it has not answered; tell whether there are others to read."""
+        key = self._reading
+        self._blocked.add(key)
+        self._failed(key, TimeoutError(f"it has not answered for {seconds:.1f} s"))
+        return bool(key) and not self._stopped
 
-    def _run(self) -> None:
+    def _turn(self) -> None:
+        me = self._reader = threading.current_thread()
         if self._readings is None:
-            self._readings = self._read("", self._find) or {}
+            found = self._read("", self._find)
+            if self._reader is not me:
+                return
+            self._readings = found or {}
         pace = Pace()
-        while self._readings and not self._stop.is_set():
-            for key, read in self._readings.items():
-                if key in self._blocked:
-                    continue
-                value = self._read(key, read)
-                if threading.current_thread() is not self._thread:
-                    return  # it did not come back in time, and another thread goes on
-                if value is None:
-                    self._latest.pop(key, None)
-                else:
-                    self._latest[key] = self._clock(), value
-                pace()
-            self._turned.set()
-            self._stop.wait(self._every)
+        for key, read in self._readings.items():
+            if key in self._blocked or self._stopped:
+                continue
+            value = self._read(key, read)
+            if self._reader is not me:
+                return  # it did not come back in time, and another thread goes on
+            if value is None:
+                self._latest.pop(key, None)
+            else:
+                self._latest[key] = self._clock(), value
+            pace()
         self._turned.set()
+        if not self._readings and self._call is not None:  # there is nothing to read
+            self._calls.close(self._call, 0.0)
 
     def _read(self, key: str, read: Callable[[], Found | None]) -> Found | None:
-        self._busy = key, self._clock()
+        self._reading = key
         try:
             return read()
         except Exception as error:  # noqa: BLE001 - the border to drivers and file systems: it is counted and said
             self._failed(key, error)
             return None
         finally:
-            with self._checking:
-                self._blocked.discard(key)
-                if threading.current_thread() is self._thread:
-                    self._busy = None
+            self._blocked.discard(key)
 
 
 SCOPE = "tachograph.hardware"

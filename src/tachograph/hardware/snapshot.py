@@ -1,7 +1,7 @@
 """The ``sys_*`` and ``gpu_*`` fields that ``MetricsLogger`` adds to a point on request, from a cache.
 
-A thread renews them each second while somebody has asked in the last minute, so that asking costs the training thread
-a look into a dictionary.
+The thread of :mod:`tachograph.hardware._calls` renews them each second while somebody has asked in the last minute, so
+that asking costs the training thread a look into a dictionary.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from tachograph.hardware import _calls as calls
+from tachograph.hardware._calls import BlockingCalls, Call
 from tachograph.hardware._nvml import Nvml, chosen, find, initialised_cuda
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
-from tachograph.recording.log import LogOnce
+from tachograph.recording.log import LogOnce, log
 
 RENEWED_EVERY = 1.0  # seconds
+PATIENCE = 5.0  # seconds that one reading may take before the others go on without it
 ASKED_WITHIN = 60.0  # seconds after which nothing is renewed until somebody asks again
 _TOO_OLD = 5.0
 _MIB = 1 << 20
@@ -33,6 +36,7 @@ class Snapshot:
         every: seconds between two readings.
         within: seconds without a question after which nothing is renewed.
         clock: seconds, monotonic.
+        calls: makes the readings.
     """
 
     def __init__(
@@ -41,14 +45,16 @@ class Snapshot:
         every: float = RENEWED_EVERY,
         within: float = ASKED_WITHIN,
         clock: Callable[[], float] = time.monotonic,
+        calls: BlockingCalls = calls.default,
     ) -> None:
-        self._every, self._within, self._clock = every, within, clock
+        self._every, self._within, self._clock, self._calls = every, within, clock, calls
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as a forked child does: the thread is the parent's."""
         self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._call: Call | None = None
+        self._reading, self._blocked = "", set[str]()
         self._asked: dict[str, tuple[float, Callable[[], Fields]]] = {}
         self._latest: dict[str, tuple[float, Fields]] = {}
         self._failed: set[str] = set()
@@ -68,8 +74,11 @@ class Snapshot:
         found = self._latest.get(what)
         if at_once and (found is None or now - found[0] > _TOO_OLD):
             found = self._read(what, read)
-        if self._thread is None:
-            self._start()
+        if self._call is None:
+            with self._starting:
+                if self._call is None:
+                    self._call = self._calls.every(self._every, self._renew, patience=PATIENCE, blocked=self._give_up)
+        self._calls.look()
         return dict(found[1]) if found is not None else {}
 
     def _read(self, what: str, read: Callable[[], Fields]) -> tuple[float, Fields]:
@@ -85,27 +94,34 @@ class Snapshot:
         self._latest[what] = found = self._clock(), fields
         return found
 
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._run, name="tachograph snapshot", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # the interpreter is about to end
-                self._thread = None
+    @property
+    def renews(self) -> bool:
+        """Tell whether fields are renewed in the background."""
+        return self._call is not None
 
-    def _run(self) -> None:
-        while True:
-            for what, (asked, read) in list(self._asked.items()):
-                if self._clock() - asked <= self._within:
-                    self._read(what, read)
-                else:
-                    del self._asked[what]
-            if not self._asked:
-                break
-            time.sleep(self._every)
-        self._thread = None
+    def _renew(self) -> None:
+        for what, (asked, read) in list(self._asked.items()):
+            if what in self._blocked:
+                continue
+            if self._clock() - asked > self._within:
+                self._asked.pop(what, None)
+                continue
+            self._reading = what
+            try:
+                self._read(what, read)
+            finally:
+                self._blocked.discard(what)
+        with self._starting:
+            if not self._asked and self._call is not None:
+                self._calls.close(self._call, 0.0)
+                self._call = None
+
+    def _give_up(self, seconds: float) -> bool:
+        """Renew what has not answered no more, before it does; return True: there may be others."""
+        self._blocked.add(self._reading)
+        registries.default.count_error(self._reading)
+        log.warning("%s metrics of the points are not renewed: no answer for %.1f s", self._reading, seconds)
+        return True
 
 
 _snapshot = Snapshot()

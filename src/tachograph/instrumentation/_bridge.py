@@ -24,6 +24,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tachograph.monitor.stat_series import SCOPE, UNITS, aggregate, described
+from tachograph.recording import timer
 from tachograph.recording.closed_windows import Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
@@ -157,6 +158,7 @@ def _extreme(pick: Callable[[float, float], float], before: float, told: Number 
 
 LIMIT = 65_536
 EVERY = 0.25  # seconds between looks at the queue: a handler that woke a thread would cost every log_event
+_SOME = 0.05  # seconds of reading at one look
 _SLICE = 16
 _CLOSING = 1.0
 
@@ -212,26 +214,21 @@ class Bridge:
 
     def _free(self) -> None:
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._task: timer.Task | None = None
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="tachograph torch.monitor", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is about to end: collections and the last words drain
-            return
-        self._thread = thread
+        self._task = timer.default.every(SCOPE, self._until_next, self._look, registry=self._registry)
 
-    def _run(self) -> None:
-        stop = self._stop
-        while not stop.wait(EVERY):
-            if self._waiting:
-                self.drain()
+    def _until_next(self) -> float:
+        return EVERY if len(self._waiting) < self._limit // 2 else 0.0
+
+    def _look(self) -> None:
+        if self._waiting:
+            self.drain(_SOME)
 
     def _before_collection(self) -> Iterator[MetricPoints]:
         self.drain(_CLOSING)
-        if self._thread is None and self._handles:  # a forked child that records on its own account
+        if self._task is None and self._handles:  # a forked child that records on its own account
             self._start()
         return iter(())
 
@@ -296,10 +293,9 @@ class Bridge:
         atexit.unregister(self.close)
         for handle in reversed(handles):
             self._monitor.unregister_event_handler(handle)
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_CLOSING)
+        task, self._task = self._task, None
+        if task is not None:
+            task.close(_CLOSING)
         self.drain(_CLOSING)
         self._count_dropped()
         if self._waiting:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
+from tachograph.recording import timer
 from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
     from tachograph.exporters.joined import Joined
-    from tachograph.pipeline.destinations import Route
-    from tachograph.pipeline.event_feed import EventFeed
-    from tachograph.pipeline.ticker import Ticker
+    from tachograph.pipeline import EventFeed, Route
 
+_EVERY = 1.0  # seconds
 _CLOSING = 1.0
 
 
@@ -49,7 +49,7 @@ class _Loggers(NamedTuple):
 
 
 class GivenProviders:
-    """All providers that instrumentors were given, each once, and the thread that delivers to them.
+    """All providers that instrumentors were given, each once, and how they are delivered to.
 
     They are delivered to until the process ends, also after an instrumentor's end: a provider keeps what it has got.
     """
@@ -57,7 +57,7 @@ class GivenProviders:
     def __init__(self) -> None:
         self._meters: list[_Meters] = []
         self._loggers: list[_Loggers] = []
-        self._ticker: Ticker | None = None
+        self._task: timer.Task | None = None
 
     def recording(self, *, meter_provider: Any, logger_provider: Any, tracer_provider: Any) -> Recording:
         """Return where an instrumentor records that was given these.
@@ -98,8 +98,7 @@ class GivenProviders:
 
     def _journal_into(self, provider: Any, registry: Registry) -> Journal:
         from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
-        from tachograph.pipeline.destinations import Route
-        from tachograph.pipeline.event_feed import EventFeed
+        from tachograph.pipeline import EventFeed, Route
 
         if provider is foreign_logger_provider():
             return EVERYWHERE.journal
@@ -114,13 +113,10 @@ class GivenProviders:
         return journal
 
     def _begin(self) -> None:
-        from tachograph.pipeline.ticker import TICK, Ticker
-
         atexit.unregister(self.close)
         atexit.register(self.close)  # before the end of the providers, which were there first
-        if self._ticker is None:
-            self._ticker = Ticker(TICK, lambda _metrics: self.deliver(None), registries.default)
-            self._ticker.start()
+        if self._task is None:
+            self._task = timer.default.every("given_providers", _EVERY, lambda: self.deliver(None), beside=True)
 
     def deliver(self, deadline: float | None) -> None:
         """Hand over what was recorded, until ``deadline``, monotonic."""
@@ -132,8 +128,8 @@ class GivenProviders:
     def close(self, timeout: float = _CLOSING) -> None:
         """Hand over what is left, within ``timeout`` seconds: the process ends. The providers collect once more."""
         deadline = time.monotonic() + timeout
-        if self._ticker is not None:
-            self._ticker.stop()
+        if self._task is not None:
+            self._task.close()
         for loggers in self._loggers:
             loggers.feed.hear_last_words(timeout / 4)
         self.deliver(deadline)
@@ -146,8 +142,6 @@ class GivenProviders:
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process, after a fork."""
-        if self._ticker is not None:
-            self._ticker.stop()
         atexit.unregister(self.close)
         for meters in self._meters:
             meters.joined.reset_in_child()

@@ -16,8 +16,7 @@ from tachograph.identity.rank import HELPERS, is_helper
 from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
-from tachograph.pipeline.settings import Settings, read_settings
-from tachograph.pipeline.starting import begin as begin_pipeline
+from tachograph.pipeline import Settings, begin_ambient, read_settings
 
 # Programs that do an errand for the job, by the names of their scripts, modules or folders.
 ERRANDS = frozenset(
@@ -52,7 +51,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
 
     Args:
         directly: whether ``tachograph run`` itself started this process; see
-            :class:`tachograph.pipeline._ambient.Ambient`.
+            :class:`tachograph.pipeline.process_identity.AmbientIdentity`.
         forked: whether it is the forked child of a process that has begun: delivered is once it is a rank, or at once
             with ``TACHOGRAPH_HELPERS=1``.
     """
@@ -72,7 +71,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
         return
     asked = text(os.environ, HELPERS) == "1"
     waits = not asked and not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
-    begin_pipeline(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
+    begin_ambient(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
     if loads_instrumentors(os.environ):
         _instrument(os.environ)
 

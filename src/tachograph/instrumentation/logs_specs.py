@@ -23,7 +23,7 @@ from tachograph.identity.rank import OWNER
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation._zero_code import begin, begun, instrument
 from tachograph.instrumentation.child_environment import with_bootstrap
-from tachograph.pipeline.own_process import process
+from tachograph.pipeline import running_pipeline
 from tachograph.recording import journal, registry
 from tachograph.recording.points import AttributeValue
 
@@ -71,7 +71,7 @@ def _begin() -> None:
     """
     if begun():
         return
-    running = process.pipeline if process.pipeline is not None and process.pipeline.running else None
+    running = running_pipeline()
     run_id = running.settings.run_id if running is not None else run_id_of_command(os.environ, sys.orig_argv)
     wanted = text(os.environ, "TACHOGRAPH_INSTRUMENT") or "own"
     os.environ.pop(OWNER, None)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
+from tachograph.recording import timer
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, Definitions, unit_of
 from tachograph.recording.curve import CurveRecorder
@@ -33,7 +34,6 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LEAVING = 1024  # beyond that, the values of the oldest one are given up: nothing arrives from its device
-_COLLECTOR = "tachograph"  # the thread of the pipeline: it looks for what is due, all others want what there is
 _POLL = 0.001
 always: list[UnderWay] = []  # the process
 tasks: dict[int, UnderWay] = {}  # by number
@@ -84,8 +84,7 @@ def see_off() -> None:
 
 
 def _feed(timeout: float) -> None:
-    everything = threading.current_thread().name != _COLLECTOR
-    if everything:
+    if not timer.default.is_at_work():  # its caller waits for all that there is, and not only for what is due
         _pass_on_all(timeout)
         return
     pace = Pace()

@@ -1,12 +1,16 @@
 """Logging events: into the journal, and to each handler, synchronously, in the thread that logs.
 
+The timer, which closes the windows of Stats, calls no handler: these get such events in one thread of theirs.
+
 A handler is never in two threads at once, and none is called while another one's turn is held: what a handler logs is
 handed out after the event that it was given. So no order of locks exists that threads could take in different ways.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
 import sys
 import threading
 import time
@@ -20,7 +24,7 @@ from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import Journal, Later
+from tachograph.recording.journal import LIMIT, Journal, Later
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
@@ -84,8 +88,8 @@ class EventLog:
         self.journal = journal
         self._registry = registry
         self._handles: tuple[EventHandlerHandle, ...] = ()
-        self.on_handed_over: Callable[[], object] | None = None
         self._log_once = LogOnce()
+        self._beside = False
         self._local = _Local()
         self.reset_in_child()
         self.log_event = self._logger()
@@ -96,6 +100,9 @@ class EventLog:
         self._local.outgoing = _Outgoing()  # no other thread is left
         self._waiting: dict[int, EventHandlerHandle] = {}
         self._handed_over: deque[tuple[Event, Sequence[EventHandlerHandle]]] = deque()
+        self._wakes: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._beside = False
         tokens: dict[int, deque[bool]] = {}
         for handle in self._handles:
             handle.owner = 0
@@ -115,6 +122,7 @@ class EventLog:
             same = next((other for other in self._handles if other.callback == callback), None)
             handle.token = _one_token() if same is None else same.token
             self._handles = (*self._handles, handle)
+        self._start()
         return handle
 
     def unregister(self, handle: EventHandlerHandle) -> None:
@@ -250,8 +258,38 @@ class EventLog:
         while outgoing.pending and not outgoing.active:
             self._ask_to_hand(outgoing.pending.popleft(), self._handles)
 
-    def hand_out_for_others(self) -> None:
-        """Give the handlers what other threads could not wait to give them."""
+    def hand_out_beside(self) -> None:
+        """Have a thread hand out what others cannot wait to; it begins once there is a handler."""
+        self._beside = True
+        self._start()
+
+    def _start(self) -> None:
+        with self._changing:
+            if not self._beside or not self._handles or self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="tachograph handlers", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the interpreter is about to end: finish() hands out
+                thread.start()
+                self._thread = thread
+
+    def _run(self) -> None:
+        wakes = self._wakes
+        while True:
+            asked = wakes.get()
+            self._hand_out_for_others()
+            if asked is not None:
+                asked.set()
+
+    def finish(self, timeout: float) -> None:
+        """Hand out what other threads could not wait to, within ``timeout`` seconds: the process ends."""
+        if self._thread is None:
+            self._hand_out_for_others()
+        elif self._thread is not threading.current_thread():
+            handed_out = threading.Event()
+            self._wakes.put(handed_out)
+            handed_out.wait(timeout)
+
+    def _hand_out_for_others(self) -> None:
         outgoing = self._local.outgoing
         while self._handed_over and not outgoing.active:
             event, handles = self._handed_over.popleft()
@@ -263,9 +301,13 @@ class EventLog:
             self.hand_out()
 
     def _ask_to_hand(self, event: Event, handles: Sequence[EventHandlerHandle]) -> None:
+        if len(self._handed_over) >= LIMIT:
+            with contextlib.suppress(IndexError):  # the other thread has taken them meanwhile
+                self._handed_over.popleft()
+                self._registry.count_dropped("queue_full", "handler")
         self._handed_over.append((event, handles))
-        if self.on_handed_over is not None:
-            self.on_handed_over()
+        if self._wakes.empty():  # else the thread has still to look
+            self._wakes.put(None)
 
     def _hand(self, event: Event, handles: Sequence[EventHandlerHandle], thread: int, *, wait: bool = True) -> None:
         while handles := self._try(event, handles, thread):

@@ -1,7 +1,7 @@
-"""The windowed reader: one thread closes all windows of a process on time, whatever their size.
+"""The windows of Stats: the process's timer closes them on time, whatever their size.
 
-A window's number is the wall clock divided by its size, so that all ranks' windows line up. What is overdue is closed
-late rather than never, as one window.
+Their events go to the journal at once, and to handlers in a thread of theirs. A window's number is the wall clock
+divided by its size, so that all ranks' windows line up. What is overdue is closed late rather than never, as one.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from tachograph.monitor import _event_log as event_log
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor.stat_series import SCOPE, StatSeries
 from tachograph.monitor.stat_window import StatWindow
-from tachograph.recording import journal
+from tachograph.recording import journal, timer
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
@@ -52,7 +52,7 @@ class Windows:
         events: where their events go.
         registry: where their series are published.
         clock: nanoseconds since 1970.
-        threaded: close them in a thread; else only :meth:`tick` does it.
+        threaded: the timer closes them; else only :meth:`tick` does it, and handlers are called in it.
     """
 
     def __init__(
@@ -77,11 +77,10 @@ class Windows:
 
     def _free(self) -> None:
         self._changing = threading.RLock()
-        self._wake: queue.SimpleQueue[StatWindow | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._ending: float | None = None
+        self._gone: deque[StatWindow] = deque()
+        self._task: timer.Task | None = None
+        self._ending = False
         self._ended = threading.Event()
-        self.events.on_handed_over = lambda: self._wake.put(None)
 
     def series(self, name: str, unit: str | None, boundaries: tuple[float, ...] | None) -> StatSeries:
         """Return what the Stats of a name have in common.
@@ -102,7 +101,7 @@ class Windows:
         return found
 
     def collect(self) -> Iterator[MetricPoints]:
-        """Yield what the Stats have come to; what closes meanwhile is handed out in the thread of the windows."""
+        """Yield what the Stats have come to; handlers get what closes meanwhile in their thread."""
         for series in list(self._series.values()):
             yield from series.points()
             self.events.hand_over()
@@ -122,50 +121,37 @@ class Windows:
             others[id(window)] = window
             if self._registry.enabled:
                 series.add(window)
-            if self._threaded and self._thread is None and self._ending is None:
+            if self._threaded and self._task is None and not self._ending:
                 self._start()
         if len(others) == 1:  # its end may be the next one
-            self._wake.put(None)
+            self._wake()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="tachograph windows", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is about to end: what is left is closed by finish()
-            return
-        self._thread = thread
+        self._task = timer.default.every("windows", self._until_next, self._run, registry=self._registry)
+        self.events.hand_out_beside()
         atexit.unregister(self.finish)
         atexit.register(self.finish)
 
+    def _wake(self) -> None:
+        task = self._task
+        if task is not None:
+            task.wake()
+
     def end(self, window: StatWindow) -> None:
-        """Log what a Stat that is gone still holds: now where no thread is waited for, else in the thread.
+        """Log what a Stat that is gone still holds: now where no thread is waited for, else in the timer's.
 
         Never waits: it runs wherever the last reference goes, in the middle of anything.
         """
         window.ended = True
         if not window.end(self.clock()):
-            self._wake.put(window)
+            self._gone.append(window)
+            self._wake()
         self.events.hand_out(wait=False)
 
     def _run(self) -> None:
-        while self._ending is None:
-            window = None
-            try:
-                window = self._wake.get(timeout=self._until_next())
-                while self._wake.qsize() and window is None:
-                    window = self._wake.get()
-            except queue.Empty:
-                pass
-            try:
-                if window is not None:
-                    window.end(self.clock(), wait=_FOLD_WAIT)
-                    self.events.hand_out()
-                self.tick()
-                self.events.hand_out_for_others()
-            except BaseException:  # noqa: BLE001 - the one guard around background work: it is counted and said
-                self._registry.count_error("windows")
-                _log.exception("closing windows failed; the next ones are tried")
-        self._finish()
+        for _ in range(len(self._gone)):
+            self._gone.popleft().end(self.clock(), wait=_FOLD_WAIT)
+        self.tick()
 
     def _until_next(self) -> float:
         now = self.clock()
@@ -196,9 +182,17 @@ class Windows:
                     continue
                 window.slot, window.start = slot, end
                 if outgoing:
-                    self.events.hand_out()
+                    self._pass_on()
                 if window.ended and window.latest is None:
                     found.windows.pop(id(window), None)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Have the handlers called: in a thread of theirs, as this one waits for nothing; without a timer here."""
+        if self._threaded:
+            self.events.hand_over()
+        else:
+            self.events.hand_out()
 
     def finish(self, timeout: float = EXIT_TIMEOUT) -> None:
         """Close every window, and hand its event out, before the process ends; nothing is closed on time after it.
@@ -206,30 +200,22 @@ class Windows:
         Args:
             timeout: seconds that handlers may take at most.
         """
-        if self._ending is not None:
+        if self._ending:
             self._ended.wait(timeout)
             return
-        self._ending = time.monotonic() + timeout
-        self._wake.put(None)
-        if self._thread is None:
-            self._finish()
-        elif not self._ended.wait(timeout):  # a handler is slow: what is not handed out is at least recorded
-            self._close_all(hand_out=False)
-
-    def _finish(self) -> None:
+        self._ending = True
+        deadline = time.monotonic() + timeout
         try:
-            self._close_all(hand_out=True)
-            self.events.hand_out_for_others()
+            if self._task is not None:
+                self._task.close(timeout)
+            now = self.clock()
+            for found in list(self._sizes.values()):
+                for window in list(found.windows.copy().values()):
+                    window.end(now, wait=_FOLD_WAIT)
+                    self._pass_on()
+            self.events.finish(max(deadline - time.monotonic(), 0.0))
         finally:
             self._ended.set()
-
-    def _close_all(self, *, hand_out: bool) -> None:
-        now = self.clock()
-        for found in list(self._sizes.values()):
-            for window in list(found.windows.copy().values()):
-                window.end(now, wait=_FOLD_WAIT)
-                if hand_out:
-                    self.events.hand_out()
 
     def reset_in_child(self) -> None:
         """Forget what the parent process will log, after a fork; windows close again once a Stat is made here."""

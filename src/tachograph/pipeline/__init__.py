@@ -1,7 +1,66 @@
 """The pipeline: ``start()`` and ``shutdown()``, what runs in this process, and how it ends.
 
-:mod:`~tachograph.pipeline.starting` makes the process's one :class:`~tachograph.pipeline.pipeline.Pipeline` of its
-:class:`~tachograph.pipeline.settings.Settings`. At each tick that collects what is recorded, and hands it to the
-:mod:`~tachograph.pipeline.destinations`; :mod:`~tachograph.pipeline.event_feed` empties the journal into those that
-take events. Exit, SIGTERM and fork are handled here, and nowhere else.
+What is recorded passes from the registry and the journal to every destination, in the background.
+:mod:`~tachograph.pipeline.lifecycle` starts that, and ends it at the exit, at SIGTERM and in a forked child; nothing
+else does. :mod:`~tachograph.pipeline.runtime` has all that runs: one
+:class:`~tachograph.pipeline.pipeline.Pipeline`, made of the identity of the process
+(:mod:`~tachograph.pipeline.process_identity`), a feed of events (:mod:`~tachograph.pipeline.event_feed`) and the routes
+to its :mod:`~tachograph.pipeline.destinations`, as its :mod:`~tachograph.pipeline.settings` name them; and beside it
+the wishes of the front doors, and each ``start()`` under zero code. The metrics of other libraries come from
+:mod:`~tachograph.pipeline.providers`.
+
+The names below are what other rooms use. Each is loaded at its first use, as most of them need the OpenTelemetry SDK.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tachograph.pipeline.destinations import Destination, Route
+    from tachograph.pipeline.event_feed import EventFeed
+    from tachograph.pipeline.lifecycle import at_last, begin_ambient, join, running_pipeline, shutdown, start
+    from tachograph.pipeline.pipeline import Pipeline
+    from tachograph.pipeline.provider_watch import watch
+    from tachograph.pipeline.settings import Settings, read_settings
+
+__all__ = [
+    "Destination",
+    "EventFeed",
+    "Pipeline",
+    "Route",
+    "Settings",
+    "at_last",
+    "begin_ambient",
+    "join",
+    "read_settings",
+    "running_pipeline",
+    "shutdown",
+    "start",
+    "watch",
+]
+
+_HOME = {
+    "Destination": "destinations",
+    "EventFeed": "event_feed",
+    "Pipeline": "pipeline",
+    "Route": "destinations",
+    "Settings": "settings",
+    "at_last": "lifecycle",
+    "begin_ambient": "lifecycle",
+    "join": "lifecycle",
+    "read_settings": "settings",
+    "running_pipeline": "lifecycle",
+    "shutdown": "lifecycle",
+    "start": "lifecycle",
+    "watch": "provider_watch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found

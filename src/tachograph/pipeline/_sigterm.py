@@ -1,9 +1,9 @@
 """SIGTERM: flush what was recorded, then die of the signal as if nobody had looked.
 
 torchrun sends SIGTERM to every rank when one of them dies, and a rank that sits in a collective runs no Python until it
-returns. So the signal is noticed through the wake-up descriptor (written by CPython's C handler) and a thread flushes;
-the process then ends with the signal's own status. A handler of the program's own is left alone: it runs as always,
-and whether the process ends is its decision.
+returns. So the timer notices the signal through the wake-up descriptor (written by CPython's C handler), and a thread
+beside it flushes; the process then ends with the signal's own status. A handler of the program's own is left alone: it
+runs as always, and whether the process ends is its decision.
 
 Only the main thread can put back what was found. Closed elsewhere, everything stays as it is, with nothing left to
 flush, until the main thread comes by: a descriptor that CPython still writes to must not become another file's.
@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from tachograph.recording import timer
 from tachograph.recording.forking import at_fork
 
 _BYTE = bytes([signal.SIGTERM])
@@ -35,11 +36,15 @@ class SigtermFlush:
 
     Raises:
         ValueError: not made in the main thread of the main interpreter, where alone handlers can be set.
+        RuntimeError: the interpreter is about to end, so that nothing could flush.
     """
 
     def __init__(self, flush: Callable[[bool], object]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("SIGTERM is handled in the main thread")
         _put_all_back()
         self._flush = flush
+        self._turn = threading.Lock()
         self._libc = ctypes.CDLL(None)
         self._libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
         self._libc.signal.restype = ctypes.c_void_p
@@ -50,15 +55,20 @@ class SigtermFlush:
         self.dying = False
         found = signal.getsignal(signal.SIGTERM)
         self._takes_over = found is signal.SIG_DFL
+        self._chained = -1
+        try:
+            self._watch = timer.default.watch(self._read, self._write, self._noticed)
+        except RuntimeError:
+            os.close(self._read)
+            os.close(self._write)
+            raise
         try:
             if self._takes_over:
                 signal.signal(signal.SIGTERM, self._on_signal)
             self._chained = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         except ValueError:  # the first of the two says it already
-            os.close(self._read)
-            os.close(self._write)
+            self._watch.close()
             raise
-        threading.Thread(target=self._watch, name="tachograph-sigterm", daemon=True).start()
         send_missed()
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
@@ -69,28 +79,22 @@ class SigtermFlush:
             with contextlib.suppress(OSError):
                 os.write(self._write, _BYTE)
 
-    def _watch(self) -> None:
-        read, write, chained = self._read, self._write, self._chained
-        while not self._closed:
-            noticed = os.read(read, 64)
-            if not noticed or self._closed:
-                break
-            if chained >= 0:
-                with contextlib.suppress(OSError):
-                    os.write(chained, noticed)
-            if signal.SIGTERM in noticed:
-                self._end()
-        os.close(read)
-        os.close(write)
+    def _noticed(self, signals: bytes) -> None:
+        if self._chained >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._chained, signals)
+        if signal.SIGTERM in signals:
+            timer.default.beside("sigterm", self._end)
 
     def _end(self) -> None:
-        try:
-            self.dying = signal.getsignal(signal.SIGTERM) == self._on_signal
-            self._flush(self.dying)
-        finally:
-            if signal.getsignal(signal.SIGTERM) == self._on_signal:
-                self._libc.signal(signal.SIGTERM, None)
-                os.kill(self._pid, signal.SIGTERM)
+        with self._turn:
+            try:
+                self.dying = signal.getsignal(signal.SIGTERM) == self._on_signal
+                self._flush(self.dying)
+            finally:
+                if signal.getsignal(signal.SIGTERM) == self._on_signal:
+                    self._libc.signal(signal.SIGTERM, None)
+                    os.kill(self._pid, signal.SIGTERM)
 
     def close(self) -> None:
         """Flush no more, and put the signal's handling back as it was found.
@@ -114,8 +118,7 @@ class SigtermFlush:
         if not self._restore():
             return False
         self._closed = True
-        with contextlib.suppress(OSError):  # it is full: then the thread reads anyway
-            os.write(self._write, b"\0")
+        self._watch.close()
         return True
 
     def reset_in_child(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData
+from opentelemetry.sdk.metrics.export import MetricReader
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.exporter_queue import ItemExporter
@@ -21,11 +21,12 @@ from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
-if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics import MeterProvider
-
 _TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
 _POINT_BYTES = 500  # what a queued point keeps alive, roughly
+
+PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of the process
+CLOSING = 0.05  # seconds that the end of any part has at least, whatever is left
+LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take what comes, but slowly
 
 Temporality = Mapping[type, Any]
 
@@ -78,6 +79,92 @@ class Route(NamedTuple):
     queues: Sequence[Queue] = ()
 
 
+class Routes:
+    """The routes of a pipeline.
+
+    Attributes:
+        own: those of its settings, which end with it; whoever has attached another one closes that, if the process
+            goes on.
+    """
+
+    def __init__(self) -> None:
+        self.own: list[Route] = []
+        self._attached: list[Route] = []
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter([*self.own, *self._attached])
+
+    def attach(self, route: Route) -> None:
+        """Deliver to one more."""
+        self._attached = [*self._attached, route]
+
+    def detach(self, route: Route) -> None:
+        """Deliver to an attached one no longer."""
+        self._attached = [other for other in self._attached if other is not route]
+
+    def feed(self, source: Callable[[MetricReader, float], Batch | None]) -> None:
+        """Let the pipeline's own readers collect: :meth:`tachograph.exporters.reader_feed.ReaderFeed.open`."""
+        for route in self.own:
+            if route.reader is not None:
+                route.reader.open(source)
+
+    def flush(self, deadline: float) -> bool:
+        """Deliver what the destinations have taken; True where all of it arrived before ``deadline``, monotonic."""
+        for route in self:
+            route.destination.flush(0)  # all of them hurry, not only the one that is waited for
+        arrived = [route.destination.flush(max(0.0, deadline - time.monotonic())) for route in self]
+        return all(arrived)
+
+    def hand_on(self, export: Callable[[float], bool], longest: float = LONGEST_EXIT) -> bool:
+        """Deliver what waits, while somebody takes it.
+
+        Args:
+            export: hands over what waits, within so many seconds; False where there was more.
+            longest: seconds that it may take.
+
+        Returns:
+            False where nobody has taken anything for half a second, or it took too long.
+        """
+        end = time.monotonic() + longest
+        for route in self:
+            route.retry_now(longest)
+        while time.monotonic() < end:
+            before, deadline = self.delivered(), min(time.monotonic() + PATIENCE, end)
+            handed_over = export(PATIENCE)
+            if self.flush(deadline) and handed_over:
+                return True
+            # Where there is more to hand over, all of them may still get it.
+            goes_on = self.goes_on(before) if handed_over else self.delivered() != before
+            if not goes_on and not any(route.is_loading() for route in self):
+                break
+        return False
+
+    def delivered(self) -> dict[int, int]:
+        """Return how much has arrived so far, by the id of the queue that it waited in."""
+        return {id(queue): queue.delivered for queue in self._queues()}
+
+    def goes_on(self, before: Mapping[int, int]) -> bool:
+        """Tell whether a receiver that has not got everything has taken some of it since :meth:`delivered`.
+
+        One that has got everything says nothing of the others: it takes each further collection at once.
+        """
+        return any(queue.delivered > before.get(id(queue), 0) and not queue.flush(0) for queue in self._queues())
+
+    def _queues(self) -> Iterator[Queue]:
+        for route in self:
+            yield from route.queues or (route.destination,)
+
+    def close(self, deadline: float, *, exiting: bool) -> None:
+        """End the pipeline's own before ``deadline``; at the process's end all."""
+        for route in self if exiting else self.own:
+            route.destination.close(max(deadline - time.monotonic(), CLOSING))
+
+    def reset_in_child(self) -> None:
+        """Leave everything to the parent process, after a fork."""
+        for route in self:
+            route.destination.reset_in_child()
+
+
 class Queued:
     """A plain exporter, a callable that takes a batch, behind a queue of its own.
 
@@ -103,87 +190,6 @@ class Queued:
         """Queue the batch."""
         items = sum(len(metric.points) for metric in batch.metrics) + len(batch.spans) + len(batch.events)
         self._outbox.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
-
-
-class SdkInstruments:
-    """What instruments of other libraries hold in our own meter provider, for each temporality that is asked for.
-
-    A reader sees what is recorded after it was attached.
-    """
-
-    def __init__(self, provider: MeterProvider | None) -> None:
-        self._provider = provider
-        self._lock = threading.Lock()
-        self._readers: dict[tuple[tuple[type, Any], ...], InMemoryMetricReader] = {}
-        self._mirrors: dict[MetricReader, InMemoryMetricReader] = {}
-
-    def attach_all(self, routes: Iterable[Route]) -> None:
-        """Begin to read as each of the routes wants it."""
-        for route in routes:
-            if route.metrics:
-                self.attach(route.temporality)
-            elif route.reader is not None:
-                self._mirror(route.reader.reader)
-
-    def _mirror(self, reader: MetricReader) -> None:
-        """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
-        mirror = InMemoryMetricReader()
-        # What a provider asks of a reader; there are no public names for it.
-        for preferred in ("temporality", "aggregation", "cardinality_limit"):
-            name = f"_instrument_class_{preferred}"
-            setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
-        with self._lock:
-            if self._provider is not None and reader not in self._mirrors:
-                self._mirrors[reader] = mirror
-                self._provider.add_metric_reader(mirror)
-
-    def read_for(self, reader: MetricReader) -> MetricsData | None:
-        """Collect as a reader prefers; None where nothing was recorded."""
-        mirror = self._mirrors.get(reader)
-        return mirror.get_metrics_data() if mirror is not None else None
-
-    def attach(self, temporality: Temporality | None) -> None:
-        """Begin to read with a temporality."""
-        key = _key(temporality)
-        with self._lock:
-            if self._provider is not None and key not in self._readers:
-                self._readers[key] = InMemoryMetricReader(preferred_temporality=dict(key))
-                self._provider.add_metric_reader(self._readers[key])
-
-    @property
-    def reads(self) -> bool:
-        """Tell whether there is a provider to read."""
-        return self._provider is not None
-
-    def read(self, temporality: Temporality | None) -> MetricsData | None:
-        """Collect; None where nothing was recorded."""
-        with self._lock:
-            reader = self._readers.get(_key(temporality))
-            return reader.get_metrics_data() if reader is not None else None
-
-    def reading(self) -> Callable[[Temporality | None], MetricsData | None]:
-        """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
-        found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
-
-        def read(temporality: Temporality | None) -> MetricsData | None:
-            key = _key(temporality)
-            if key not in found:
-                found[key] = self.read(temporality)
-            return found[key]
-
-        return read
-
-    def close(self) -> None:
-        """Take our readers off the provider."""
-        with self._lock:
-            if self._provider is not None:
-                for reader in (*self._readers.values(), *self._mirrors.values()):
-                    self._provider.remove_metric_reader(reader)
-            self._readers, self._mirrors = {}, {}
-
-
-def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
-    return tuple(sorted((temporality or {}).items(), key=repr))
 
 
 def build_routes(

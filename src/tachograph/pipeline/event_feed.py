@@ -24,8 +24,8 @@ _log = logging.getLogger("tachograph")
 class Feed(Protocol):
     """Where a pipeline's events come from; see :class:`EventFeed`."""
 
-    def waiting(self) -> bool:
-        """Tell whether there are events to deliver, or somebody who may feed some."""
+    def waiting(self) -> int:
+        """Return how many events there are to deliver; 1 where some may come from elsewhere."""
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
@@ -62,9 +62,9 @@ class EventFeed:
         self._failed: set[str] = set()
         self._takes = self._halted = False
 
-    def waiting(self) -> bool:
-        """Tell whether there are events to deliver, or somebody who may feed some."""
-        return bool(len(self._journal) or self._journal.feeders)
+    def waiting(self) -> int:
+        """Return how many events there are to deliver; 1 where a feeder may have some."""
+        return len(self._journal) or bool(self._journal.feeders)
 
     def deliver(
         self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
@@ -138,3 +138,65 @@ class EventFeed:
             if name not in self._failed:
                 self._failed.add(name)
                 _log.error("%s took no events (further losses are counted): %r", name, error)
+
+
+class Host(Protocol):
+    """The pipeline that runs already."""
+
+    def attach(self, route: Route) -> None:
+        """Deliver to one more destination."""
+
+    def detach(self, route: Route) -> None:
+        """Deliver to it no longer."""
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver everything recorded so far; False where ``timeout`` seconds were too short."""
+
+    def deliver_events(self, deadline: float | None) -> bool:
+        """Hand over the events that wait, to every destination."""
+
+
+class GuestFeed:
+    """A :class:`tachograph.pipeline.event_feed.Feed` out of another pipeline, whose journal gives each event once.
+
+    Args:
+        host: that pipeline; it delivers events to the destinations here from :meth:`open` to :meth:`close`.
+        shared: whether the host delivers what the program asked for, too: then it is flushed with the guest.
+    """
+
+    def __init__(self, host: Host, *, shared: bool = False) -> None:
+        self._host = host
+        self._shared = shared
+        self._attached: list[Route] = []
+
+    def waiting(self) -> int:
+        """Return 0: the host looks after them."""
+        return 0
+
+    def open(self, routes: Sequence[Route]) -> None:
+        """Have events delivered to those routes that take them."""
+        self._attached = [Route(route.destination, events=True) for route in routes if route.events]
+        for route in self._attached:
+            self._host.attach(route)
+
+    def deliver(
+        self, routes: Sequence[Route], _resource: Mapping[str, AttributeValue], deadline: float | None = None
+    ) -> bool:
+        """Have the host hand over what waits; False where the deadline came first."""
+        return not any(route.events for route in routes) or self._host.deliver_events(deadline)
+
+    def flush(self, timeout: float) -> bool:
+        """Flush the host, where it delivers for the guest; False where ``timeout`` seconds were too short."""
+        return not self._shared or self._host.flush(timeout)
+
+    def hear_last_words(self, _timeout: float) -> None:
+        """Do nothing: the host hears them, once."""
+
+    def halt(self) -> None:
+        """Do nothing: the host goes on, and the guest is detached from it."""
+
+    def close(self, *, exiting: bool) -> None:  # noqa: ARG002 - what waits stays with the host
+        """Have nothing delivered any more."""
+        for route in self._attached:
+            self._host.detach(route)
+        self._attached = []

@@ -11,29 +11,27 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.joined import Joined, foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
+from tachograph.exporters.joined import foreign_provider
+from tachograph.exporters.log_emitter import foreign_logger_provider
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.page import Page
-from tachograph.exporters.spans import SpanQueue
 from tachograph.hardware import Closer, observe
 from tachograph.identity.rank import speaks_for_node
-from tachograph.identity.resource import announced, resource_attributes, series_labels
-from tachograph.pipeline._providers import own_meter_provider, owns_meter_provider, tap_spans, untap_spans
-from tachograph.pipeline._routes import CLOSING, LONGEST_EXIT, Routes
+from tachograph.identity.resource import series_labels
 from tachograph.pipeline._sigterm import SigtermFlush, send_missed
-from tachograph.pipeline.destinations import Route, SdkInstruments, build_routes
+from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT, Route, Routes, build_routes
 from tachograph.pipeline.event_feed import EventFeed, Feed
-from tachograph.pipeline.provider_watch import waiting_instruments
+from tachograph.pipeline.process_identity import GivenIdentity, Identity
+from tachograph.pipeline.providers import Providers, owns_meter_provider
 from tachograph.pipeline.settings import Settings
-from tachograph.pipeline.ticker import Ticker
 from tachograph.recording import journal as journals
+from tachograph.recording import timer
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
@@ -41,9 +39,11 @@ from tachograph.recording.registry import Registry
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
-    from tachograph.recording.points import AttributeValue, MetricPoints
+    from tachograph.recording.points import MetricPoints
 
+TICK = 1.0  # seconds between looks at what is new: spans that ended, providers to join
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
+_SOME_ITEMS = 256  # events and spans that are delivered in no time
 _STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
 
 _log = logging.getLogger("tachograph")
@@ -60,6 +60,7 @@ class Pipeline:
         settings: what it runs with.
         last_moment: when its end is to be over at the latest, on the monotonic clock, however much is still taken; None
             as long as that is not near. At the end of the process all of its pipelines share one.
+        guests: those that the program has started beside it; they end with the process, and before it.
 
     Args:
         settings: what it runs with.
@@ -71,8 +72,11 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
+        identity: who the process is, where that may be known late: zero code. Then it makes no provider, and joins
+            those of the program once it is known; by default the identity is that of the settings.
         unasked: the program did not ask for it, so the readers of the program's own provider are not made to collect,
             unless SIGTERM is about to end the process: nothing of theirs would be called any more.
+        on_settled: called once it is known who the process is.
         on_ended: called after its end, if the process goes on.
     """
 
@@ -86,42 +90,44 @@ class Pipeline:
         journal: journals.Journal = journals.default,
         feed: Feed | None = None,
         served: frozenset[Signal] = frozenset(),
+        identity: Identity | None = None,
         unasked: bool = False,
+        on_settled: Callable[[], object] | None = None,
         on_ended: Callable[[], object] | None = None,
     ) -> None:
         self.settings = settings
-        self._asked, self._served, self._unasked, self._on_ended = asked, served, unasked, on_ended
+        self._asked, self._served, self._unasked = asked, served, unasked
+        self._on_settled, self._on_ended = on_settled, on_ended
         self.metrics_url: str | None = None
-        self._registry = registry
-        self._leads = feed is None
-        self._events: Feed = EventFeed(journal, registry) if feed is None else feed
-        self._pid = os.getpid()
-        self._resource: Mapping[str, AttributeValue] = {}
-        self._routes = Routes()
-        self._sdk = SdkInstruments(None)
-        self._spans: SpanQueue | None = None
-        self._endpoint: Endpoint | None = None
-        self._joined: Joined | None = None
-        self._joins_logs = settings.join and self._leads and "logs" not in asked
-        self._looking = threading.Lock()
-        self._failed: set[str] = set()
-        self._forking = self._said_waiting = self._dying = self._handed_over = False
-        self._sigterm: SigtermFlush | None = None
-        self._hardware: Closer | None = None
-        self._collecting = threading.Lock()
-        self._ending = threading.Lock()
         self.last_moment: float | None = None
-        self._users = threading.Lock()
+        self.guests: list[Pipeline] = []
+        self._registry = registry
+        self._leads, self._ambient = feed is None, identity is not None
+        self._identity: Identity = identity or GivenIdentity(settings, announces=self._leads)
+        self._events: Feed = EventFeed(journal, registry) if feed is None else feed
+        self._routes = Routes()
+        joins_logs = settings.join and self._leads and "logs" not in asked
+        self._providers = Providers(settings, registry, joins=self._leads, joins_logs=joins_logs)
+        self._pid = os.getpid()
+        self._endpoint: Endpoint | None = None
+        self._hardware: Closer | None = None
+        self._sigterm: SigtermFlush | None = None
+        self._failed: set[str] = set()
+        self._free_locks()
+        self._serves = self._forking = self._dying = self._stopped = False
         self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed = idle
-        self._ticker = Ticker(settings.interval, self._tick, registry)
+        self._task: timer.Task | None = None
+        self._due = 0.0
         if not idle:
             self._open()
 
+    def _free_locks(self) -> None:
+        self._collecting, self._ending, self._users = threading.Lock(), threading.Lock(), threading.Lock()
+        self._settling = threading.RLock()
+
     def _open(self) -> None:
-        self._resource = self._identity()
-        if self._leads:
-            announced.announce(self._resource, self.settings.resource_labels)
+        self._identity.begin()
         self._connect()
         if self._leads:
             # A ValueError: not the main thread, where SIGTERM stays as it is.
@@ -139,129 +145,135 @@ class Pipeline:
             self._registry.count_error("start")
             _log.warning("no file descriptor is left: the program goes on without %s", part)
 
-    def _identity(self) -> Mapping[str, AttributeValue]:
-        settings = self.settings
-        return resource_attributes(
-            service_name=settings.service_name, run_id=settings.run_id, extra=dict(settings.resource)
-        )
-
     def _connect(self) -> None:
-        settings, registry = self.settings, self._registry
-        foreign = None if owns_meter_provider() else foreign_provider()
-        ours = foreign is None or "metrics" in self._asked or not settings.join
-        own = build_routes(settings, registry, metrics=ours, own_logs=not self._joins_logs, served=self._served)
-        self._joins_logs = self._joins_logs and foreign_logger_provider() is None  # else it is among the routes
+        settings, providers = self.settings, self._providers
+        theirs = None if self._ambient or owns_meter_provider() else foreign_provider()
+        ours = theirs is None or "metrics" in self._asked or not settings.join
+        awaits_logs = providers.joins_logs
+        own = build_routes(settings, self._registry, metrics=ours, own_logs=not awaits_logs, served=self._served)
+        providers.joins_logs = awaits_logs and foreign_logger_provider() is None  # else it is among the routes
         self._routes.own = own
-        serves = ours and "prometheus" in settings.metrics
-        if serves or own:
+        self._serves = ours and "prometheus" in settings.metrics
+        if self._serves or own or self._ambient:
             self._events.open(own)
-        if foreign is not None and settings.join:
-            self._joined = Joined(foreign, registry) if self._leads else None
-        elif serves or any(route.metrics or route.reader for route in own):
-            make = settings.set_global and foreign is None
-            self._sdk = SdkInstruments(own_meter_provider(self._resource, make=make))
-            if serves:
-                self._sdk.attach(None)
-            self._sdk.attach_all(own)
+        if not self._ambient:
+            providers.connect(theirs, own, self._identity.resource, serves=self._serves)
         self._routes.feed(self._read_for)
-        if any(route.spans for route in own):
-            self._spans = SpanQueue(registry)
-            tap_spans(self._spans, self._resource, set_global=settings.set_global)
-        if serves:
-            with self._spared("/metrics"):
-                self._serve()
-        if own or self._joined:
-            self._ticker.start()
-        self._observe()
+        self._settle()
+        if own or providers.joined or self._ambient:
+            self._start_ticking()
 
-    @property
-    def _looks(self) -> bool:
-        """Tell whether a provider that the program sets later is to be joined."""
-        return self._leads and self.settings.join and self._joined is None and not self._sdk.reads
-
-    def look_for_providers(self) -> None:
-        """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
-        if self._closed or not self._looking.acquire(blocking=False):
-            return
-        try:
-            if self._looks:
-                self._look_for_meter_provider()
-            theirs = foreign_logger_provider() if self._joins_logs else None
-            if theirs is not None:
-                self._joins_logs = False
-                self._routes.own = [*self._routes.own, Route(into_provider(theirs, self._registry), events=True)]
-                self._events.open(list(self._routes))
-        finally:
-            self._looking.release()
-
-    def _look_for_meter_provider(self) -> None:
-        if owns_meter_provider():
-            self._sdk = SdkInstruments(own_meter_provider(self._resource))
-            self._sdk.attach_all(self._routes)
-            return
-        theirs = foreign_provider(load=False)
-        if theirs is not None:
-            self._joined = Joined(theirs, self._registry)
-            self._ticker.start()
+    def _settle(self) -> bool:
+        """Look who the process is; False as long as that is not known. With the first answer it serves and observes."""
+        with self._settling:
+            is_first = not self._identity.known
+            if not self._identity.settle(lambda: self._events.deliver(list(self._routes), self._identity.resource)):
+                return False
+            if is_first:
+                if self._on_settled is not None:
+                    self._on_settled()
+                if self._serves:
+                    with self._spared("/metrics"):
+                        self._serve()
+                self._observe()
+            return True
 
     def _observe(self) -> None:
         if self.settings.system_metrics:
-            node = speaks_for_node(self._resource, os.environ, os.getpid())
+            node = speaks_for_node(self._identity.resource, os.environ, os.getpid())
             self._hardware = observe(self._registry, node=node, process=True)
 
     def _serve(self) -> None:
-        settings = self.settings
-        labels = series_labels(self._resource, settings.resource_labels)
+        settings, resource = self.settings, self._identity.resource
+        labels = series_labels(resource, settings.resource_labels)
         client = ClientRegistry(self._registry) if settings.prometheus_registry else None
-        page = Page(labels, self._resource, self._registry, client=client)
+        page = Page(labels, resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
         self._endpoint = Endpoint(self._read, page, *where, self._registry, store=settings.store)
         self.metrics_url = self._endpoint.url
 
+    def look_for_providers(self) -> None:
+        """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
+        if self._closed or not self._identity.known:
+            return
+        self._providers.look(self._routes, self._identity.resource, self._add)
+        if self._providers.joined is not None:
+            self._start_ticking()
+
+    def _add(self, route: Route) -> None:
+        self._routes.own = [*self._routes.own, route]
+        self._events.open(list(self._routes))
+
     def _read(self) -> tuple[list[MetricPoints], MetricsData | None]:
-        return self._registry.collect(Pace()), self._sdk.read(None)
+        return self._registry.collect(Pace()), self._providers.sdk.read(None)
 
     def _read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
         """Return what a reader collects, in its thread; None where ``timeout`` seconds were too short."""
-        if not self._collecting.acquire(timeout=max(timeout, 0.0)):
+        if not self._settle() or not self._collecting.acquire(timeout=max(timeout, 0.0)):
             return None
         try:
             self.look_for_providers()
-            return Batch(self._registry.collect(Pace()), self._sdk.read_for(reader), [], self._resource, time.time_ns())
+            points, sdk = self._registry.collect(Pace()), self._providers.sdk.read_for(reader)
+            return Batch(points, sdk, [], self._identity.resource, time.time_ns())
         finally:
             self._collecting.release()
 
-    def _tick(self, metrics: bool) -> None:
+    def _start_ticking(self) -> None:
+        with self._users:
+            if self._task is None and not self._stopped:
+                self._due = time.monotonic() + self.settings.interval
+                self._task = timer.default.every(
+                    "pipeline", self._until_next, self._tick, beside=self._may_block, registry=self._registry
+                )
+
+    def _until_next(self) -> float:
+        return min(TICK, _left(self._due))
+
+    def _may_block(self) -> bool:
+        """Tell whether the next tick takes long, or runs what is not ours: callbacks, hardware, another provider."""
+        return (
+            time.monotonic() >= self._due
+            or self._providers.joins()
+            or self._events.waiting() + len(self._providers.spans or ()) > _SOME_ITEMS
+        )
+
+    def _tick(self) -> None:
+        metrics = time.monotonic() >= self._due
+        if metrics:
+            self._due = max(self._due + self.settings.interval, time.monotonic())
         self.look_for_providers()
-        if self._joined is not None and not metrics:
-            self._joined.refresh()
-        if metrics or (self._spans is not None and len(self._spans)) or self._events.waiting():
+        if not metrics:
+            self._providers.refresh()
+        if metrics or len(self._providers.spans or ()) or self._events.waiting():
             self._export(metrics=metrics, ticked=True)
 
     def _export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool:
         """Collect, and hand batches to every destination; False where ``wait`` seconds were too short for that."""
+        with self._settling:
+            if not self._settle():
+                return True
+            self._identity.use()
         deadline = time.monotonic() + wait if wait >= 0 else None
         if not self._collecting.acquire(timeout=wait):
             return False
         try:
-            if ticked and self._ticker.stopped:  # it waited for the last collection, and would come after the end
+            if ticked and self._stopped:  # it waited for the last collection, and would come after the end
                 return False
             self.look_for_providers()
-            if self._joined is not None:
-                self._joined.refresh()
+            self._providers.refresh()
             if metrics and not self.settings.set_global:
-                self._say_waiting()
-            now = time.time_ns()
+                self._providers.say_waiting()
+            now, resource = time.time_ns(), self._identity.resource
             points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
-            spans = self._spans.drain() if self._spans is not None else []
-            read = self._sdk.reading()
+            spans = self._providers.spans.drain() if self._providers.spans is not None else []
+            read = self._providers.sdk.reading()
             for route in self._routes:
                 wanted = spans if route.spans else []
                 found = points if route.metrics else []
                 if found or wanted:
                     sdk = read(route.temporality) if found else None
-                    self._hand_over(route, Batch(found, sdk, wanted, self._resource, now))
-            return self._events.deliver(list(self._routes), self._resource, deadline)
+                    self._hand_over(route, Batch(found, sdk, wanted, resource, now))
+            return self._events.deliver(list(self._routes), resource, deadline)
         finally:
             self._collecting.release()
 
@@ -277,31 +289,25 @@ class Pipeline:
                 self._failed.add(name)
                 _log.error("%s took no metrics or spans (further losses are counted): %r", name, error)
 
-    def _say_waiting(self) -> None:
-        """Say once that other libraries measure, and nobody has set a provider that would hear them."""
-        waiting = 0 if self._said_waiting or self._joined is not None else waiting_instruments()
-        if waiting:
-            self._said_waiting = True
-            _log.warning(
-                "%d instruments of OpenTelemetry's API have no MeterProvider, so that what they measure goes nowhere: "
-                "set one, or leave set_global=False out of start()",
-                waiting,
-            )
-
     def attach(self, route: Route) -> None:
         """Deliver to one more destination from the next collection on.
 
         Whoever attached it closes it, if the process goes on when the pipeline ends.
         """
+        self.wait_no_longer()
         if self._closed:
             return
-        self._sdk.attach(route.temporality)
+        self._providers.sdk.attach(route.temporality)
         self._routes.attach(route)
-        self._ticker.start()
+        self._start_ticking()
 
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
         self._routes.detach(route)
+
+    def wait_no_longer(self) -> None:
+        """Deliver even as long as it is not known whether the process becomes a rank: the program has asked for it."""
+        self._identity.wait_no_longer()
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Deliver everything recorded so far.
@@ -318,7 +324,7 @@ class Pipeline:
         collected = self._export(metrics=True, wait=timeout)
         arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
-        return self._flush_joined(deadline) and collected and arrived
+        return self._into_providers(_left(deadline)) and collected and arrived
 
     def deliver_events(self, deadline: float | None) -> bool:
         """Hand the events that wait to every destination; False where the deadline came first."""
@@ -347,23 +353,25 @@ class Pipeline:
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
-        if self._joined is None or self._closed or os.getpid() != self._pid:
+        if self._providers.joined is None or self._closed or os.getpid() != self._pid:
             return
         deadline = time.monotonic() + timeout
         self._export(metrics=False, wait=timeout)
-        self._flush_joined(deadline)
-        self._handed_over = True
+        self._into_providers(_left(deadline), last=True)
 
-    def _flush_joined(self, deadline: float) -> bool:
-        if self._joined is None or self._handed_over:
-            return True
-        drained = self._joined.drain(_left(deadline))
-        if self._unasked and not self._dying:
-            return drained
-        return self._joined.force_flush(_left(deadline)) and drained
+    def _into_providers(self, timeout: float, *, last: bool = False) -> bool:
+        return self._providers.flush(timeout, collect=self._dying or not self._unasked, last=last)
 
     def _last_words(self, dying: bool) -> None:
-        self._dying = dying
+        self._dying = dying  # before the guests' end: it is theirs, too
+        if dying and self.last_moment is None:
+            self.last_moment = time.monotonic() + LONGEST_EXIT
+        for guest in self.guests:
+            if dying:
+                guest.last_moment = self.last_moment
+                guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
+            else:
+                guest.flush(EXIT_TIMEOUT / 2)
         if dying:
             self.shutdown(self.hand_on(), exiting=True)
         else:
@@ -405,8 +413,11 @@ class Pipeline:
         last_moment = time.monotonic() + longest
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
-        self._take_leave()
-        self._ticker.stop()
+        self._settle()
+        self._identity.take_leave(lambda: self._export(metrics=False, wait=EXIT_TIMEOUT / 4), dying=self._dying)
+        self._stopped = True
+        if self._task is not None:
+            self._task.close()
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._routes.delivered()
@@ -417,21 +428,15 @@ class Pipeline:
         if self._collecting.acquire(timeout=_STUCK_TIMEOUT):  # the batch that a thread has in its hand still arrives
             self._collecting.release()
         self._routes.close(deadline, exiting=exiting)
-        if self._spans is not None:
-            untap_spans(self._spans)
-        if self._joined is not None and not exiting:
-            self._joined.close()
+        self._providers.leave(exiting=exiting)
         if self._endpoint is not None:
             self._endpoint.close(max(_left(deadline), CLOSING))
         if self._hardware is not None:
             self._hardware.close(max(_left(deadline), CLOSING))
-        self._sdk.close()
+        self._providers.sdk.close(max(_left(deadline), CLOSING))
         self._events.close(exiting=exiting)
         if self._sigterm is not None:
             self._sigterm.close()
-
-    def _take_leave(self) -> None:
-        """Log what is to be the last event."""
 
     def await_signal(self) -> None:
         """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
@@ -445,7 +450,9 @@ class Pipeline:
     @property
     def exports_metrics(self) -> bool:
         """Tell whether metrics leave by anything but a page, which shows them only while somebody asks for it."""
-        return self._joined is not None or any(route.metrics or route.reader is not None for route in self._routes)
+        return self._providers.joined is not None or any(
+            route.metrics or route.reader is not None for route in self._routes
+        )
 
     @property
     def running(self) -> bool:
@@ -464,12 +471,10 @@ class Pipeline:
     def reset_in_child(self) -> None:
         """Leave everything to the parent process: its sockets, its queues, its signals."""
         self._closed = True
-        self._collecting = threading.Lock()
-        self._ending = threading.Lock()
-        self._looking = threading.Lock()
-        self._users = threading.Lock()
+        self._free_locks()
         self._routes.reset_in_child()
-        for part in (self._joined, self._endpoint, self._sigterm):
+        self._providers.reset_in_child()
+        for part in (self._endpoint, self._sigterm, *self.guests):
             if part is not None:
                 part.reset_in_child()
 

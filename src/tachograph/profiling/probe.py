@@ -24,9 +24,12 @@ def silence(name: str, value: object) -> None:
 
 
 class Audience:
-    """Who hears of the calls of a group besides the exporters; :mod:`tachograph.elastic` answers once it is imported.
+    """Who hears of the calls of a group besides the exporters: nobody, until a front door answers.
 
-    ``epoch`` is another object after each change, so that a profiled function sees at a glance whether to ask again.
+    Attributes:
+        epoch: another object after each change, so that a profiled function sees at a glance whether to ask again.
+        listener: returns what the points of a group are told to.
+        name: returns the name of a function's metrics.
     """
 
     __slots__ = ("epoch", "listener", "name")
@@ -35,6 +38,11 @@ class Audience:
         self.epoch = object()
         self.listener: Callable[[str | None], Tell] = lambda _: nobody
         self.name: Callable[[Any], str] = metric_name
+
+    def answered_by(self, listener: Callable[[str | None], Tell], *, name: Callable[[Any], str]) -> None:
+        """Have a front door say which handlers a group has, and what a function's metrics are called."""
+        self.listener, self.name = listener, name
+        self.changed()
 
     def changed(self) -> None:
         """Make every profiled function ask again at its next call."""

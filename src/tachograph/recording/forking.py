@@ -12,11 +12,13 @@ from typing import Literal, NamedTuple, get_args
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
+    "timer",  # before all that begins again in the child
     "journal",
     "spans",
-    "windows",
     "event_log",
+    "windows",
     "tasks",
+    "hardware_calls",
     "hardware",
     "hardware_snapshot",
     "logger_targets",

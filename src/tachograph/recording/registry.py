@@ -191,7 +191,7 @@ class Registry:
     Attributes:
         closed_windows: those of Stats, for readers that want each of them.
         told: called with the name of each new group; to change it, put another sequence in its place.
-        silenced: tells of a group whether it shall leave by no way out; the torchelastic front door answers.
+        silenced: tells of a group whether it shall leave by no way out; see :meth:`silence`.
     """
 
     def __init__(
@@ -213,6 +213,10 @@ class Registry:
         own = self.group(OWN_GROUP)
         self._dropped, self._errors = own.own(DROPPED), own.own(ERRORS)
         self.export_duration = own.own(EXPORT_DURATION)
+
+    def silence(self, silenced: Callable[[str], bool]) -> None:
+        """Let the groups leave by no way out for which ``silenced`` is true of their name: it is asked each time."""
+        self.silenced = silenced
 
     def group(self, name: str) -> Group:
         """Return the group of this name, new where there was none; the empty string names one, too."""

@@ -10,14 +10,27 @@ class _Switch:
     """Off in a forked child that shall record nothing: every fold then throws away what it finds."""
 
     on = True
-    made: Callable[[Any], None] | None = None  # told of each distribution before its first value
-    begun: Callable[[], object] | None = None  # see begin()
+    made: Callable[[Any], None] | None = None  # see on_distribution()
+    _begun: Callable[[], object] | None = None
+
+    def on_begin(self, begun: Callable[[], object]) -> None:
+        """Have ``begun`` called once: with the first metric group of the process, or with its first ``start()``."""
+        self._begun = begun
 
     def begin(self) -> None:
-        """Begin whatever begins with the first metric group of the process, or with its first ``start()``."""
-        begun, self.begun = self.begun, None
+        """Begin whatever :meth:`on_begin` was told."""
+        begun, self._begun = self._begun, None
         if begun is not None:
             begun()
+
+    def on_distribution(self, made: Callable[[Any], None]) -> None:
+        """Have ``made`` called with each new distribution before its first value, instead of an earlier callable."""
+        self.made = made
+
+    def off_distribution(self, made: Callable[[Any], None]) -> None:
+        """Call ``made`` no more, where it is the one."""
+        if self.made == made:
+            self.made = None
 
 
 switch = _Switch()

@@ -15,7 +15,7 @@ from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail,
 
 if TYPE_CHECKING:
     from tachograph.cli.replaying.recording import Part, RecordedFile, RefusedCount
-    from tachograph.pipeline.destinations import Destination
+    from tachograph.pipeline import Destination
     from tachograph.recording.registry import Registry
 
 _AT_ONCE = 5_000

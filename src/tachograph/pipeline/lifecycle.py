@@ -1,0 +1,293 @@
+"""The life of what runs in this process: how it starts, and what happens at its exit, at SIGTERM and at a fork.
+
+:func:`start` begins a pipeline, and so do :func:`begin_ambient`, for zero code, and :func:`join`, for a program that
+sets a provider of its own. At the exit all that was recorded is delivered in two turns: before the exits of the
+program's own providers, and after every other exit handler. At SIGTERM the pipeline delivers in the thread of
+:mod:`tachograph.pipeline._sigterm`. A forked child leaves everything to its parent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tachograph.exporters.joined import foreign_provider
+from tachograph.exporters.log_emitter import foreign_logger_provider
+from tachograph.exporters.otlp.settings import SIGNALS, Signal
+from tachograph.identity.resource import is_helper
+from tachograph.pipeline._unheard import Unheard
+from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT
+from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
+from tachograph.pipeline.providers import owns_meter_provider
+from tachograph.pipeline.runtime import Runtime, settings_by_itself
+from tachograph.pipeline.settings import check_keywords, read_settings
+from tachograph.recording import journal, registry
+from tachograph.recording.forking import at_fork
+from tachograph.recording.switch import switch
+from tachograph.recording.wishes import wishes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tachograph.pipeline.settings import Keywords, Settings
+
+_ELASTIC = "torch.distributed.elastic.multiprocessing.api"
+_BUSY_WAIT = 0.1
+
+_log = logging.getLogger("tachograph")
+
+
+def start(**settings: Unpack[Keywords]) -> Pipeline:
+    """Deliver what this process records, in the background, until its end.
+
+    Without arguments, and with no ``OTEL_*`` variable set, it serves ``/metrics`` for Prometheus on 127.0.0.1, port
+    9464 plus the local rank (the next free one where that is taken; see ``metrics_url``), and nothing else. An OTLP
+    endpoint, as argument or variable, adds OTLP for metrics, traces and logs. Arguments win over ``OTEL_*`` variables,
+    which win over ``TACHOGRAPH_*`` ones.
+
+    A program that has set up a meter provider of its own keeps it: everything recorded leaves through that one, and
+    beside it only to the ``metrics`` that are named in this call. Events leave through its logger provider, unless
+    ``logs`` are named in this call.
+
+    Args:
+        **settings: see :func:`tachograph.pipeline.settings.read_settings`, which has them all: ``metrics``, ``traces``,
+            ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
+            ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
+            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``.
+
+    Returns:
+        The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``
+        statements the last one out ends it, and none does where a ``start()`` has none. In a helper process
+        of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing.
+
+    Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
+    added to it until the :meth:`~tachograph.Pipeline.shutdown` of what is returned, and a wrong value is a line in the
+    log and a pipeline that delivers nothing.
+
+    Raises:
+        ValueError: a wrong value; the message names where it was given and what is allowed.
+        TypeError: an unknown argument, or one of a wrong type.
+        RuntimeError: it runs already with other settings.
+    """
+    with runtime.lock:
+        host = running_pipeline()
+        if host is not None and runtime.ambient:
+            host.wait_no_longer()
+            try:
+                check_keywords(settings)
+                asked = read_settings(os.environ, **settings)
+            except (ValueError, TypeError) as error:
+                _log.warning("start() was not heeded, the program goes on without its destinations: %s", error)
+                return Pipeline(read_settings({}), registry.default, idle=True)
+            return runtime.run_beside(host, asked, _named(settings))
+        check_keywords(settings)
+        asked = read_settings(os.environ, **settings)
+        switch.begin()  # where the program has a provider, something runs by itself from here on
+        running = running_pipeline()
+        if running is not None and runtime.by_itself:
+            running.shutdown(0)  # the next one takes its destinations over, and what they have to get
+        elif running is not None:
+            if running.settings != asked:
+                raise RuntimeError(
+                    f"tachograph runs already with other settings ({_differences(running.settings, asked)}): "
+                    "call tachograph.shutdown() before you start() it with these"
+                )
+            if running.started_again():
+                return running
+            running.shutdown()  # waits for the thread that is ending it
+        runtime.by_itself = False
+        return runtime.run(asked, _named(settings), again=partial(start, **settings))
+
+
+def _named(settings: Keywords) -> frozenset[Signal]:
+    return frozenset(signal for signal in SIGNALS if settings.get(signal) is not None)
+
+
+def _differences(running: Settings, asked: Settings) -> str:
+    names = [name for name in running.__slots__ if getattr(running, name) != getattr(asked, name)]
+    return ", ".join(f"{name}={getattr(running, name)!r:.60}, now {getattr(asked, name)!r:.60}" for name in names)
+
+
+def join() -> None:
+    """Have what is recorded arrive in the MeterProvider that the program has set, where nobody has called ``start()``.
+
+    After a :func:`shutdown` nothing is joined: the program has asked for an end.
+    """
+    # OpenTelemetry holds locks while it sets a provider, and a start() in another thread may wait for them. That one
+    # looks for the provider at its next tick.
+    if owns_meter_provider() or not switch.on or not runtime.lock.acquire(timeout=_BUSY_WAIT):
+        return
+    try:
+        if runtime.pipeline is not None:
+            runtime.pipeline.look_for_providers()
+            end_with_the_process()  # before the end of the provider, which is newer
+        elif not is_helper(os.environ, os.getpid()) and (foreign_provider(load=False) or foreign_logger_provider()):
+            settings = settings_by_itself()
+            if settings.join:
+                runtime.run_by_itself(settings)
+    finally:
+        runtime.lock.release()
+
+
+def begin_ambient(
+    settings: Settings, *, waits: bool = False, directly: bool = True, again: Callable[[], object]
+) -> None:
+    """Deliver what this process records though the program does not ask for it: zero code.
+
+    Called once a process, in its main thread.
+
+    Args:
+        settings: what it runs with.
+        waits: whether it delivers nothing before RANK is there: a process that may become a rank, or be a mere helper.
+        directly: whether ``tachograph run`` itself started the process; see
+            :class:`tachograph.pipeline.process_identity.AmbientIdentity`.
+        again: called in a forked child that may become a rank.
+    """
+    with runtime.lock:
+        runtime.run_ambient(settings, waits=waits, directly=directly, again=again)
+
+
+def running_pipeline() -> Pipeline | None:
+    """Return the pipeline of this process, where one delivers."""
+    pipeline = runtime.pipeline
+    return pipeline if pipeline is not None and pipeline.running else None
+
+
+def shutdown(timeout: float | None = None) -> None:
+    """Deliver everything recorded so far and stop delivering; recording goes on in memory.
+
+    It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
+    ``timeout`` seconds, where that is less.
+
+    Where a ``start()`` is ended, what ``configure`` was given and what a ``MetricsLogger`` has of its own goes on.
+    Does nothing where nothing runs. Under zero code it takes off only what the program has added by :func:`start`.
+    """
+    running = runtime.pipeline
+    if running is None:
+        return
+    for pipeline in running.guests if runtime.ambient else [running]:
+        pipeline.shutdown(timeout)
+
+
+def end_with_the_process() -> None:
+    """See to it that what was recorded leaves at the end of the process.
+
+    Called again it comes first again: before the exit of a provider that the program has made meanwhile.
+    """
+    if is_ending():  # nothing that is registered now would be called
+        return
+    # Last registered, first called.
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    util = sys.modules.get("multiprocessing.util")  # a child of it has loaded that already
+    if util is not None:
+        from multiprocessing import parent_process
+
+        if parent_process() is not None:  # such a child may end without atexit
+            util.Finalize(None, _in_worker, exitpriority=1)
+
+
+def is_ending() -> bool:
+    """Tell whether the interpreter ends: what ``atexit`` calls runs after the main thread's end."""
+    return not threading.main_thread().is_alive()
+
+
+def _at_exit() -> None:
+    """Deliver what there is: the exits of the program's own providers, which collect once more, are still to come."""
+    pipeline, timeout = runtime.pipeline, EXIT_TIMEOUT
+    if pipeline is not None:
+        with _said("the last events"):
+            timeout = pipeline.hand_on()
+        began = time.monotonic()
+        with _said("the last values"):
+            pipeline.hand_over(timeout)
+        timeout -= time.monotonic() - began
+    _Exit.timeout = timeout
+
+
+def at_last() -> None:
+    """Deliver what exit handlers have recorded since, and end.
+
+    ``import tachograph`` registers it, so that it is called after every handler that is registered later; what others
+    record after it is counted. Threads are there: since CPython 3.12 none could be started any more.
+    """
+    pipeline, deadline = runtime.pipeline, time.monotonic() + _Exit.timeout
+    running = pipeline is not None and pipeline.running
+    takes_events = journal.default.kept
+    last_moment = (pipeline.last_moment if pipeline is not None else None) or time.monotonic() + LONGEST_EXIT
+    for guest in pipeline.guests if pipeline is not None else ():
+        with _said("what start() has added"):
+            guest.last_moment = last_moment
+            guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
+    if pipeline is not None:
+        with _said("the rest"):
+            pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
+    if not running:  # else it has closed them
+        for route in runtime.configured():
+            with _said("a destination"):
+                route.destination.close(max(deadline - time.monotonic(), CLOSING))
+    if pipeline is not None:
+        pipeline.await_signal()
+        if running and (pipeline.exports_metrics or takes_events):
+            Unheard(registry.default if pipeline.exports_metrics else None, journal.default if takes_events else None)
+
+
+class _Exit:
+    """The exit of the process: the seconds that are left of what destinations may add to it."""
+
+    timeout = EXIT_TIMEOUT
+
+
+def _in_worker() -> None:
+    """End a child of multiprocessing, where no exit handlers are called."""
+    _at_exit()
+    at_last()
+
+
+@contextlib.contextmanager
+def _said(what: str) -> Iterator[None]:
+    """Keep an exception from the program's end, and from what is to be done after it."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - the border to every exporter
+        registry.default.count_error("exit")
+        _log.exception("%s could not be delivered at the end of the process", what)
+
+
+def _before_fork() -> None:
+    if runtime.pipeline is not None:
+        runtime.pipeline.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if runtime.pipeline is not None:
+        runtime.pipeline.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    """Leave everything to the parent; begin again where the child records on its own account, or may become a rank."""
+    ambient, runtime.ambient = runtime.ambient, False
+    if runtime.reset_in_child() is None or runtime.again is None:
+        return
+    wanted = os.environ.get("TACHOGRAPH_HELPERS") == "1"
+    if ambient:  # torchelastic forks its workers if told so
+        wanted = (wanted or _ELASTIC in sys.modules) and not is_helper(os.environ, os.getpid())
+    if wanted:
+        runtime.again()
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and runtime.pipeline is not None:
+        # Where multiprocessing has forked, it forgets now what shall be called at the end of its child: see _bootstrap.
+        util.register_after_fork(runtime, lambda _: end_with_the_process())
+
+
+runtime = Runtime(registry.default, on_begun=end_with_the_process, is_ending=is_ending)
+wishes.fulfilled_by(runtime)
+at_fork("pipeline", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)

@@ -1,0 +1,371 @@
+"""The OpenTelemetry providers of the process: the program's own where it has made them, else ours, one of each.
+
+A global provider cannot be replaced, so what is made here stays for the life of the process; a pipeline attaches its
+readers and its queue of spans, and takes them off again. Its :class:`Providers` do that, and join the program's own.
+"""
+
+from __future__ import annotations
+
+# In a forked child the SDK's providers use a thread pool (``_handle_fork``, to detect the resource anew). Fork hooks
+# run in the order of their registration: that of this module, which frees the pool's lock, has to come before theirs,
+# or a program that imports it later, as torch does, has children that hang.
+import concurrent.futures.thread  # noqa: F401
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+from tachograph.exporters.joined import Joined, foreign_provider
+from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
+from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.pipeline.destinations import Route, Temporality
+from tachograph.pipeline.provider_watch import waiting_instruments
+from tachograph.pipeline.settings import Settings
+from tachograph.profiling import tracing
+from tachograph.recording.registry import Registry
+
+if TYPE_CHECKING:
+    from tachograph.recording.points import AttributeValue
+
+_log = logging.getLogger("tachograph")
+
+
+class SpanTap(SpanProcessor):
+    """The span processor of our tracer provider: hands spans to the queue of the pipeline that runs, if one does."""
+
+    def __init__(self, resource: Mapping[str, Any]) -> None:
+        self.queue: SpanQueue | None = None
+        self.provider = TracerProvider(
+            resource=Resource(dict(resource)), id_generator=IdGenerator(), shutdown_on_exit=False
+        )
+        self.provider.add_span_processor(self)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Pass on a span that has ended."""
+        if self.queue is not None:
+            self.queue.on_end(span)
+
+
+class _Made:
+    """What this process has made so far."""
+
+    meter_provider: MeterProvider | None = None
+    span_tap: SpanTap | None = None
+
+
+class _Refusal(logging.Filter):
+    """Explains, once, OpenTelemetry's own warning that it has refused a provider because ours is there.
+
+    The warning is all that tells of it: ``set_meter_provider`` returns nothing and raises nothing.
+    """
+
+    def __init__(self, setter: str) -> None:
+        super().__init__()
+        self._setter = setter
+        self._said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True: the warning itself stays."""
+        if not self._said and "Overriding of current" in str(record.msg):
+            self._said = True
+            _log.warning(
+                "%s() came after tachograph.start(), which had set a provider of its own: call it before start(), "
+                "or write start(set_global=False), and Tachograph joins yours",
+                self._setter,
+            )
+        return True
+
+
+def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> MeterProvider | None:
+    """Return the meter provider that we made, making it where the program has none; None where it has its own.
+
+    Args:
+        resource: attributes of the process.
+        make: else None, too, where none was made before.
+    """
+    if _Made.meter_provider is not None or not make:
+        return _Made.meter_provider
+    # Exemplars of the SDK draw from the program's random numbers (HAZARDS 13): only where the user asks for them.
+    asked = "OTEL_METRICS_EXEMPLAR_FILTER" in os.environ
+    made = MeterProvider(
+        resource=Resource(dict(resource)),
+        exemplar_filter=None if asked else AlwaysOffExemplarFilter(),
+        shutdown_on_exit=False,
+    )
+    _Made.meter_provider = made  # before it is set, so that nobody takes it for the program's
+    metrics.set_meter_provider(made)
+    if metrics.get_meter_provider() is not made:
+        _Made.meter_provider = None
+        return None
+    logging.getLogger("opentelemetry.metrics._internal").addFilter(_Refusal("set_meter_provider"))
+    return made
+
+
+def owns_meter_provider() -> bool:
+    """Tell whether the process's meter provider is ours."""
+    return _Made.meter_provider is not None
+
+
+def tap_spans(queue: SpanQueue, resource: Mapping[str, Any], *, set_global: bool = True) -> bool:
+    """Have spans put into ``queue``; False where the program traces on its own, which stays as it is.
+
+    Args:
+        queue: of the pipeline that runs.
+        resource: attributes of the process.
+        set_global: have every tracer of the process make such spans; else only the spans of ``@prof`` are.
+    """
+    tap = _Made.span_tap
+    if tap is None:
+        if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            return False
+        tap = SpanTap(resource)
+    if set_global and trace.get_tracer_provider() is not tap.provider:
+        if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            return False
+        trace.set_tracer_provider(tap.provider)
+        if trace.get_tracer_provider() is not tap.provider:
+            return False
+        logging.getLogger("opentelemetry.trace").addFilter(_Refusal("set_tracer_provider"))
+    _Made.span_tap = tap
+    tap.queue = queue
+    tracing.known.idle = None
+    tracing.known.own = tap.provider  # looked at only where there is no global one
+    return True
+
+
+def untap_spans(queue: SpanQueue) -> None:
+    """Put spans into ``queue`` no longer."""
+    if _Made.span_tap is not None and _Made.span_tap.queue is queue:
+        _Made.span_tap.queue = None
+        tracing.known.idle = _Made.span_tap.provider
+        tracing.known.own = None
+
+
+class SdkInstruments:
+    """What instruments of other libraries hold in our own meter provider, for each temporality that is asked for.
+
+    A reader sees what is recorded after it was attached.
+    """
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._readers: dict[tuple[tuple[type, Any], ...], InMemoryMetricReader] = {}
+        self._mirrors: dict[MetricReader, InMemoryMetricReader] = {}
+
+    def attach_all(self, routes: Iterable[Route]) -> None:
+        """Begin to read as each of the routes wants it."""
+        for route in routes:
+            if route.metrics:
+                self.attach(route.temporality)
+            elif route.reader is not None:
+                self._mirror(route.reader.reader)
+
+    def _mirror(self, reader: MetricReader) -> None:
+        """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
+        mirror = InMemoryMetricReader()
+        # What a provider asks of a reader; there are no public names for it.
+        for preferred in ("temporality", "aggregation", "cardinality_limit"):
+            name = f"_instrument_class_{preferred}"
+            setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
+        with self._lock:
+            if self._provider is not None and reader not in self._mirrors:
+                self._mirrors[reader] = mirror
+                self._provider.add_metric_reader(mirror)
+
+    def read_for(self, reader: MetricReader) -> MetricsData | None:
+        """Collect as a reader prefers; None where nothing was recorded."""
+        mirror = self._mirrors.get(reader)
+        return mirror.get_metrics_data() if mirror is not None else None
+
+    def attach(self, temporality: Temporality | None) -> None:
+        """Begin to read with a temporality."""
+        key = _key(temporality)
+        with self._lock:
+            if self._provider is not None and key not in self._readers:
+                self._readers[key] = InMemoryMetricReader(preferred_temporality=dict(key))
+                self._provider.add_metric_reader(self._readers[key])
+
+    @property
+    def reads(self) -> bool:
+        """Tell whether there is a provider to read."""
+        return self._provider is not None
+
+    def read(self, temporality: Temporality | None) -> MetricsData | None:
+        """Collect; None where nothing was recorded."""
+        with self._lock:
+            reader = self._readers.get(_key(temporality))
+            return reader.get_metrics_data() if reader is not None else None
+
+    def reading(self) -> Callable[[Temporality | None], MetricsData | None]:
+        """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
+        found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
+
+        def read(temporality: Temporality | None) -> MetricsData | None:
+            key = _key(temporality)
+            if key not in found:
+                found[key] = self.read(temporality)
+            return found[key]
+
+        return read
+
+    def close(self, timeout: float) -> None:
+        """Take our readers off the provider; they stay where one is still read after ``timeout`` seconds."""
+        if not self._lock.acquire(timeout=timeout):
+            return
+        try:
+            if self._provider is not None:
+                for reader in (*self._readers.values(), *self._mirrors.values()):
+                    self._provider.remove_metric_reader(reader)
+            self._readers, self._mirrors = {}, {}
+        finally:
+            self._lock.release()
+
+
+def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
+    return tuple(sorted((temporality or {}).items(), key=repr))
+
+
+class Providers:
+    """The providers of the process, as one pipeline has to do with them.
+
+    Args:
+        settings: of the pipeline: whether it joins the program's own, and sets ours as the global ones.
+        registry: what is published through the program's own.
+        joins: publish through them; not beside a pipeline that does so already.
+        joins_logs: deliver events through the program's logger provider, whenever it has one.
+
+    Attributes:
+        joined: what is published through the program's own meter provider; None where it has none.
+        joins_logs: a logger provider of the program's is still waited for.
+        sdk: what instruments of other libraries hold in our meter provider.
+        spans: those that have ended; None where nobody takes spans.
+    """
+
+    def __init__(self, settings: Settings, registry: Registry, *, joins: bool, joins_logs: bool) -> None:
+        self._settings, self._registry, self._joins = settings, registry, joins
+        self.joined: Joined | None = None
+        self.joins_logs = joins_logs
+        self.sdk = SdkInstruments(None)
+        self.spans: SpanQueue | None = None
+        self._looking = threading.Lock()
+        self._handed_over = self._said_waiting = False
+
+    def connect(
+        self,
+        theirs: Any | None,
+        routes: Iterable[Route],
+        resource: Mapping[str, AttributeValue],
+        *,
+        serves: bool,
+    ) -> None:
+        """Join the program's own meter provider, or read ours, made where there is none; and take spans.
+
+        Args:
+            theirs: the program's own meter provider, where it has one.
+            routes: the destinations: what they want is taken.
+            resource: attributes of the process.
+            serves: a page of metrics wants them, too.
+        """
+        routes = list(routes)
+        if theirs is not None and self._settings.join:
+            self.joined = Joined(theirs, self._registry) if self._joins else None
+        elif serves or any(route.metrics or route.reader for route in routes):
+            make = self._settings.set_global and theirs is None
+            self.sdk = SdkInstruments(own_meter_provider(resource, make=make))
+            if serves:
+                self.sdk.attach(None)
+            self.sdk.attach_all(routes)
+        if any(route.spans for route in routes):
+            self.spans = SpanQueue(self._registry)
+            tap_spans(self.spans, resource, set_global=self._settings.set_global)
+
+    def look(
+        self, routes: Iterable[Route], resource: Mapping[str, AttributeValue], add: Callable[[Route], object]
+    ) -> None:
+        """Join the providers that the program has set meanwhile, and read the one that a ``start()`` of ours has made.
+
+        Args:
+            routes: the destinations.
+            resource: attributes of the process.
+            add: takes the route into a logger provider, the first time that there is one.
+        """
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            if self._looks():
+                theirs = None if owns_meter_provider() else foreign_provider(load=False)
+                if owns_meter_provider():
+                    self.sdk = SdkInstruments(own_meter_provider(resource))
+                    self.sdk.attach_all(routes)
+                elif theirs is not None:
+                    self.joined = Joined(theirs, self._registry)
+            loggers = foreign_logger_provider() if self.joins_logs else None
+            if loggers is not None:
+                self.joins_logs = False
+                add(Route(into_provider(loggers, self._registry), events=True))
+        finally:
+            self._looking.release()
+
+    def _looks(self) -> bool:
+        return self._joins and self._settings.join and self.joined is None and not self.sdk.reads
+
+    def joins(self) -> bool:
+        """Tell whether the program's own meter provider is joined, or is there to be."""
+        if self.joined is not None:
+            return True
+        return self._looks() and not owns_meter_provider() and foreign_provider(load=False) is not None
+
+    def refresh(self) -> None:
+        """Bring what is published through the program's own meter provider up to date."""
+        if self.joined is not None:
+            self.joined.refresh()
+
+    def say_waiting(self) -> None:
+        """Say once that other libraries measure, and nobody has set a provider that would hear them."""
+        waiting = 0 if self._said_waiting or self.joined is not None else waiting_instruments()
+        if waiting:
+            self._said_waiting = True
+            _log.warning(
+                "%d instruments of OpenTelemetry's API have no MeterProvider, so that what they measure goes nowhere: "
+                "set one, or leave set_global=False out of start()",
+                waiting,
+            )
+
+    def flush(self, timeout: float, *, collect: bool, last: bool = False) -> bool:
+        """Deliver into the program's own meter provider; False where ``timeout`` seconds were too short.
+
+        Args:
+            timeout: seconds that it may take.
+            collect: make its readers collect, too.
+            last: its end comes now, so that nothing is delivered into it any more.
+        """
+        if self.joined is None or self._handed_over:
+            return True
+        deadline = time.monotonic() + timeout
+        arrived = self.joined.drain(timeout)
+        if collect:
+            arrived = self.joined.force_flush(max(0.0, deadline - time.monotonic())) and arrived
+        self._handed_over = last
+        return arrived
+
+    def leave(self, *, exiting: bool) -> None:
+        """Leave the providers as they were found; at the end of the process one of the program's own reads on."""
+        if self.spans is not None:
+            untap_spans(self.spans)
+        if self.joined is not None and not exiting:
+            self.joined.close()
+
+    def reset_in_child(self) -> None:
+        """Leave everything to the parent process, after a fork."""
+        self._looking = threading.Lock()
+        if self.joined is not None:
+            self.joined.reset_in_child()

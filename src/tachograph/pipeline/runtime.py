@@ -1,0 +1,310 @@
+"""What runs in this process: one pipeline, those beside it, and what was configured to deliver by itself.
+
+A pipeline is made here of an identity, a feed and routes: that of a ``start()``, that of zero code, which may learn
+late who the process is, or one that only delivers what the front doors have wished for (see
+:mod:`tachograph.recording.wishes`). A ``start()`` beside zero code adds a pipeline that has its events from that one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tachograph.exporters.otlp.settings import SIGNALS, Signal
+from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.pipeline.destinations import CLOSING, Route, given
+from tachograph.pipeline.event_feed import GuestFeed
+from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
+from tachograph.pipeline.process_identity import AmbientIdentity
+from tachograph.pipeline.settings import Settings, read_settings
+from tachograph.recording import journal as journals
+from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
+from tachograph.recording.wishes import wishes
+
+if TYPE_CHECKING:
+    from tachograph.logger.influx_target import InfluxTarget
+
+_log = logging.getLogger("tachograph")
+
+
+class Runtime:
+    """The pipeline of the process, and the destinations that it is given beside its own.
+
+    It fulfils the wishes of the front doors: :class:`tachograph.recording.wishes.Fulfils`.
+
+    Args:
+        registry: what is delivered, and where losses are counted.
+        on_begun: called whenever a pipeline has begun, or knows who the process is: its end is to be seen to.
+        is_ending: tells whether the interpreter ends, so that nothing is begun any more.
+
+    Attributes:
+        lock: held while any of this changes.
+        pipeline: of ``start()``, of zero code, or of what delivers by itself; the last one, where none runs.
+        ambient: zero code has begun it.
+        by_itself: the pipeline is there only for what was configured, so that a ``start()`` takes over.
+        again: begins it again in a forked child.
+    """
+
+    def __init__(self, registry: Registry, *, on_begun: Callable[[], object], is_ending: Callable[[], bool]) -> None:
+        self._registry, self._on_begun, self._is_ending = registry, on_begun, is_ending
+        self.again: Callable[[], object] | None = None
+        self.by_itself = self.ambient = False
+        self.lock = threading.RLock()
+        self.pipeline: Pipeline | None = None
+        self._configured: dict[str | None, Route] = {}
+        self._loggers = LoggerRoutes(registry)
+
+    def run(self, settings: Settings, asked: frozenset[Signal], *, again: Callable[[], object]) -> Pipeline:
+        """Begin to deliver: what the settings name, and what was configured; idle in a helper process.
+
+        Args:
+            settings: what the pipeline runs with.
+            asked: the signals whose destinations were named in the call.
+            again: begins it again, in a forked child that records on its own account.
+        """
+        self.again, self.ambient = again, False
+        if settings.disabled:
+            return Pipeline(settings, self._registry, idle=True)
+        if is_helper(os.environ, os.getpid()):
+            switch.on = False
+            return Pipeline(settings, self._registry, idle=True)
+        if not switch.on:
+            self._registry.reset()
+        mark = owner_mark(os.environ, os.getpid())
+        if mark is not None:
+            os.environ["TACHOGRAPH_OWNER"] = mark
+        self.pipeline = pipeline = Pipeline(
+            settings, self._registry, asked=asked, unasked=self.by_itself, on_ended=self._go_on
+        )
+        for route in self._configured.values():
+            pipeline.attach(route)
+        self._deliver_configured(pipeline)
+        self._on_begun()
+        return pipeline
+
+    def run_by_itself(self, settings: Settings | None = None) -> None:
+        """Deliver to what needs no ``start()``: the program's own providers, and what was configured."""
+        self.by_itself = True
+        self.run(settings or settings_by_itself(), frozenset(), again=self.run_by_itself)
+
+    def run_ambient(self, settings: Settings, *, waits: bool, directly: bool, again: Callable[[], object]) -> None:
+        """Deliver though the program does not ask for it, to its end: zero code.
+
+        It sets no global provider. What the program sets up itself, at any time, stays as it is, and is joined.
+        """
+        if not switch.on:
+            self._registry.reset()
+        switch.begin()
+        self.again = again
+        self.pipeline = Pipeline(
+            settings,
+            self._registry,
+            identity=AmbientIdentity(settings, waits=waits, directly=directly),
+            asked=frozenset(SIGNALS),
+            unasked=True,
+            on_settled=self._on_begun,
+        )
+        self.ambient = True
+        self._loggers.attach_to(self.pipeline)
+        self._on_begun()
+
+    def run_beside(self, host: Pipeline, asked: Settings, named: frozenset[Signal]) -> Pipeline:
+        """Return a pipeline with the destinations that the one of zero code does not have yet.
+
+        Args:
+            host: the pipeline of zero code.
+            asked: what the program wants.
+            named: the signals whose destinations were named in the call.
+        """
+        if asked.disabled:
+            return Pipeline(asked, self._registry, idle=True)
+        for guest in host.guests:
+            if guest.running and guest.settings == asked and guest.started_again():
+                return guest
+        paged = _pages_alike(host.settings, asked) and host.metrics_url is not None
+        wanted = replace(asked, metrics=tuple(name for name in asked.metrics if not (paged and name == "prometheus")))
+        served = _served_alike(host.settings, asked)
+        feed = GuestFeed(host, shared=bool(served))
+        guest = Pipeline(wanted, self._registry, asked=named, feed=feed, served=served)
+        if paged:
+            guest.metrics_url = host.metrics_url
+        host.guests = [*(other for other in host.guests if other.running), guest]
+        return guest
+
+    def _go_on(self) -> None:
+        """Deliver what was configured by itself, after the end of what ``start()`` returned; it raises nothing."""
+        if self._is_ending():
+            return  # what is left is delivered at the end
+        with self.lock:
+            if not self.by_itself and (wishes.targets or wishes.exporters):
+                try:
+                    self._deliver()
+                except Exception:  # noqa: BLE001 - a variable that an argument had overridden: shutdown() is no place for it
+                    self._registry.count_error("start")
+                    _log.exception("what delivers by itself was not started again")
+
+    def _deliver(self) -> None:
+        """Deliver what was configured, with or without a ``start()`` before."""
+        switch.begin()
+        if self.pipeline is not None and self.pipeline.running:
+            self._deliver_configured(self.pipeline)
+        else:
+            self.run_by_itself()
+
+    def _deliver_configured(self, pipeline: Pipeline) -> None:
+        for group, exporter in wishes.exporters.items():
+            if group not in self._configured:
+                groups = None if group is None else {group}
+                self._configured[group] = given(exporter, self._registry, metrics=True, spans=False, groups=groups)
+                pipeline.attach(self._configured[group])
+        self._loggers.attach_to(pipeline)
+
+    def export(self, group: str | None) -> None:
+        """Deliver a group to the exporter that ``configure`` was given, and no longer to the one before."""
+        with self.lock:
+            pipeline = self.pipeline
+            replaced = self._configured.pop(group, None)
+            if replaced is not None:
+                if pipeline is not None:
+                    pipeline.flush(EXIT_TIMEOUT)
+                    pipeline.detach(replaced)
+                replaced.destination.close(EXIT_TIMEOUT)
+            if wishes.exporters:
+                self._deliver()
+
+    def write(self, target: InfluxTarget) -> bool:
+        """Deliver to the database of a logger; False where nothing here can write to it."""
+        with self.lock:
+            self._deliver()
+            return target not in self._loggers.unreachable
+
+    def release(self, target: InfluxTarget, timeout: float) -> None:
+        """Deliver to a database its last points, and no more."""
+        self._loggers.release(target, timeout)
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was logged; False where something still waits after ``timeout`` seconds."""
+        return self._loggers.flush(timeout)
+
+    def configured(self) -> list[Route]:
+        """Return the destinations of what was configured: they outlive a pipeline."""
+        return [*self._configured.values(), *self._loggers]
+
+    def reset_in_child(self) -> Pipeline | None:
+        """Leave everything to the parent process, after a fork; return the pipeline that ran in it."""
+        self.lock = threading.RLock()
+        for route in self.configured():
+            route.destination.reset_in_child()
+        self._configured = {}
+        self._loggers.forget()
+        inherited, self.pipeline = self.pipeline, None
+        if inherited is None or not inherited.running:
+            return None
+        inherited.reset_in_child()
+        return inherited
+
+
+class LoggerRoutes:
+    """The routes of the process's loggers, each to its InfluxDB; they outlive a pipeline.
+
+    Args:
+        registry: where losses are counted.
+
+    Attributes:
+        unreachable: databases for which there is nothing that writes to them.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._routes: dict[InfluxTarget, Route] = {}
+        self._pipeline: Pipeline | None = None
+        self._lock = threading.RLock()
+        self.unreachable: set[InfluxTarget] = set()
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(list(self._routes.values()))
+
+    def attach_to(self, pipeline: Pipeline) -> None:
+        """Deliver through this pipeline to every database, and from now on no more through another one."""
+        with self._lock:
+            if pipeline is not self._pipeline:
+                self._pipeline = pipeline
+                for route in list(self._routes.values()):
+                    pipeline.attach(route)
+            for target in list(wishes.targets):
+                if target not in self._routes and target not in self.unreachable:
+                    self._add(pipeline, target)
+
+    def _add(self, pipeline: Pipeline, target: InfluxTarget) -> None:
+        try:
+            from tachograph.exporters.influxdb import InfluxDB
+
+            made = InfluxDB(target, self._registry, only=True)
+        except ImportError as error:
+            self.unreachable.add(target)
+            _log.error("no point goes to %s: pip install 'tachograph[influxdb]' (%s)", target.url, error)
+            return
+        self._routes[target] = route = Route(made, events=True, is_loading=made.is_loading)
+        pipeline.attach(route)
+
+    def release(self, target: InfluxTarget, timeout: float) -> None:
+        """Deliver to a database what it has to get yet, within ``timeout`` seconds, and no more.
+
+        What has not left the journal by then goes on leaving, until the process ends.
+        """
+        deadline, pipeline = time.monotonic() + timeout, self._pipeline
+        if pipeline is not None and pipeline.running and not pipeline.deliver_events(deadline):
+            return
+        with self._lock:
+            route = self._routes.get(target)
+            if route is None or target in wishes.targets:  # a new logger has it meanwhile
+                return
+            if self._pipeline is not None:
+                self._pipeline.detach(route)
+            del self._routes[target]
+        route.destination.close(max(deadline - time.monotonic(), CLOSING))
+
+    def flush(self, timeout: float) -> bool:
+        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+        if self._pipeline is None or not self._pipeline.running:
+            return not len(journals.default)
+        return self._pipeline.flush(timeout)
+
+    def forget(self) -> None:
+        """Leave the parent's routes to it, after a fork."""
+        self._lock = threading.RLock()
+        self._routes = {}
+        self._pipeline = None
+
+
+def settings_by_itself() -> Settings:
+    """Return the settings of a pipeline that has no destination of its own.
+
+    Raises:
+        ValueError: a variable has a wrong value; the message names it.
+    """
+    return read_settings(os.environ, metrics="none", traces="none", logs="none")
+
+
+def _pages_alike(there: Settings, asked: Settings) -> bool:
+    """Tell whether the page that was asked for is the one that is there."""
+    return "prometheus" in asked.metrics and all(
+        getattr(there, name) == getattr(asked, name)
+        for name in ("prometheus_host", "prometheus_port", "prometheus_registry", "resource_labels")
+    )
+
+
+def _served_alike(there: Settings, asked: Settings) -> frozenset[Signal]:
+    """Return the signals whose OTLP goes already where it was asked to go: it shall not arrive twice."""
+    return frozenset(
+        signal
+        for signal in SIGNALS
+        for found in [there.otlp_for(signal)]
+        if found is not None and found == asked.otlp_for(signal)
+    )

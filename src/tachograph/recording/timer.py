@@ -1,0 +1,293 @@
+"""The timer: one thread of the process for everything that is due every so often, and for SIGTERM.
+
+Its tasks are short, hold the interpreter a millisecond at most, and run nothing that may block: no code of the
+program's, no driver, no library of others. What may block is called *beside* the timer, in a thread that lasts only as
+long as that call; so SIGTERM is noticed at once, whatever hangs. The thread is there as long as there are tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from tachograph.recording import registry as registries
+from tachograph.recording.forking import at_fork
+from tachograph.recording.registry import Registry
+
+_BYTES = 64  # read at once from a descriptor
+
+_log = logging.getLogger("tachograph")
+
+
+class Task:
+    """What the timer calls, from :meth:`Timer.every` until it is closed.
+
+    Attributes:
+        runner: the thread that is in it; 0 where none is.
+
+    Args:
+        timer: calls it.
+        name: in the log, and in what counts its errors.
+        wait: returns the seconds until its next call; asked after each.
+        call: what it does; an exception is counted and said, and the task goes on.
+        beside: tells before a call whether that may block.
+        registry: where its errors are counted.
+    """
+
+    def __init__(
+        self,
+        timer: Timer,
+        name: str,
+        wait: Callable[[], float],
+        call: Callable[[], object],
+        *,
+        beside: Callable[[], bool],
+        registry: Registry,
+    ) -> None:
+        self._timer, self._name, self._wait, self._called, self._beside = timer, name, wait, call, beside
+        self._registry = registry
+        self._woken = self._closed = False
+        self._idle = threading.Event()
+        self._idle.set()
+        self.runner = 0
+        self._due = time.monotonic() + wait()
+
+    @property
+    def due(self) -> float:
+        """When it is to be called, in seconds of the monotonic clock; infinity while it is."""
+        if not self._idle.is_set():
+            return math.inf
+        return -math.inf if self._woken else self._due
+
+    def wake(self) -> None:
+        """Call it as soon as possible. Takes no lock: it may be called wherever an object's last reference goes."""
+        self._woken = True
+        self._timer.wake()
+
+    def begin(self) -> None:
+        """Call it once: for the timer."""
+        self._woken = False
+        self._idle.clear()
+        if self._beside():
+            self._timer.beside(self._name, self._run)
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        self.runner = threading.get_ident()
+        try:
+            if not self._closed:
+                self._called()
+        except BaseException:  # noqa: BLE001 - the one guard around background work: the others' work goes on
+            self._registry.count_error(self._name)
+            _log.exception("%s: background work failed; it is tried again", self._name)
+        finally:
+            with contextlib.suppress(Exception):  # a clock that was set, say: then it is called at once
+                self._due = time.monotonic() + self._wait()
+            self.runner = 0
+            self._idle.set()
+            self._timer.wake()
+
+    def close(self, timeout: float = 0.0) -> bool:
+        """Call it no more; tell whether no call is under way, or the one that was has ended within ``timeout``."""
+        self._closed = True
+        self._timer.remove(self)
+        return self.runner == threading.get_ident() or self._idle.wait(timeout)
+
+
+class Watch:
+    """A pipe that the timer reads, from :meth:`Timer.watch` until it is closed: both ends with it.
+
+    A zero byte that is written to it only wakes the timer.
+
+    Args:
+        timer: reads it.
+        read: its end that is read.
+        write: the other one, which does not block.
+        call: called with the bytes that were read.
+    """
+
+    def __init__(self, timer: Timer, read: int, write: int, call: Callable[[bytes], object]) -> None:
+        self._timer, self.read, self._write, self._called = timer, read, write, call
+        self.closed = False
+
+    def wake(self) -> None:
+        """Make it readable."""
+        with contextlib.suppress(OSError):  # it is full: then it is
+            os.write(self._write, b"\0")
+
+    def notice(self) -> None:
+        """Read it: for the timer."""
+        found = os.read(self.read, _BYTES).replace(b"\0", b"")
+        if found and not self.closed:
+            self._called(found)
+
+    def close(self) -> None:
+        """Read it no more. Its ends are closed by the timer: they must not become another file's while it reads."""
+        self.closed = True
+        self._timer.wake()
+
+    def release(self) -> None:
+        """Close both ends: for the timer."""
+        for descriptor in (self.read, self._write):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+class Timer:
+    """Calls its tasks when they are due, in one thread."""
+
+    def __init__(self) -> None:
+        self.reset_in_child()
+
+    def reset_in_child(self) -> None:
+        """Forget every task, after a fork: each part of the child begins again what it needs."""
+        self._changing = threading.RLock()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._tasks: tuple[Task, ...] = ()
+        self._watches: tuple[Watch, ...] = ()
+        self._thread: threading.Thread | None = None
+
+    def every(
+        self,
+        name: str,
+        wait: float | Callable[[], float],
+        call: Callable[[], object],
+        *,
+        beside: bool | Callable[[], bool] = False,
+        registry: Registry = registries.default,
+    ) -> Task:
+        """Call something every so often, until the returned task is closed.
+
+        At the end of the interpreter, where no thread can be started any more, nothing is called.
+
+        Args:
+            name: in the log, and in what counts its errors.
+            wait: seconds between two calls; or a callable that returns those until the next one.
+            call: never waits for anything, unless it is called beside.
+            beside: it may block, or a callable tells before a call whether that one may: it is called in a thread of
+                its own, which lasts as long as the call, and never twice at once.
+            registry: where its errors are counted.
+        """
+        seconds = wait if callable(wait) else lambda: wait
+        blocks = beside if callable(beside) else lambda: beside
+        task = Task(self, name, seconds, call, beside=blocks, registry=registry)
+        with self._changing:
+            self._tasks = (*self._tasks, task)
+            with contextlib.suppress(RuntimeError):  # the interpreter is about to end
+                self._start()
+        self.wake()
+        return task
+
+    def watch(self, read: int, write: int, call: Callable[[bytes], object]) -> Watch:
+        """Call something with what comes by a pipe, until the returned watch is closed.
+
+        Args:
+            read: the end that is read.
+            write: the other one, which does not block; both are closed by the timer.
+            call: called with the bytes, in the timer's thread.
+
+        Raises:
+            RuntimeError: no thread can be started any more: the interpreter is about to end.
+        """
+        watch = Watch(self, read, write, call)
+        with self._changing:
+            self._start()
+            self._watches = (*self._watches, watch)
+        self.wake()
+        return watch
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="tachograph timer", daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def remove(self, task: Task) -> None:
+        """Call a task no more."""
+        with self._changing:
+            self._tasks = tuple(other for other in self._tasks if other is not task)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at once what is due. Takes no lock."""
+        if self._thread is not None:
+            self._wakes.put(None)
+        for watch in self._watches:
+            watch.wake()
+
+    def beside(self, name: str, call: Callable[[], object]) -> None:
+        """Call something that may block, in a thread that lasts as long as the call."""
+        try:
+            threading.Thread(target=call, name=f"tachograph {name}", daemon=True).start()
+        except RuntimeError:  # the interpreter is about to end
+            call()
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return its tasks."""
+        return self._tasks
+
+    @property
+    def running(self) -> bool:
+        """Tell whether its thread is there."""
+        return self._thread is not None
+
+    def is_at_work(self) -> bool:
+        """Tell whether this thread is in one of the tasks: nobody waits for what it does."""
+        return any(task.runner == threading.get_ident() for task in self._tasks)
+
+    def _run(self) -> None:
+        while self._goes_on():
+            self._rest()
+            for task in self._tasks:
+                if task.due <= time.monotonic():
+                    task.begin()
+
+    def _goes_on(self) -> bool:
+        with self._changing:
+            for watch in self._watches:
+                if watch.closed:
+                    watch.release()
+            self._watches = tuple(watch for watch in self._watches if not watch.closed)
+            if not self._tasks and not self._watches and self._thread is threading.current_thread():
+                self._thread = None
+            return self._thread is threading.current_thread()
+
+    def _rest(self) -> None:
+        """Wait until something is due, or comes by a pipe, or the timer is woken."""
+        due = min([task.due for task in self._tasks], default=math.inf)
+        left = None if due == math.inf else max(due - time.monotonic(), 0.0)
+        watches = self._watches
+        if not watches:
+            with contextlib.suppress(queue.Empty):
+                self._wakes.get(timeout=left)
+        elif self._wakes.empty():
+            poll = select.poll()
+            for watch in watches:
+                poll.register(watch.read, select.POLLIN)
+            ready = {descriptor for descriptor, _ in poll.poll(None if left is None else math.ceil(left * 1000))}
+            for watch in watches:
+                if watch.read in ready:
+                    self._guarded(watch.notice)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._wakes.get_nowait()
+
+    def _guarded(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - as for a task
+            registries.default.count_error("timer")
+            _log.exception("a signal was not heeded")
+
+
+default = Timer()
+
+at_fork("timer", in_child=default.reset_in_child)

@@ -1,0 +1,123 @@
+"""The threads of a process that is recorded: which there are, by name, and that there are no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from programs import run
+from receivers import receiving
+
+TOLD = """
+import json, sys, threading, time
+from collections import Counter
+from datetime import datetime
+
+def told(seconds=1.5):
+    seen = Counter()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        seen |= Counter(thread.name for thread in threading.enumerate() if thread.name != "MainThread")
+        time.sleep(0.01)
+    print(json.dumps(sorted(seen.elements())))
+"""
+RARELY = "60000"  # ms: collections, which have a thread as long as each lasts
+THREE = ["tachograph /metrics", "tachograph otlp", "tachograph timer"]
+
+
+def test_a_page_otlp_and_events_take_three_threads(tmp_path: Path) -> None:
+    """The timer, /metrics and the receiver: SIGTERM, the ticks and all signals of one receiver need no more."""
+    program = """
+import tachograph
+from tachograph.monitor import Event, Stat, SUM, log_event
+tachograph.start(metrics=["prometheus", "otlp"], logs="otlp", traces="otlp", endpoint=sys.argv[1], prometheus_port=0)
+stat = Stat("s", [SUM], 0.1)
+tachograph.put_metric("loss", 0.5)
+stat.add(1)
+log_event(Event("e", datetime.now(), {}))
+told()
+"""
+    with receiving() as server:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        done = run(tmp_path, TOLD + program, endpoint, OTEL_METRIC_EXPORT_INTERVAL=RARELY)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == THREE
+    assert {path for path, _, _ in server.requests} == {"/v1/metrics", "/v1/logs"}
+
+
+def test_everything_on_takes_six_threads(tmp_path: Path) -> None:
+    """Beside those: hardware that may block, a file's writer, and one that calls handlers of what the timer closes."""
+    pytest.importorskip("torch.monitor")
+    program = """
+import tachograph, torch.monitor
+from tachograph.instrumentation import TorchMonitorInstrumentor
+from tachograph.monitor import SUM, Stat, register_event_handler
+tachograph.start(
+    metrics=["prometheus", "otlp", "jsonl"], logs=["otlp", "jsonl"], endpoint=sys.argv[1], jsonl="out.jsonl",
+    prometheus_port=0,
+)
+handled = []
+register_event_handler(lambda event: handled.append(threading.current_thread().name))
+TorchMonitorInstrumentor().instrument()
+logger = tachograph.MetricsLogger()
+stat = Stat("s", [SUM], 0.1)
+stat.add(1)
+torch.monitor.log_event(torch.monitor.Event("e", datetime.now(), {}))
+logger.log("train", {}, {"loss": 0.5}, with_system_metrics=True, with_gpu_metrics=True)
+tachograph.put_metric("loss", 0.5)
+told()
+print(json.dumps(sorted(set(handled))))
+"""
+    with receiving() as server:
+        done = run(
+            tmp_path,
+            TOLD + program,
+            f"http://127.0.0.1:{server.server_port}",
+            OTEL_METRIC_EXPORT_INTERVAL=RARELY,
+            TACHOGRAPH_SYSTEM_METRICS="true",
+        )
+    assert done.returncode == 0, done.stderr
+    seen, handlers = map(json.loads, done.stdout.splitlines())
+    assert seen == sorted([*THREE, "tachograph handlers", "tachograph hardware", "tachograph jsonl"])
+    assert handlers == ["tachograph handlers"]
+
+
+def test_a_further_receiver_takes_one_more(tmp_path: Path) -> None:
+    """Each network destination has a thread of its own, so that a dead one holds up no other."""
+    program = """
+import tachograph
+tachograph.start(metrics="otlp", logs="otlp")
+told()
+"""
+    with receiving() as server, receiving() as other:
+        done = run(
+            tmp_path,
+            TOLD + program,
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+            OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"http://127.0.0.1:{other.server_port}/v1/logs",
+            OTEL_METRIC_EXPORT_INTERVAL=RARELY,
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["tachograph otlp", "tachograph otlp", "tachograph timer"]
+
+
+def test_after_the_end_no_thread_is_left(tmp_path: Path) -> None:
+    """``shutdown()`` ends them all; a later ``start()`` has them again."""
+    program = """
+import tachograph
+def start():
+    return tachograph.start(metrics=["prometheus", "jsonl"], jsonl="out.jsonl", prometheus_port=0)
+for _ in range(2):
+    with start():
+        told(0.2)
+    until = time.monotonic() + 10
+    while threading.active_count() > 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    told(0.1)
+"""
+    done = run(tmp_path, TOLD + program)
+    assert done.returncode == 0, done.stderr
+    running = ["tachograph /metrics", "tachograph jsonl", "tachograph timer"]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [running, [], running, []]
