@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from programs import count, environment, exported, number, run, spans, write
+from programs import count, environment, events, exported, number, run, spans, write
 from receivers import receiving
 
 START = """
@@ -642,3 +642,24 @@ def test_exit_handlers_are_heard_beside_a_provider_of_the_program(tmp_path: Path
     found = exported(tmp_path / "out.jsonl")
     assert number(found["torchelastic", "early.success"]) == 1
     assert number(found["torchelastic", "late.success"]) == 1
+
+
+def test_values_leave_though_a_tick_is_at_many_events_when_the_end_begins(tmp_path: Path) -> None:
+    """The tick leaves the rest of the events to the end, which delivers the metrics first, and counts what is left."""
+    program = """
+    import time
+    from datetime import datetime, timezone
+    import tachograph
+    from tachograph.monitor import Event, log_event
+
+    event = Event("e", datetime.now(timezone.utc), {"i": 1.0, "j": 2, "k": "x"})
+    with tachograph.start(metrics="jsonl", logs="jsonl", jsonl="out.jsonl", interval=60):
+        for _ in range(65_000):
+            log_event(event)
+        time.sleep(1)  # a tick is at them
+        tachograph.put_metric("x.success", 1)
+    """
+    done = run(tmp_path, program, timeout=120)
+    assert number(exported(tmp_path / "out.jsonl")["torchelastic", "x.success"]) == 1
+    said = re.search(r"journal: (\d+) events were lost", done.stderr)
+    assert len(events(tmp_path / "out.jsonl")) + int(said[1] if said else 0) == 65_000

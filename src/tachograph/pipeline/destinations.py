@@ -115,11 +115,12 @@ class Routes:
         arrived = [route.destination.flush(max(0.0, deadline - time.monotonic())) for route in self]
         return all(arrived)
 
-    def hand_on(self, export: Callable[[float], bool], longest: float = LONGEST_EXIT) -> bool:
+    def hand_on(self, export: Callable[[float], bool | None], longest: float = LONGEST_EXIT) -> bool:
         """Deliver what waits, while somebody takes it.
 
         Args:
-            export: hands over what waits, within so many seconds; False where there was more.
+            export: hands over what waits, within so many seconds; False where there was more, None where another
+                thread was at it, which is about to be done.
             longest: seconds that it may take.
 
         Returns:
@@ -134,7 +135,7 @@ class Routes:
             if self.flush(deadline) and handed_over:
                 return True
             # Where there is more to hand over, all of them may still get it.
-            goes_on = self.goes_on(before) if handed_over else self.delivered() != before
+            goes_on = handed_over is None or (self.goes_on(before) if handed_over else self.delivered() != before)
             if not goes_on and not any(route.is_loading() for route in self):
                 break
         return False

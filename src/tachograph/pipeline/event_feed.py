@@ -28,9 +28,24 @@ class Feed(Protocol):
         """Return how many events there are to deliver; 1 where some may come from elsewhere."""
 
     def deliver(
-        self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
+        self,
+        routes: Sequence[Route],
+        resource: Mapping[str, AttributeValue],
+        deadline: float | None = None,
+        *,
+        until: Callable[[], bool] | None = None,
     ) -> bool:
-        """Hand over what waits at the call; False where the deadline, on the monotonic clock, came first."""
+        """Hand over what waits at the call.
+
+        Args:
+            routes: to every one of them that takes events.
+            resource: of the events.
+            deadline: on the monotonic clock.
+            until: asked before each batch; where it returns True, the rest is left to the next call.
+
+        Returns:
+            False where something is left.
+        """
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin."""
@@ -67,16 +82,21 @@ class EventFeed:
         return len(self._journal) or bool(self._journal.feeders)
 
     def deliver(
-        self, routes: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None = None
+        self,
+        routes: Sequence[Route],
+        resource: Mapping[str, AttributeValue],
+        deadline: float | None = None,
+        *,
+        until: Callable[[], bool] | None = None,
     ) -> bool:
-        """Hand over what waits at the call; False where the deadline, on the monotonic clock, or the end came first."""
+        """Hand over what waits at the call: see :class:`Feed`; False where the end came first, too."""
         takers = [route for route in routes if route.events]
         if takers:
             self._takes = True
             self._ask(self._journal.feeders, _FEEDING)
         left = len(self._journal) if takers else 0
         while left > 0:
-            if self._halted or (deadline is not None and time.monotonic() >= deadline):
+            if self._halted or (deadline is not None and time.monotonic() >= deadline) or (until and until()):
                 return False
             events = self._drained(min(left, EVENTS_PER_BATCH))
             if not events:
@@ -180,7 +200,12 @@ class GuestFeed:
             self._host.attach(route)
 
     def deliver(
-        self, routes: Sequence[Route], _resource: Mapping[str, AttributeValue], deadline: float | None = None
+        self,
+        routes: Sequence[Route],
+        resource: Mapping[str, AttributeValue],  # noqa: ARG002 - the host has its own
+        deadline: float | None = None,
+        *,
+        until: Callable[[], bool] | None = None,  # noqa: ARG002 - the host goes on
     ) -> bool:
         """Have the host hand over what waits; False where the deadline came first."""
         return not any(route.events for route in routes) or self._host.deliver_events(deadline)

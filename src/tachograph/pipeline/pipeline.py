@@ -247,15 +247,20 @@ class Pipeline:
         if metrics or len(self._providers.spans or ()) or self._events.waiting():
             self._export(metrics=metrics, ticked=True)
 
-    def _export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool:
-        """Collect, and hand batches to every destination; False where ``wait`` seconds were too short for that."""
+    def _export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool | None:
+        """Collect, and hand batches to every destination.
+
+        Returns:
+            False where ``wait`` seconds were too short for all events; None where another thread collected all the
+            while, so that nothing was.
+        """
         with self._settling:
             if not self._settle():
                 return True
             self._identity.use()
         deadline = time.monotonic() + wait if wait >= 0 else None
         if not self._collecting.acquire(timeout=wait):
-            return False
+            return None
         try:
             if ticked and self._stopped:  # it waited for the last collection, and would come after the end
                 return False
@@ -273,7 +278,9 @@ class Pipeline:
                 if found or wanted:
                     sdk = read(route.temporality) if found else None
                     self._hand_over(route, Batch(found, sdk, wanted, resource, now))
-            return self._events.deliver(list(self._routes), resource, deadline)
+            # A tick leaves the rest of the events to the end, once that begins.
+            until = (lambda: self._stopped) if ticked else None
+            return self._events.deliver(list(self._routes), resource, deadline, until=until)
         finally:
             self._collecting.release()
 
@@ -321,14 +328,14 @@ class Pipeline:
         if self._closed or os.getpid() != self._pid:
             return True
         deadline = time.monotonic() + timeout
-        collected = self._export(metrics=True, wait=timeout)
+        collected = bool(self._export(metrics=True, wait=timeout))
         arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
         return self._into_providers(_left(deadline)) and collected and arrived
 
     def deliver_events(self, deadline: float | None) -> bool:
         """Hand the events that wait to every destination; False where the deadline came first."""
-        return self._export(metrics=False, wait=-1 if deadline is None else _left(deadline))
+        return bool(self._export(metrics=False, wait=-1 if deadline is None else _left(deadline)))
 
     def hand_on(self, longest: float = LONGEST_EXIT, *, metrics: bool = False) -> float:
         """Deliver the events that wait, while somebody takes them: the end is near.
@@ -345,11 +352,15 @@ class Pipeline:
         if self.last_moment is None:
             self.last_moment = time.monotonic() + LONGEST_EXIT
         longest = min(longest, _left(self.last_moment))
-        wanted = [metrics]  # once: what is collected again would only be more to deliver
-        arrived = self._routes.hand_on(
-            lambda seconds: self._export(metrics=bool(wanted and wanted.pop()), wait=seconds), longest
-        )
-        return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
+        wanted = metrics  # once: what is collected again would only be more to deliver
+
+        def export(seconds: float) -> bool | None:
+            nonlocal wanted
+            found = self._export(metrics=wanted, wait=seconds)
+            wanted = wanted and found is None
+            return found
+
+        return EXIT_TIMEOUT if self._routes.hand_on(export, longest) else _STUCK_TIMEOUT
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
