@@ -131,6 +131,33 @@ def test_a_pipe_is_read_at_once_and_closed_with_its_watch(timer: Timer) -> None:
     assert wait_for(closed)
 
 
+def test_a_program_that_closes_every_descriptor_keeps_its_timer(tmp_path: Path) -> None:
+    """As a daemon does: tasks go on at their pace, no error is logged, and files opened since are left alone."""
+    program = """
+import os, time
+from tachograph.recording.timer import default
+calls = []
+read, write = os.pipe()
+os.set_blocking(write, False)
+default.watch(read, write, print)
+default.every("often", 0.01, lambda: calls.append(time.process_time()))
+while not calls:
+    time.sleep(0.001)
+os.closerange(3, 256)
+time.sleep(0.2)
+files = [open(f"opened.{number}", "wb") for number in range(4)]
+calls.clear()
+while len(calls) < 10:
+    time.sleep(0.001)
+for file in files:
+    file.write(b"x")
+    file.close()
+print([os.path.getsize(file.name) for file in files], calls[-1] - calls[0] < 0.5)
+"""
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 1, 1, 1] True\n", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_begins_anew(tmp_path: Path) -> None:
     """None of the parent's tasks is called in the child, whose own are."""
