@@ -181,13 +181,15 @@ os.waitpid(child, 0)
     assert (done.returncode, done.stdout) == (0, "own\n"), done.stderr
 
 
-def test_sigterm_ends_a_program_whose_collection_hangs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", ["0.1", "60"], ids=["ticks", "flush"])
+def test_sigterm_ends_a_program_whose_collection_hangs(tmp_path: Path, interval: str) -> None:
     """An instrument's callback that never returns delays the end by SIGTERM by no more than its budget."""
     program = """
 import os, signal, sys, threading, time
 import tachograph
 from opentelemetry import metrics
-pipeline = tachograph.start(metrics="jsonl", jsonl="out.jsonl", interval=0.1)
+from tachograph.recording import journal
+pipeline = tachograph.start(metrics="jsonl", logs="jsonl", jsonl="out.jsonl", interval=float(sys.argv[1]))
 entered = threading.Event()
 def hang(_options):
     entered.set()
@@ -195,11 +197,15 @@ def hang(_options):
     return []
 tachograph.put_metric("loss", 0.5)
 metrics.get_meter("m").create_observable_gauge("g", callbacks=[hang])
+if sys.argv[1] == "60":
+    threading.Thread(target=pipeline.flush, daemon=True).start()
 assert entered.wait(20)
+journal.default.append("e", time.time_ns(), {})
+time.sleep(1.5)  # a tick comes by
 print(time.time(), flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 threading.Event().wait(40)
 """
-    done = run(tmp_path, program)
+    done = run(tmp_path, program, interval)
     assert done.returncode == -signal.SIGTERM, done.stderr
     assert time.time() - float(done.stdout) < 12
