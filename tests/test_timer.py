@@ -131,6 +131,33 @@ def test_a_pipe_is_read_at_once_and_closed_with_its_watch(timer: Timer) -> None:
     assert wait_for(closed)
 
 
+def test_a_program_that_closes_every_descriptor_keeps_its_timer(tmp_path: Path) -> None:
+    """As a daemon does: tasks go on at their pace, no error is logged, and files opened since are left alone."""
+    program = """
+import os, time
+from tachograph.recording.timer import default
+calls = []
+read, write = os.pipe()
+os.set_blocking(write, False)
+default.watch(read, write, print)
+default.every("often", 0.01, lambda: calls.append(time.process_time()))
+while not calls:
+    time.sleep(0.001)
+os.closerange(3, 256)
+time.sleep(0.2)
+files = [open(f"opened.{number}", "wb") for number in range(4)]
+calls.clear()
+while len(calls) < 10:
+    time.sleep(0.001)
+for file in files:
+    file.write(b"x")
+    file.close()
+print([os.path.getsize(file.name) for file in files], calls[-1] - calls[0] < 0.5)
+"""
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 1, 1, 1] True\n", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_begins_anew(tmp_path: Path) -> None:
     """None of the parent's tasks is called in the child, whose own are."""
@@ -154,13 +181,15 @@ os.waitpid(child, 0)
     assert (done.returncode, done.stdout) == (0, "own\n"), done.stderr
 
 
-def test_sigterm_ends_a_program_whose_collection_hangs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interval", ["0.1", "60"], ids=["ticks", "flush"])
+def test_sigterm_ends_a_program_whose_collection_hangs(tmp_path: Path, interval: str) -> None:
     """An instrument's callback that never returns delays the end by SIGTERM by no more than its budget."""
     program = """
 import os, signal, sys, threading, time
 import tachograph
 from opentelemetry import metrics
-pipeline = tachograph.start(metrics="jsonl", jsonl="out.jsonl", interval=0.1)
+from tachograph.recording import journal
+pipeline = tachograph.start(metrics="jsonl", logs="jsonl", jsonl="out.jsonl", interval=float(sys.argv[1]))
 entered = threading.Event()
 def hang(_options):
     entered.set()
@@ -168,11 +197,15 @@ def hang(_options):
     return []
 tachograph.put_metric("loss", 0.5)
 metrics.get_meter("m").create_observable_gauge("g", callbacks=[hang])
+if sys.argv[1] == "60":
+    threading.Thread(target=pipeline.flush, daemon=True).start()
 assert entered.wait(20)
+journal.default.append("e", time.time_ns(), {})
+time.sleep(1.5)  # a tick comes by
 print(time.time(), flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 threading.Event().wait(40)
 """
-    done = run(tmp_path, program)
+    done = run(tmp_path, program, interval)
     assert done.returncode == -signal.SIGTERM, done.stderr
     assert time.time() - float(done.stdout) < 12

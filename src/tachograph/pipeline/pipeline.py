@@ -116,9 +116,8 @@ class Pipeline:
         self._free_locks()
         self._serves = self._forking = self._dying = self._stopped = False
         self._started, self._entered, self._left_by_all = 1, 0, False
-        self._closed = idle
+        self._closed, self._due = idle, 0.0
         self._task: timer.Task | None = None
-        self._due = 0.0
         if not idle:
             self._open()
 
@@ -175,13 +174,10 @@ class Pipeline:
                 if self._serves:
                     with self._spared("/metrics"):
                         self._serve()
-                self._observe()
+                if self.settings.system_metrics:
+                    node = speaks_for_node(self._identity.resource, os.environ, os.getpid())
+                    self._hardware = observe(self._registry, node=node, process=True)
             return True
-
-    def _observe(self) -> None:
-        if self.settings.system_metrics:
-            node = speaks_for_node(self._identity.resource, os.environ, os.getpid())
-            self._hardware = observe(self._registry, node=node, process=True)
 
     def _serve(self) -> None:
         settings, resource = self.settings, self._identity.resource
@@ -259,7 +255,8 @@ class Pipeline:
                 return True
             self._identity.use()
         deadline = time.monotonic() + wait if wait >= 0 else None
-        if not self._collecting.acquire(timeout=wait):
+        # A collection may hang in what is not ours, and the timer waits for nothing: then the next tick delivers.
+        if not self._collecting.acquire(timeout=CLOSING if ticked and not metrics else wait):
             return None
         try:
             if ticked and self._stopped:  # it waited for the last collection, and would come after the end
@@ -331,7 +328,8 @@ class Pipeline:
         collected = bool(self._export(metrics=True, wait=timeout))
         arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
-        return self._into_providers(_left(deadline)) and collected and arrived
+        collect = self._dying or not self._unasked
+        return self._providers.flush(_left(deadline), collect=collect) and collected and arrived
 
     def deliver_events(self, deadline: float | None) -> bool:
         """Hand the events that wait to every destination; False where the deadline came first."""
@@ -368,10 +366,7 @@ class Pipeline:
             return
         deadline = time.monotonic() + timeout
         self._export(metrics=False, wait=timeout)
-        self._into_providers(_left(deadline), last=True)
-
-    def _into_providers(self, timeout: float, *, last: bool = False) -> bool:
-        return self._providers.flush(timeout, collect=self._dying or not self._unasked, last=last)
+        self._providers.flush(_left(deadline), collect=self._dying or not self._unasked, last=True)
 
     def _last_words(self, dying: bool) -> None:
         self._dying = dying  # before the guests' end: it is theirs, too

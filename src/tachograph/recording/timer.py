@@ -75,7 +75,11 @@ class Task:
         """Call it once: for the timer."""
         self._woken = False
         self._idle.clear()
-        if self._beside():
+        try:
+            is_beside = self._beside()
+        except Exception:  # noqa: BLE001 - what cannot tell may block
+            is_beside = True
+        if is_beside:
             self._timer.beside(self._name, self._run)
         else:
             self._run()
@@ -116,7 +120,7 @@ class Watch:
 
     def __init__(self, timer: Timer, read: int, write: int, call: Callable[[bytes], object]) -> None:
         self._timer, self.read, self._write, self._called = timer, read, write, call
-        self.closed = False
+        self.closed = self._lost = False
 
     def wake(self) -> None:
         """Make it readable."""
@@ -125,7 +129,11 @@ class Watch:
 
     def notice(self) -> None:
         """Read it: for the timer."""
-        found = os.read(self.read, _BYTES).replace(b"\0", b"")
+        try:
+            found = os.read(self.read, _BYTES).replace(b"\0", b"")
+        except OSError:  # the program has closed every descriptor, as daemons do: another file may have the number next
+            self.closed = self._lost = True
+            return
         if found and not self.closed:
             self._called(found)
 
@@ -136,7 +144,7 @@ class Watch:
 
     def release(self) -> None:
         """Close both ends: for the timer."""
-        for descriptor in (self.read, self._write):
+        for descriptor in () if self._lost else (self.read, self._write):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
@@ -218,8 +226,9 @@ class Timer:
 
     def wake(self) -> None:
         """Look at once what is due. Takes no lock."""
-        if self._thread is not None:
-            self._wakes.put(None)
+        if self._thread is None or self._thread is threading.current_thread():  # the latter looks before it rests
+            return
+        self._wakes.put(None)
         for watch in self._watches:
             watch.wake()
 
