@@ -33,6 +33,7 @@ REQUIRED = {
     "CERTIFICATE": "certificate.pem",
     "KEY": "key.pem",
 }
+# Each layer alone and all together, here; every other combination takes minutes.
 CONFIGURED = [
     (name, *layers)
     for name, of_name in LAYERS.items()
@@ -79,7 +80,13 @@ def all_files() -> list[str]:
     return sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem != "builder")
 
 
-@pytest.mark.parametrize("names", CONFIGURED, ids="+".join)
+def told(names: tuple[str, ...]) -> object:
+    """Return a combination as a parameter; between one layer and all of them it is long."""
+    some = 1 < len(names) - 1 < len(LAYERS[names[0]])
+    return pytest.param(names, id="+".join(names), marks=[pytest.mark.long] if some else [])
+
+
+@pytest.mark.parametrize("names", map(told, CONFIGURED))
 def test_every_combination_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:
     """Each file is valid with the layers that are made for it, in any combination."""
     done = otelcol("validate", *files(*names), env=environment(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import signal
 import sqlite3
@@ -13,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from conftest import LONG
 from hub_requests import RANK_0, START, Clock, logs, metrics, number, only, rank
 from hubs import PROTOBUF, Command, command, descriptors
 from tachograph.hub.hub import Hub
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import Store, StoreError, path_of
-
-RUNS = 10_000 if os.environ.get(LONG) else 80
 
 
 def post(connection: http.client.HTTPConnection, signal_name: str, request: Any) -> None:
@@ -40,17 +36,17 @@ def send(hub: Command, run: str, wave: int) -> None:
         post(connection, "metrics", metrics(rank(0, run=run), steps))
 
 
-@pytest.mark.timeout(1800 if RUNS > 1000 else 180)
-def test_more_runs_than_descriptors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [80, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_more_runs_than_descriptors(tmp_path: Path, runs: int) -> None:
     """However many runs a hub gets, it takes connections; each run has each of its events once, and its last value."""
     with command(tmp_path, "--quiet", wrapper=descriptors(256, 256)) as hub:
         for wave in (1, 2):
-            for index in range(RUNS):
+            for index in range(runs):
                 send(hub, f"r{index}", wave)
         hub.process.send_signal(signal.SIGTERM)
         assert hub.end(600) == 0
         store = Path(hub.first["store"]).parent.parent
-    for index in range(RUNS):
+    for index in range(runs):
         with closing(sqlite3.connect(path_of(store, f"r{index}"))) as file:
             assert file.execute("SELECT seq FROM event ORDER BY seq").fetchall() == [(1,), (2,)]
             assert file.execute("SELECT count(*) FROM process").fetchall() == [(1,)]

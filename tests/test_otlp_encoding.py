@@ -154,7 +154,7 @@ def test_any_recorded_value_leaves_the_batch_deliverable(recorded: list[tuple[st
     points = 0
     for request, count in encoder(registry, size=3).requests(batch):
         points += count
-        assert type(request).FromString(request.SerializeToString()) is not None
+        assert type(request).FromString(request.SerializeToString()) == request
     assert points == sum(len(metric.points) for metric in batch.metrics) >= wanted
     assert {name for scope, name in found if scope == "g"} == {m.name for m in batch.metrics if m.scope == "g"}
 
