@@ -86,7 +86,7 @@ def told(names: tuple[str, ...]) -> object:
     return pytest.param(names, id="+".join(names), marks=[pytest.mark.long] if some else [])
 
 
-@pytest.mark.parametrize("names", map(told, CONFIGURED))
+@pytest.mark.parametrize("names", [told(names) for names in CONFIGURED])
 def test_every_combination_is_valid(names: tuple[str, ...], tmp_path: Path) -> None:
     """Each file is valid with the layers that are made for it, in any combination."""
     done = otelcol("validate", *files(*names), env=environment(tmp_path))
