@@ -28,6 +28,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from places import ROOT
+
 READY_WITHIN = 60.0
 _STOP_WITHIN = 15.0
 _VERSION = re.compile(r"version v?(\d+)\.")
@@ -72,7 +74,7 @@ def _folders() -> Iterator[Path]:
     named = os.environ.get("TACHOGRAPH_TEST_BIN")
     if named:
         yield Path(named)
-    yield Path(__file__).resolve().parents[2] / "shared" / "bin"
+    yield ROOT.parent / "shared" / "bin"
     yield from (Path(folder) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder)
 
 

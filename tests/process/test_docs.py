@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from places import ROOT
 from test_readme import ends_well
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
 PROGRAMS = [
     pytest.param(program, id=f"{page.stem}-{number}")

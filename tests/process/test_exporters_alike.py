@@ -18,10 +18,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
+from places import ROOT
 from programs import run
 from receivers import receiving
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "exporters.md"
+PAGE = ROOT / "docs" / "exporters.md"
 REQUESTS: Mapping[str, tuple[Any, str]] = {
     "metrics": (ExportMetricsServiceRequest, "metrics"),
     "traces": (ExportTraceServiceRequest, "spans"),

@@ -6,12 +6,11 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
+from places import PACKAGE
 from tachograph.recording.forking import Part
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
 PROGRAM = """
 import json, os, sys
 from tachograph.recording import forking

@@ -21,6 +21,7 @@ import pytest
 
 import programs
 from influx_points import START, dropped, event, events, exporter, feed, spool_files
+from places import TESTS
 from receivers import receiving, silent
 from servers import exported_series, free_port, influxdb1, influxql, victoria_metrics, wait_until
 from tachograph.logger.influx_target import InfluxTarget
@@ -305,7 +306,7 @@ def test_what_a_killed_process_left_is_delivered(tmp_path: Path) -> None:
     port = free_port()
     program = f"""
         import sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path.insert(0, {str(TESTS)!r})
         from pathlib import Path
         from influx_points import events, exporter, feed, spool_files
         from tachograph.recording.registry import Registry

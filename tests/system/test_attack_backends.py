@@ -9,15 +9,16 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from places import ROOT
+
 pytest.importorskip("influxdb_client")
 pytest.importorskip("grpc")
 
-ATTACK = Path(__file__).resolve().parents[1] / "bench" / "attack"
+ATTACK = ROOT / "bench" / "attack"
 sys.path.append(str(ATTACK))
 
 from backends_judge import Ran, judge  # noqa: E402 - it is beside the path's new entry

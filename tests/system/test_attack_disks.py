@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-ATTACK = Path(__file__).resolve().parents[1] / "bench" / "attack"
+from places import ROOT
+
+ATTACK = ROOT / "bench" / "attack"
 TIME_LIMIT = 170.0
 
 

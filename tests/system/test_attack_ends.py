@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ATTACK = Path(__file__).resolve().parents[1] / "bench" / "attack" / "ends.py"
+from places import ROOT
+
+ATTACK = ROOT / "bench" / "attack" / "ends.py"
 SEED = 14
 
 pytestmark = pytest.mark.usefixtures("untraced")  # signal handlers that record or raise, and forks

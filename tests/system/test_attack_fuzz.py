@@ -19,16 +19,17 @@ from random import Random
 import pytest
 
 from hubs import serving
+from places import ROOT
 from servers import influxdb1
 from tachograph.exporters.influxdb._line import line
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench" / "attack"))
+sys.path.insert(0, str(ROOT / "bench" / "attack"))
 
 from line_protocol import parse
 from page_judge import complaints
 from recorded_inputs import RECORDED_KINDS
 
-ATTACK = Path(__file__).resolve().parents[1] / "bench" / "attack"
+ATTACK = ROOT / "bench" / "attack"
 
 SECONDS = 60
 KINDS = 14

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from places import ROOT
+
 MAKER = ROOT / "bench" / "attack" / "page.py"
 RESULTS = ROOT / "bench" / "attack" / "results"
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grafana import dashboards, queries, replaced, variables
+from places import ROOT
 from programs import run
 from servers import influxdb1, influxql
 
-DASHBOARDS = Path(__file__).resolve().parents[1] / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
+DASHBOARDS = ROOT / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
 NAME = "tachograph-points"
 # As Grafana gives them.
 GIVEN = {"timeFilter": "time > now() - 1h", "__interval": "10s", "role": ".*", "uid": ".*"}

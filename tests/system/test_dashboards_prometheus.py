@@ -21,6 +21,7 @@ import pytest
 import dashboard_job
 import gpus
 from grafana import Asked, dashboards, metrics, queries, replaced, used, variables
+from places import ROOT
 from programs import environment
 from servers import api, free_port, instant, prometheus, wait_until
 from tachograph.cli import main
@@ -31,7 +32,6 @@ from tachograph.recording.naming import prometheus_name
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.torch, pytest.mark.timeout(170)]
 
-ROOT = Path(__file__).resolve().parents[1]
 RUN = 'demo "1" $rank'
 # Only torchrun's last words have these.
 AT_THE_END = re.compile(r"torchrun_(run_|run\b|flakiness)")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from places import ROOT
 from servers import find
 
 pytest.importorskip("psutil")
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+BENCH = ROOT / "bench"
 sys.path.append(str(BENCH))
 
 from fleet import Fleet, lost, play  # noqa: E402 - it is beside the path's new entry

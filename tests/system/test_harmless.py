@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from places import ROOT
+
 pytest.importorskip("torch")
 
-PROGRAM = Path(__file__).resolve().parents[1] / "bench" / "overhead.py"
+PROGRAM = ROOT / "bench" / "overhead.py"
 
 
 def test_weights_and_random_states_are_the_same_with_and_without() -> None:

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 import programs
 from influx_points import dropped, event, events, exporter, feed, leave, spool_files
+from places import TESTS
 from servers import exported_series, influxdb1, influxql, victoria_metrics, wait_until
 from tachograph.cli import main
 from tachograph.exporters.influxdb._delivery import Delivery, Outcome
@@ -209,7 +210,7 @@ _KILLED = """
 
 def kill_in_the_middle(folder: Path, server: Faulty) -> None:
     """Let a process deliver what is left behind until SIGKILL ends it, in its sixth request."""
-    program = _KILLED.format(tests=str(Path(__file__).parent), url=server.url)
+    program = _KILLED.format(tests=str(TESTS), url=server.url)
     with subprocess.Popen(
         [sys.executable, str(programs.write(folder, program))], cwd=folder, env=programs.environment(folder)
     ) as process:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from places import ROOT
+
 pytest.importorskip("torch")
 
-PROGRAM = Path(__file__).resolve().parents[1] / "bench" / "kills.py"
+PROGRAM = ROOT / "bench" / "kills.py"
 TIME_LIMIT = 150.0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import servers
+from places import ROOT
 from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.page import Page
 from tachograph.recording.accumulators import Distribution
@@ -19,7 +20,7 @@ from tachograph.recording.spread import Exemplar
 
 pytestmark = pytest.mark.prometheus
 
-CONFIG = Path(__file__).parents[1] / "deploy" / "prometheus" / "prometheus.yml"
+CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 PLAIN = """
 global: {scrape_interval: 1s}
 scrape_configs:

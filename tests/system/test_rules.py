@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from places import ROOT
 from servers import find
 
 pytestmark = pytest.mark.prometheus
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-DEPLOY = REPOSITORY / "deploy" / "prometheus"
+DEPLOY = ROOT / "deploy" / "prometheus"
 FILES = sorted(path.name for path in (DEPLOY / "rules").glob("*.yml"))
 WITHIN = 60  # seconds from a fault to its alert
 SEEN = 15  # of them a scrape, an evaluation, and the export before them
@@ -91,14 +91,14 @@ def test_each_alert_says_what_to_do(rule: Rule) -> None:
     assert rule.told["labels"]["severity"] in ("critical", "warning")
     assert "{{" in rule.told["annotations"]["summary"]
     page, _, anchor = rule.told["annotations"]["runbook_url"].partition("#")
-    headings = re.findall(r"^### (\w+)$", (REPOSITORY / page).read_text(), re.MULTILINE)
+    headings = re.findall(r"^### (\w+)$", (ROOT / page).read_text(), re.MULTILINE)
     assert rule.name in headings
     assert anchor == rule.name.lower()
 
 
 def test_the_runbook_has_no_other_alerts() -> None:
     """Every section of the runbook is of an alert that exists."""
-    headings = re.findall(r"^### (\w+)$", (REPOSITORY / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    headings = re.findall(r"^### (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert sorted(headings) == sorted(rule.name for rule in ALERTS)
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from launches import base, ends, events, metrics, run, run_program
+from places import ROOT
 from programs import environment, exported, number, value, write
 from receivers import Receiver, receiving
 
-BOOTSTRAP = Path(__file__).resolve().parents[1] / "src" / "tachograph" / "instrumentation" / "bootstrap"
+BOOTSTRAP = ROOT / "src" / "tachograph" / "instrumentation" / "bootstrap"
 
 
 def to(receiver: Receiver, *more: str) -> tuple[str, ...]:

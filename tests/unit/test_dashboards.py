@@ -16,11 +16,11 @@ import pytest
 
 from charted_runs import builders, training
 from grafana import dashboards, metrics, queries, replaced, used, variables
+from places import ROOT
 from recorded_runs import points, record, spoil
 from tachograph.cli import main
 from tachograph.cli.dashboards.provisioning import datasources, provider
 
-ROOT = Path(__file__).resolve().parents[1]
 FIXED = ROOT / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
 SCRIPT = ROOT / "scripts" / "dashboards"
 # Files are provisioned in the classic model, which every Grafana reads; its builders' package prefers the newest.

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import distribution, packages_distributions
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from places import PACKAGE, ROOT
+
 tomllib: Any = pytest.importorskip("tomllib", reason="NOT TESTED: Python 3.10 reads no TOML")
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
 
 # The parts of the package that may import what an extra brings; all others do with the core.
 FOLDERS = {
@@ -96,7 +96,7 @@ def canonical(name: str) -> str:
 
 def project() -> Any:
     """Return the table ``project`` of pyproject.toml."""
-    return tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["project"]
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def requirements() -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tachograph"
+from places import PACKAGE
 
 # From the ground up: a room imports itself, and of the rooms above it in this table those that it names.
 ROOMS: dict[str, tuple[str, ...]] = {

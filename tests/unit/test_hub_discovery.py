@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from hubs import PROTOBUF, ask, request, serving
+from places import ROOT
 from servers import instant, prometheus, wait_until
 
-CONFIG = Path(__file__).resolve().parents[1] / "deploy" / "prometheus" / "hub.yml"
+CONFIG = ROOT / "deploy" / "prometheus" / "hub.yml"
 
 
 @pytest.mark.prometheus

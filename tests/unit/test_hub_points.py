@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_requests import START, Clock, logs, only, rank
+from places import TESTS
 from tachograph import runs
 from tachograph.hub._arrived import Arrived, arrived
 from tachograph.hub.hub import Hub
@@ -129,7 +130,7 @@ def test_late_requests_find_their_place(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("after", [2, 30])
 def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
     """A hub that is killed has every request that it had taken, whole, and a second time adds nothing."""
-    program = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    program = [sys.executable, "-c", KILLED, str(tmp_path), str(TESTS)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
         acknowledged = [int(killed.stdout.readline()) for _ in range(after)][-1]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hub_requests import SECOND, START, Clock, histogram, logs, metrics, number, only, rank, shown
+from places import TESTS
 from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.runs._schema import MIGRATIONS
@@ -90,7 +91,7 @@ def test_what_ended_long_ago_is_not_shown_again(tmp_path: Path, clock: Clock) ->
 @pytest.mark.parametrize("after", [3, 40])
 def test_killed_at_any_time(tmp_path: Path, after: int) -> None:
     """A hub that is killed loses no event that it had taken, and its store opens again."""
-    program = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    program = [sys.executable, "-c", KILLED, str(tmp_path), str(TESTS)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
         acknowledged = [int(killed.stdout.readline()) for _ in range(after)]

@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 import programs
 from influx_points import event, events, leave
+from places import TESTS
 from tachograph.exporters.influxdb._parcel import packed, unpacked
 from tachograph.exporters.influxdb._spool import Spool
 from tachograph.exporters.influxdb._spooling import request_line
@@ -140,7 +141,7 @@ def test_a_torn_line_is_skipped_and_counted(tmp_path: Path) -> None:
     """What a process that was killed had not finished is told apart from what it had."""
     program = f"""
         import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path.insert(0, {str(TESTS)!r})
         from pathlib import Path
         from influx_points import events, leave
         from tachograph.exporters.influxdb._spool import Spool

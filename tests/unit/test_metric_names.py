@@ -9,9 +9,9 @@ from typing import get_args
 
 import pytest
 
+from places import ROOT
 from tachograph.recording.own_metrics import REASONS, Reason
 
-ROOT = Path(__file__).resolve().parents[1]
 KNOWN: set[str] = runpy.run_path(str(ROOT / "scripts" / "dashboards" / "instruments.py"))["names"]()
 FILES = [
     path

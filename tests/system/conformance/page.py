@@ -1,4 +1,4 @@
-"""Write docs/conformance.md, the table of what arrives by which way out: ``python tests/conformance/page.py``.
+"""Write docs/conformance.md, the table of what arrives by which way out: ``python tests/system/conformance/page.py``.
 
 Each cell is what ``test_conformance.py`` holds it to.
 """
@@ -13,12 +13,12 @@ from rows import Row
 from table import SECTIONS
 from ways import WAYS, WayName
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "conformance.md"
 
 _HEAD = """# Conformance: every documented behaviour, by every way out
 
-Each cell is a test on a real process (`tests/conformance`), and this page
-is made from the tests by `python tests/conformance/page.py`.
+Each cell is a test on a real process (`tests/system/conformance`), and this page
+is made from the tests by `python tests/system/conformance/page.py`.
 
 - **✓**: it arrives exactly: values, counts, attributes, types; sums of floats within 1e-12.
 - **counted**: it does not, and what is missing is counted, as the note says.

@@ -42,5 +42,5 @@ def test_no_cell_is_silent() -> None:
 
 
 def test_the_page_says_what_the_tests_say() -> None:
-    """docs/conformance.md is the table; where it is not: ``python tests/conformance/page.py`` writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python tests/conformance/page.py"
+    """docs/conformance.md is the table; where it is not: ``python tests/system/conformance/page.py`` writes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python tests/system/conformance/page.py"
