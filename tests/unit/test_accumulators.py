@@ -73,6 +73,7 @@ def test_buckets_agree_with_a_count_by_hand(values: list[float]) -> None:
         assert (spread.minimum, spread.maximum) == (min(values), max(values))
 
 
+@pytest.mark.process
 def test_without_numpy_the_result_is_the_same() -> None:
     """The standard library's fold gives what NumPy's gives."""
     program = (
@@ -364,6 +365,7 @@ def test_a_compensated_total_is_close_to_exact(values: list[float]) -> None:
         assert abs(Fraction(total.value()) - exact) <= Fraction(1, 10**14) * magnitude
 
 
+@pytest.mark.process
 def test_numpy_and_torch_scalars_are_numbers() -> None:
     """NumPy scalars, arrays and CPU tensors of one element are read at the call; larger ones are counted."""
     numpy = pytest.importorskip("numpy")
@@ -384,6 +386,7 @@ def test_numpy_and_torch_scalars_are_numbers() -> None:
     assert into.losses.no_number == 3
 
 
+@pytest.mark.process
 def test_fork_in_the_middle_of_a_fold_does_not_hang_the_child() -> None:
     """A child forked while another thread held a fold's lock records on after a reset."""
     into = distribution()

@@ -69,6 +69,7 @@ def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str
     assert f"tachograph {name}" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_it_is_a_module_and_a_program(tmp_path: Path) -> None:
     """``python -m tachograph`` and the installed ``tachograph`` are the same."""
     program = Path(sys.executable).with_name("tachograph")
@@ -78,6 +79,7 @@ def test_it_is_a_module_and_a_program(tmp_path: Path) -> None:
         assert done.stdout == f"tachograph {tachograph.__version__}\n"
 
 
+@pytest.mark.process
 def test_asking_for_help_loads_neither_servers_nor_the_sdk(tmp_path: Path) -> None:
     """The command line itself is light: what a command needs is loaded by that command."""
     program = (

@@ -557,6 +557,7 @@ def test_an_exporter_of_logs_alone_keeps_no_windows(recorder: Recorder) -> None:
     assert not history.wanted
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.usefixtures("untraced")
 def test_a_forked_child_has_nothing_of_its_parents_windows(recorder: Recorder) -> None:
@@ -587,6 +588,7 @@ def test_a_forked_child_has_nothing_of_its_parents_windows(recorder: Recorder) -
     assert receiver.values("load.mean") == [1.0, 3.0]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.usefixtures("untraced")
 def test_a_fork_frees_the_lock_of_the_process() -> None:

@@ -162,6 +162,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.process
 def test_a_broken_pipe_is_counted() -> None:
     """When the reader of our output goes away (``| head``), the program goes on, and the loss is counted."""
     with subprocess.Popen(

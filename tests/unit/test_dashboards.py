@@ -38,6 +38,7 @@ def instruments() -> ModuleType:
     return module
 
 
+@pytest.mark.process
 def test_those_that_come_along_are_what_the_builders_make(tmp_path: Path) -> None:
     """The committed dashboards are those that scripts/dashboards makes: nobody has edited them by hand."""
     builders()

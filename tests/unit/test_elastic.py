@@ -93,6 +93,7 @@ def test_small_helpers_of_the_original() -> None:
     elastic.initialize_metrics(MetricsConfig())
 
 
+@pytest.mark.process
 def test_declare_decides_what_a_name_becomes(group: str) -> None:
     """declare() sets kind, unit and buckets for put_metric, and its instrument records into the same series."""
     tokens = declare("tokens", group=group, kind="counter", unit="{token}", description="Tokens seen.")
@@ -106,6 +107,7 @@ def test_declare_decides_what_a_name_becomes(group: str) -> None:
         declare("x", group=group, description=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.process
 def test_switched_off_nothing_is_recorded_and_handlers_still_work() -> None:
     """With OTEL_SDK_DISABLED=true put_metric hands points to handlers and records nothing; @prof costs nothing."""
     program = """

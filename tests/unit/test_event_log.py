@@ -161,6 +161,7 @@ def test_the_instant_of_an_event_is_exact(timestamp: datetime, expected: int) ->
     assert unix_nano(Event("e", timestamp, {})) == expected
 
 
+@pytest.mark.process
 def test_the_current_span_is_attached() -> None:
     """An event that is logged in a sampled span carries its ids; outside, and in an unsampled one, none."""
     program = """
@@ -188,6 +189,7 @@ def test_the_current_span_is_attached() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.usefixtures("untraced")
 def test_a_fork_while_others_log_leaves_no_lock_behind(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_a_metric_made_outside_records_in_whoever_runs(request: pytest.FixtureRe
     assert found == [(first, 1), (second, 10), (second, 11), (first, 2)]
 
 
+@pytest.mark.process
 def test_all_kinds_of_functions_stay_what_they_are(request: pytest.FixtureRequest) -> None:
     """Functions, methods, coroutines, generators and async generators keep kind, name, signature and results."""
     metric = Metric(key(request), throttle=None)
@@ -221,6 +222,7 @@ def test_a_conflict_is_one_within_an_execution_only(request: pytest.FixtureReque
         Metric(key(request), group="two")
 
 
+@pytest.mark.process
 def test_a_task_has_a_span_where_tracing_is_on(tmp_path: Path) -> None:
     """With traces on, each call is a span, nested as the calls are; nothing else of it changes."""
     done = run(

@@ -118,6 +118,7 @@ def test_errors_are_one_line(
     assert said.err == f"tachograph export: {why.format(store=tmp_path)}\n"
 
 
+@pytest.mark.process
 def test_a_reader_that_has_enough(tmp_path: Path) -> None:
     """``tachograph export … | head`` ends without a word."""
     record(tmp_path, "run", *points([0.5] * 20_000))

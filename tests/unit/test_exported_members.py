@@ -128,6 +128,7 @@ def test_no_such_name() -> None:
         tachograph.speed  # noqa: B018 - the access is the test
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "statement",
     [

@@ -77,6 +77,7 @@ def stat_of(registry: Registry, name: str) -> Stat:
     return Stat(name, (Aggregation.MEAN,), timedelta(hours=1), boundaries=[1, 10, 100], unit="s", windows=windows)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("temporality", [CUMULATIVE, DELTA])
 def test_a_hundred_thousand_values_a_second_arrive_exactly(temporality: AggregationTemporality) -> None:
     """While a periodic reader exports: counts, buckets and sums are exact, and nothing is dropped or stands beside."""
@@ -150,6 +151,7 @@ def test_every_kind_of_distribution_is_fed() -> None:
     program.end()
 
 
+@pytest.mark.process
 @pytest.mark.torch
 def test_the_real_torch_monitor_arrives_as_ours_does() -> None:
     """A Stat of torch's own, in C++: its windows come over the bridge, and add up to one histogram in their reader."""
@@ -239,6 +241,7 @@ def console(output: str, metric: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["exit", "shutdown", "again"])
 def test_a_program_as_opentelemetry_teaches_it(tmp_path: Path, way: str) -> None:
     """Its console shows the Stat and the distribution, whole: at exit, at its own shutdown, after several starts."""
@@ -252,6 +255,7 @@ def test_a_program_as_opentelemetry_teaches_it(tmp_path: Path, way: str) -> None
     assert console(done.stdout, "tachograph.dropped") == []
 
 
+@pytest.mark.process
 def test_an_official_otlp_exporter_of_theirs_delivers_it() -> None:
     """A periodic reader with OpenTelemetry's own OTLP exporter sends our histogram, in its resource, to a receiver."""
     with receiving() as server:
@@ -463,6 +467,7 @@ class Course:
         self.program.provider.add_metric_reader(OtherReader())
 
 
+@pytest.mark.process
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(
@@ -685,6 +690,7 @@ def test_a_histogram_of_theirs_with_our_name_stays_theirs() -> None:
     program.end()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.parametrize("helpers", [False, True])
 def test_a_forked_child_is_fed_nothing_of_its_parent(helpers: bool) -> None:
@@ -715,6 +721,7 @@ def test_a_forked_child_is_fed_nothing_of_its_parent(helpers: bool) -> None:
     program.end()
 
 
+@pytest.mark.process
 def test_one_reader_that_is_collected_by_two_threads_has_each_value_once() -> None:
     """A flush beside the reader's own timer: the deltas of both add up to what was recorded."""
     arrived: list[int] = []

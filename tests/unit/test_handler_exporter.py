@@ -199,6 +199,7 @@ def sent(bodies: list[bytes]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("temporality", ["DELTA", "CUMULATIVE"])
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_an_official_exporter_as_a_handler(kind: str, temporality: str, tmp_path: Path) -> None:
@@ -221,6 +222,7 @@ def test_an_official_exporter_as_a_handler(kind: str, temporality: str, tmp_path
     assert rest == ([] if temporality == "DELTA" else [twice] * len(rest))
 
 
+@pytest.mark.process
 def test_the_console_exporter_as_a_handler(tmp_path: Path) -> None:
     """configure(ConsoleMetricExporter(), group=…) prints that group's collections, also without a start()."""
     program = PROGRAM.split("    pipeline =", maxsplit=1)[0] + '    tachograph.put_metric("loss", 0.5, "trainer")\n'
@@ -232,6 +234,7 @@ def test_the_console_exporter_as_a_handler(tmp_path: Path) -> None:
     assert scope["metrics"][0]["data"]["data_points"][0]["value"] == 0.5
 
 
+@pytest.mark.process
 def test_a_dead_collector_of_a_configured_exporter_is_counted(tmp_path: Path) -> None:
     """An official exporter whose collector never answers holds up neither the program nor its end."""
     program = PROGRAM.split("    pipeline =", maxsplit=1)[0] + '    tachograph.put_metric("loss", 0.5, "trainer")\n'
@@ -241,6 +244,7 @@ def test_a_dead_collector_of_a_configured_exporter_is_counted(tmp_path: Path) ->
     assert "OTLPMetricExporter: data was lost (shutdown" in done.stderr
 
 
+@pytest.mark.process
 def test_the_official_exporters_refusal_is_a_counted_loss() -> None:
     """What a real receiver refuses is counted as rejected, under the exporter's name."""
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

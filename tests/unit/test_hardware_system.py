@@ -199,6 +199,7 @@ def test_a_registry_that_is_switched_off_costs_nothing() -> None:
     observation.close()
 
 
+@pytest.mark.process
 def test_nothing_heavy_is_imported() -> None:
     """Importing the hardware's modules loads neither psutil, nor NVML, nor the SDK, NumPy or torch."""
     program = """
@@ -211,6 +212,7 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.process
 def test_all_of_it_is_exported(tmp_path: Path) -> None:
     """What is observed in the default registry leaves through the pipeline like any metric, in valid OTLP."""
     program = """

@@ -94,6 +94,7 @@ def test_a_subclass_of_a_plain_type_is_copied_to_the_plain_type() -> None:
     assert [type(key) for key, _ in attributes_key({Text("k"): 1})] == [str]
 
 
+@pytest.mark.process
 def test_a_page_is_served_whatever_an_attribute_is() -> None:
     """A string without a hash is a label as any other, in the metrics of a program that goes on."""
     with tachograph.start(prometheus_port=0) as running:
@@ -152,6 +153,7 @@ def test_a_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> N
     assert r"loss\nCRITICAL root: forged\x1b[2J\u2028: a value was not recorded" in line
 
 
+@pytest.mark.process
 def test_an_exception_of_a_signal_handler_reaches_the_program(tmp_path: Path) -> None:
     """A time-out by SIGALRM in the middle of a value ends the program's loop each time, and costs no attribute."""
     done = run(

@@ -155,6 +155,7 @@ def test_a_start_by_a_clock_that_is_ahead_is_not_the_last_one(tmp_path: Path, cl
     hub.close()
 
 
+@pytest.mark.process
 @pytest.mark.timeout(240)
 def test_a_real_clock_that_steps(tmp_path: Path) -> None:
     """A process whose clock goes an hour ahead, back, and an hour behind is followed on the page, to the last count."""

@@ -64,6 +64,7 @@ class Posting(threading.Thread):
         self.answers.append(ask(self._hub.url, "/v1/metrics", self._body, content_type=JSON))
 
 
+@pytest.mark.process
 def test_nobody_waits_for_large_json(hub: Serving, held: threading.Event) -> None:
     """While it is decoded the hub answers others, and takes what ranks send; other JSON comes after it."""
     large = Posting(hub, as_json(*range(500)))
@@ -129,6 +130,7 @@ def test_what_waits_is_bounded(held: threading.Event) -> None:
     asyncio.run(too_much())
 
 
+@pytest.mark.process
 def test_the_largest_json_holds_nobody_up(hub: Serving) -> None:
     """While 8 MiB of JSON are decoded, which takes seconds, others are answered."""
     attribute = {"key": "k", "value": {"stringValue": "v"}}

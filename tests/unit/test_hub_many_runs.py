@@ -36,6 +36,7 @@ def send(hub: Command, run: str, wave: int) -> None:
         post(connection, "metrics", metrics(rank(0, run=run), steps))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("runs", [80, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_more_runs_than_descriptors(tmp_path: Path, runs: int) -> None:
     """However many runs a hub gets, it takes connections; each run has each of its events once, and its last value."""
@@ -54,6 +55,7 @@ def test_more_runs_than_descriptors(tmp_path: Path, runs: int) -> None:
             assert state.startswith(f"[{START},{START + 2},20,")
 
 
+@pytest.mark.process
 def test_the_hub_alone_raises_its_limit(tmp_path: Path) -> None:
     """A hub may have as many descriptors as the hard limit allows; the process that starts it keeps its own limit."""
     with command(tmp_path, "--quiet", wrapper=descriptors(128, 512)) as hub:

@@ -37,6 +37,7 @@ def with_refused() -> ExportMetricsServiceRequest:
     return metrics(rank(0), number("first", 1.5), *odd, number("last", 2.5))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", [PROTOBUF, JSON])
 def test_a_refused_name_is_counted_and_said_and_the_others_are_kept(tmp_path: Path, form: str) -> None:
     """The answer says how many points were rejected, why, and of which metric; the sender's other points are there."""
@@ -59,6 +60,7 @@ def test_a_refused_name_is_counted_and_said_and_the_others_are_kept(tmp_path: Pa
     assert b"\0" not in page
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "sent",
     [
@@ -85,6 +87,7 @@ def test_our_own_names_may_be_anything_of_others(tmp_path: Path, sent: list[Any]
         assert ask(again.url, "/metrics").status == 200
 
 
+@pytest.mark.process
 def test_a_name_that_cannot_be_read_costs_its_request_only(tmp_path: Path) -> None:
     """UTF-8 that is none, in protobuf or as a lone surrogate in JSON, is no OTLP: 400, and the page stays as it was."""
     good, bad = metrics(rank(0), number("good", 1.0)), metrics(rank(0), number("bad?", 1.0))
@@ -113,6 +116,7 @@ def test_a_store_that_holds_such_a_name_does_not_bring_it_back(tmp_path: Path) -
     assert b'{""' not in page
 
 
+@pytest.mark.process
 @pytest.mark.prometheus
 @pytest.mark.parametrize("major", [2, 3])
 def test_both_generations_take_the_node_whatever_it_was_sent(tmp_path: Path, major: int) -> None:

@@ -221,6 +221,7 @@ def test_rendering_while_others_send(hub: Hub) -> None:
     hub.close()
 
 
+@pytest.mark.process
 @pytest.mark.prometheus
 def test_promtool_finds_nothing_wrong(hub: Hub) -> None:
     """Both generations of Prometheus's checker take the page."""

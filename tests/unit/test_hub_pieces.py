@@ -187,6 +187,7 @@ def test_pieces_are_not_much_longer_than_the_body() -> None:
         together(body, ExportMetricsServiceRequest, PIECE)
 
 
+@pytest.mark.process
 def test_a_large_body_arrives(tmp_path: Path) -> None:
     """Of a body of many pieces the hub takes every point once, deltas and all attributes included."""
     sent = metrics(rank(0), number("level", 1.0), number("sent", 1, kind="counter", delta=True, start=START - 1))

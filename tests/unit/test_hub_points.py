@@ -127,6 +127,7 @@ def test_late_requests_find_their_place(hub: Hub, tmp_path: Path) -> None:
     assert [each.value for each in runs.open("run", tmp_path).points()] == list(range(1, 7001))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("after", [2, 30])
 def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
     """A hub that is killed has every request that it had taken, whole, and a second time adds nothing."""

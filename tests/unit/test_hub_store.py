@@ -88,6 +88,7 @@ def test_what_ended_long_ago_is_not_shown_again(tmp_path: Path, clock: Clock) ->
     hub.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("after", [3, 40])
 def test_killed_at_any_time(tmp_path: Path, after: int) -> None:
     """A hub that is killed loses no event that it had taken, and its store opens again."""

@@ -149,6 +149,7 @@ def test_two_threads_import_it_once() -> None:
     assert told == [1]
 
 
+@pytest.mark.process
 def test_python_m_and_pickles_work(tmp_path: Path) -> None:
     """A hooked module runs under ``python -m``, and what it defines can be pickled."""
     program = """
@@ -177,6 +178,7 @@ def test_python_m_and_pickles_work(tmp_path: Path) -> None:
     assert done.stdout.split() == ["__main__", "program", "_TellingLoader"]
 
 
+@pytest.mark.process
 def test_own_imports_no_torch(tmp_path: Path) -> None:
     """All our instrumentation waits for torch, without importing it, and never raises."""
     program = """

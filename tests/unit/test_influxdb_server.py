@@ -41,6 +41,7 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
         assert SECRET not in str(caught.value)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("token", [SECRET, f"somebody:{SECRET}", "t\\'ä"])
 def test_no_exception_shows_the_token(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     """Whatever a library raises with the header in it, the message is without."""
@@ -86,6 +87,7 @@ def test_a_short_token_leaves_words_alone() -> None:
     assert Secret("").hidden("as it was") == "as it was"
 
 
+@pytest.mark.process
 def test_what_is_logged_shows_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

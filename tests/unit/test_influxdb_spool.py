@@ -137,6 +137,7 @@ def test_nobody_takes_over_what_is_in_use(tmp_path: Path) -> None:
     assert len(taken(other)) == 1
 
 
+@pytest.mark.process
 def test_a_torn_line_is_skipped_and_counted(tmp_path: Path) -> None:
     """What a process that was killed had not finished is told apart from what it had."""
     program = f"""

@@ -144,6 +144,7 @@ def test_any_other_exception_stays_with_the_guard() -> None:
     assert found == ["ZeroDivisionError", "ExpiredError"]
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("untraced")
 def test_each_point_leaves_once_whatever_interrupts_its_recording(tmp_path: Path) -> None:
     """Time-outs in the middle of folds: no point is logged twice, and none that was recorded is missing."""

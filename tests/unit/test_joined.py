@@ -438,6 +438,7 @@ def test_flushing_an_exporter_that_hangs_is_bounded(program: Program) -> None:
     assert not joined.drain(1.0), "nothing leaves any more"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_a_forked_child_publishes_nothing_of_its_parent(program: Program) -> None:
     """A child yields none of the values that it has inherited: nothing is counted twice."""
@@ -476,12 +477,14 @@ else:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("provider", ["no-op", "real"])
 def test_only_a_provider_that_the_program_set_is_foreign(provider: str) -> None:
     """The proxy and a no-op are nobody's; what the program has set is found, and nothing is created to find it."""
     subprocess.run([sys.executable, "-c", _FOREIGN, provider], check=True, timeout=60)
 
 
+@pytest.mark.process
 def test_a_provider_named_by_the_environment_is_loaded() -> None:
     """``OTEL_PYTHON_METER_PROVIDER`` is honoured; one that cannot be loaded is a log line."""
     program = "from tachograph.exporters.joined import foreign_provider as f; print(type(f()).__module__)"

@@ -135,6 +135,7 @@ def test_a_reset_begins_a_new_stream() -> None:
     assert len(bytes.fromhex(stream)) == 16
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="NOT TESTED: this system has no fork")
 def test_a_forked_child_sends_its_own_events_only(tmp_path: Path) -> None:
     """A child that may record has a stream of its own; the parent's events leave once, from the parent."""

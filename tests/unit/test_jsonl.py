@@ -227,6 +227,7 @@ def test_several_append_to_one_file_and_each_says_that_it_is_in_use(tmp_path: Pa
     assert sorted(path.read_text().splitlines()) == [f"{who} {n}" for who in ("one", "two") for n in range(3)]
 
 
+@pytest.mark.process
 def test_a_child_does_not_hold_its_parents_file(tmp_path: Path, untraced: None) -> None:
     """A forked child lets go of the file, so that only the parent says it is in use, and can append for itself."""
     assert untraced is None

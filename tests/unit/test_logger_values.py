@@ -47,6 +47,7 @@ def logged(fields: dict[Any, Any], tags: dict[Any, Any] | None = None) -> dict[s
     return dict(event.attributes)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("value", "found"),
     [
@@ -212,6 +213,7 @@ def test_a_list_is_read_at_the_call() -> None:
     assert second.attributes["tachograph.fields"] == {"a": 1}
 
 
+@pytest.mark.process
 def test_devices_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     """A tensor that has no data is left out of the fields, and as a tag it is not waited for."""
     meta = torch.zeros((), device="meta")
@@ -239,6 +241,7 @@ class Late:
         return self.value
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("value", "found"),
     [(torch.tensor(0.5), 0.5), (torch.tensor([1.0, 3.0]), Statistics(2.0, 1.0, 3.0, 2.0)), ([1, 2], "[1, 2]")],
@@ -256,6 +259,7 @@ def test_what_never_arrives() -> None:
         Arriving(late.ready, late.take).wait(time.monotonic() + 0.01)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tensors_on_a_gpu() -> None:
     """Tensors on a GPU are read without waiting for it, one by one, in lists and as a whole."""

@@ -91,6 +91,7 @@ def test_each_rank_is_a_run_of_its_own(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.process
 def test_a_program_writes_to_its_store(tmp_path: Path) -> None:
     """``logs="tensorboard"`` writes below ``tensorboard/<run id>`` of the store, and imports no torch."""
     done = run(

@@ -78,6 +78,7 @@ metric = cf.Metric("exact_metric", throttle=None)  # No throttling
 """
 
 
+@pytest.mark.process
 def test_the_documented_programs_run(tmp_path: Path) -> None:
     """The documents' programs run top to bottom with only their import changed, and everything in them arrives."""
     program = DOCUMENTED.replace("import coflux as cf", START)
@@ -415,6 +416,7 @@ def test_numbers_of_all_kinds(value: Any) -> None:
     assert bench.pairs() == [(float(np.asarray(value).item()), float(np.asarray(value).item()))]
 
 
+@pytest.mark.process
 @pytest.mark.torch
 def test_tensors_are_read_at_the_call() -> None:
     """A tensor of one element is a number, and may be overwritten right after the call."""
@@ -481,6 +483,7 @@ def test_a_name_that_is_no_gauge_keeps_its_curve(caplog: pytest.LogCaptureFixtur
     assert "'m.duration' has no gauge" in caplog.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "end",
     [
@@ -516,6 +519,7 @@ for step in range(2000):
     assert (last["min"], last["min_x"], last["max"], last["max_x"]) == (0.5, 1, 999.5, 1999)
 
 
+@pytest.mark.process
 def test_a_restarted_rank_begins_a_new_branch(tmp_path: Path) -> None:
     """A rank that torchelastic has started again counts its branches from its restart on."""
     run(tmp_path, START + "cf.Metric('m').record(1, at=500)", TORCHELASTIC_RESTART_COUNT="2")
@@ -523,6 +527,7 @@ def test_a_restarted_rank_begins_a_new_branch(tmp_path: Path) -> None:
     assert (point["branch"], point["x"]) == (2, 500)
 
 
+@pytest.mark.process
 def test_points_say_how_long_the_run_has_been_going(tmp_path: Path) -> None:
     """Each point carries the seconds since the run began, which all processes of it are told."""
     run(tmp_path, START + "cf.Metric('m').record(1)", TACHOGRAPH_START_NS="1000000000")
@@ -530,6 +535,7 @@ def test_points_say_how_long_the_run_has_been_going(tmp_path: Path) -> None:
     assert event["attributes"]["elapsed"] == pytest.approx(int(event["timeUnixNano"]) / 1e9 - 1)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("helpers", ["", "1"])
 def test_a_forked_child_starts_afresh(tmp_path: Path, helpers: str, untraced: None) -> None:  # noqa: ARG001
     """What the parent holds back leaves once; a child records nothing, or, asked to, a stream of its own."""
@@ -557,6 +563,7 @@ assert os.waitpid(child, 0)[1] == 0
     assert sorted(streams.values()) == ([[1, 2], [7, 8]] if helpers else [[1, 2]])
 
 
+@pytest.mark.process
 def test_a_signal_handler_may_record(tmp_path: Path, untraced: None) -> None:  # noqa: ARG001
     """Metrics recorded from a signal handler, in the middle of anything, hang nowhere and lose nothing."""
     program = (
@@ -589,6 +596,7 @@ print(count, len(seen))
     assert seen > 10
 
 
+@pytest.mark.process
 def test_nothing_is_recorded_where_telemetry_is_off(tmp_path: Path) -> None:
     """With OTEL_SDK_DISABLED nothing leaves, and the program runs as always."""
     program = (
@@ -599,6 +607,7 @@ def test_nothing_is_recorded_where_telemetry_is_off(tmp_path: Path) -> None:
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.process
 def test_what_was_recorded_before_start_leaves(tmp_path: Path) -> None:
     """Points and their definition wait for start()."""
     start = START.splitlines()[-1]

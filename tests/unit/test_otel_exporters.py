@@ -181,6 +181,7 @@ def test_an_entry_point_that_is_bad_is_one_line_and_counted(
     sys.modules.pop("theirs", None)
 
 
+@pytest.mark.process
 def test_a_program_goes_on_with_the_exporters_that_are_good(tmp_path: Path) -> None:
     """By variables, under start(): the bad ones are a line each, the exporter and the reader get what is recorded."""
     folder = install(tmp_path / "installed", BAD, THEIRS)
@@ -197,6 +198,7 @@ def test_a_program_goes_on_with_the_exporters_that_are_good(tmp_path: Path) -> N
         assert '"loss"' in [line for line in lines if line.startswith(kind)][-1]
 
 
+@pytest.mark.process
 def test_plain_opentelemetry_instrument_takes_them(tmp_path: Path) -> None:
     """Zero code without ``tachograph run``: exporters and readers by their names, a bad one costs itself alone."""
     folder = install(tmp_path / "installed", BAD, THEIRS)
@@ -326,6 +328,7 @@ print(time.time(), flush=True)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", OFFICIAL)
 @pytest.mark.parametrize("answers", [True, False], ids=["refused", "silent"])
 def test_a_dead_receiver_holds_up_no_exit(tmp_path: Path, name: str, answers: bool) -> None:
@@ -341,6 +344,7 @@ def test_a_dead_receiver_holds_up_no_exit(tmp_path: Path, name: str, answers: bo
     assert done.stderr.count("data was lost (shutdown") == 3
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_after_a_shutdown_nothing_of_theirs_goes_on(tmp_path: Path, name: str) -> None:
     """Where the process goes on, their retries are given up, their threads end, and each thing lost is counted."""
@@ -350,6 +354,7 @@ def test_after_a_shutdown_nothing_of_theirs_goes_on(tmp_path: Path, name: str) -
     assert done.stdout.splitlines()[:2] == ["True", "[]"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_a_forked_child_does_not_hang_on_theirs(tmp_path: Path, name: str) -> None:
     """A child that is forked while they export ends at once, whether it records or not."""

@@ -234,6 +234,7 @@ outbox.close(5)
 """
 
 
+@pytest.mark.process
 def test_a_forked_child_sends_only_its_own() -> None:
     """After a fork the child forgets the parent's queue, and its own thread starts with its first item."""
     done = subprocess.run(
@@ -264,6 +265,7 @@ else:
 """
 
 
+@pytest.mark.process
 def test_what_is_queued_at_exit_is_sent() -> None:
     """While the interpreter shuts down, where CPython starts no thread any more, a forked child sends its own, too."""
     done = subprocess.run(

@@ -166,6 +166,7 @@ def test_an_exception_that_cannot_be_shown(spans: Spans, group: str, caplog: pyt
     assert spans.named(failing.__qualname__).end_time is not None
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("loads", ["", "import opentelemetry.metrics"])
 def test_tracing_is_never_switched_on_by_us(loads: str) -> None:
     """A program without tracing is not made to load it."""
@@ -182,6 +183,7 @@ assert "opentelemetry.sdk" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_ids_of_its_own(spans: Spans, group: str) -> None:
     """Two children forked at the same moment do not share trace ids."""

@@ -199,6 +199,7 @@ def test_exceptions_pass_through(bench: Bench) -> None:
     assert counts(bench) == [("progress", 0), ("progress", 2), ("progress#2", 0)]
 
 
+@pytest.mark.process
 def test_async_iterables(bench: Bench) -> None:
     """Async for goes through an async iterable just so, also when it is left early."""
 
@@ -300,6 +301,7 @@ assert "tqdm" in sys.modules or {bare!r}
 """
 
 
+@pytest.mark.process
 def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     """On a terminal there is a bar for each loop, with count and total; the inner ones are wiped away."""
     drawn = on_a_terminal(tmp_path, LOOP.format(bare=False))
@@ -308,6 +310,7 @@ def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     assert "batches: " in drawn
 
 
+@pytest.mark.process
 def test_no_bar_where_nobody_sees_it(tmp_path: Path) -> None:
     """Without a terminal, and for all ranks of a node but the first, nothing is drawn, and tqdm is not imported."""
     done = run(tmp_path, LOOP.format(bare=True) + "assert 'tqdm' not in sys.modules")
@@ -317,6 +320,7 @@ def test_no_bar_where_nobody_sees_it(tmp_path: Path) -> None:
     assert run(tmp_path, "import sys; sys.stderr = None\n" + bare).returncode == 0
 
 
+@pytest.mark.process
 def test_without_tqdm_the_loop_runs_and_says_so(tmp_path: Path) -> None:
     """Where tqdm is not installed, one line says so, and everything else works."""
     drawn = on_a_terminal(tmp_path, "import sys; sys.modules['tqdm'] = None\n" + LOOP.format(bare=True))
@@ -342,6 +346,7 @@ def test_a_terminal_that_goes_away_costs_the_bar_only(bench: Bench, caplog: pyte
     assert bench.logged()[-1:] == []
 
 
+@pytest.mark.process
 def test_a_loop_that_is_under_way_leaves_at_the_end(tmp_path: Path) -> None:
     """The process ends in the middle of a loop: how far it came is the last point."""
     program = """

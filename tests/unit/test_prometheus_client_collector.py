@@ -290,6 +290,7 @@ def test_many_series() -> None:
     assert min(ratios) < 0.7
 
 
+@pytest.mark.process
 def test_two_threads_and_recording() -> None:
     """Scrapes from several threads while values come: each is a whole page, and counters never go back."""
     registry = Registry()
@@ -341,6 +342,7 @@ scrape_configs:
 """
 
 
+@pytest.mark.process
 @pytest.mark.prometheus
 @pytest.mark.parametrize("major", [2, 3])
 def test_the_same_query_in_a_real_prometheus(major: int, tmp_path: Path) -> None:
@@ -424,6 +426,7 @@ class Gateway(threading.Thread):
         self.server.server_close()
 
 
+@pytest.mark.process
 def test_push_gateway() -> None:
     """push_to_gateway sends everything recorded."""
     registry = recorded()
@@ -443,6 +446,7 @@ def lines(folder: Path, program: str, **more: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.process
 def test_no_start_is_needed(tmp_path: Path) -> None:
     """Registering is enough; neither importing nor collecting loads OpenTelemetry or opens a port."""
     found = lines(
@@ -465,6 +469,7 @@ def test_no_start_is_needed(tmp_path: Path) -> None:
     assert found == ["False", "0.5", "False 1"]
 
 
+@pytest.mark.process
 def test_the_same_labels_as_start(tmp_path: Path) -> None:
     """What start() is given says who the process is in the program's registry, too, also after its end."""
     found = lines(
@@ -510,6 +515,7 @@ FORKED = """
     """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("helpers", "own"), [("", "child"), ("1", "child own")])
 def test_fork(tmp_path: Path, helpers: str, own: str) -> None:
     """A forked worker yields nothing of its parent's; it yields its own where helpers record."""
@@ -518,6 +524,7 @@ def test_fork(tmp_path: Path, helpers: str, own: str) -> None:
     assert found == [parents, "child", own, parents]
 
 
+@pytest.mark.process
 def test_disabled(tmp_path: Path) -> None:
     """With OTEL_SDK_DISABLED=true it yields nothing, target_info neither."""
     found = lines(tmp_path, FORKED.replace("target_info=False", "target_info=True"), OTEL_SDK_DISABLED="true")

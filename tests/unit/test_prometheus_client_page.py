@@ -277,6 +277,7 @@ def test_a_collector_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert "\n" not in record.message
 
 
+@pytest.mark.process
 def test_a_collector_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
     """It costs one page its patience and is not asked again before it has answered; everything else is there."""
     asked, answers = [], threading.Event()
@@ -503,12 +504,14 @@ USES_IT = """
     """
 
 
+@pytest.mark.process
 def test_it_is_on_the_page_of_start(tmp_path: Path) -> None:
     """start() serves the program's metrics beside ours, prometheus_client's own default ones included."""
     [line] = ran(tmp_path, USES_IT.format(arguments=""))
     assert {"loss", "requests_total", "python_info", "process_cpu_seconds_total", "target_info"} <= set(line.split())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("arguments", "variable"), [("prometheus_registry=False", ""), ("", "false"), ("", "FALSE")])
 def test_it_can_be_switched_off(tmp_path: Path, arguments: str, variable: str) -> None:
     """With TACHOGRAPH_PROMETHEUS_REGISTRY=false, or by argument, the page has only what we recorded."""
@@ -516,6 +519,7 @@ def test_it_can_be_switched_off(tmp_path: Path, arguments: str, variable: str) -
     assert line == "loss target_info"
 
 
+@pytest.mark.process
 def test_the_argument_wins(tmp_path: Path) -> None:
     """prometheus_registry=True goes before the variable."""
     program = USES_IT.format(arguments="prometheus_registry=True")
@@ -523,6 +527,7 @@ def test_the_argument_wins(tmp_path: Path) -> None:
     assert "requests_total" in line
 
 
+@pytest.mark.process
 def test_a_program_that_does_not_use_it(tmp_path: Path) -> None:
     """We never import prometheus_client for it; where it is imported for something else, its defaults do not show."""
     lines = ran(
@@ -540,6 +545,7 @@ def test_a_program_that_does_not_use_it(tmp_path: Path) -> None:
     assert lines == ["loss target_info False", "calls_total loss target_info", "calls_total loss target_info True"]
 
 
+@pytest.mark.process
 def test_the_program_with_all_of_it(tmp_path: Path) -> None:
     """Our page, our collector, OpenTelemetry's reader in one registry, a provider of the program's: nothing twice."""
     [line] = ran(
@@ -567,6 +573,7 @@ def test_the_program_with_all_of_it(tmp_path: Path) -> None:
     assert line == "loss=1 calls_total=1 requests_total=1 target_info=1"
 
 
+@pytest.mark.process
 def test_multiprocess_mode(tmp_path: Path) -> None:
     """With PROMETHEUS_MULTIPROC_DIR each process's page has its own values: a sum over pages counts nothing twice."""
     (tmp_path / "shared").mkdir()
@@ -589,6 +596,7 @@ def test_multiprocess_mode(tmp_path: Path) -> None:
     assert len(list((tmp_path / "shared").iterdir())) == 2
 
 
+@pytest.mark.process
 @pytest.mark.prometheus
 @pytest.mark.parametrize("major", [2, 3])
 def test_a_real_scrape(major: int, tmp_path: Path) -> None:

@@ -342,6 +342,7 @@ def test_concurrent_pages() -> None:
     assert len(set(pages)) == 1
 
 
+@pytest.mark.process
 def test_promtool_takes_the_classic_page(tmp_path: Path) -> None:
     """Both generations of promtool parse a classic page, whatever the names are (exit 3 is about style)."""
     registry = Registry()

@@ -156,6 +156,7 @@ def test_a_metric_that_cannot_be_exported() -> None:
     assert dropped(registry) == {"not_exportable": 1}
 
 
+@pytest.mark.process
 def test_without_sdk_instruments_nothing_is_loaded() -> None:
     """A page of our own metrics loads neither the SDK nor prometheus_client."""
     program = (

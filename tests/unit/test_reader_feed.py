@@ -411,6 +411,7 @@ def test_threads_that_ask_at_once_lose_nothing() -> None:
     feed.close(1)
 
 
+@pytest.mark.process
 def test_a_console_exporter_behind_a_periodic_reader_is_the_sdks_own(tmp_path: Any) -> None:
     """The whole way, in a program: start() takes the reader, it prints at its end, and the program ends well."""
     done = run(
@@ -432,6 +433,7 @@ metrics.get_meter("library").create_counter("requests").add(3)
     assert '"service.name": "program"' in last
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_shows_nothing_of_its_parent(tmp_path: Any) -> None:
     """In the child neither the SDK's restarted thread nor a question finds anything; the parent goes on."""
@@ -475,6 +477,7 @@ print("parent", exporter.exports > before > 0, memory.get_metrics_data() is not 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_a_helper_that_records_takes_the_reader_over(tmp_path: Any) -> None:
     """With TACHOGRAPH_HELPERS=1 the forked child feeds its copy of the reader with its own values alone."""
     done = run(
@@ -503,6 +506,7 @@ os.waitpid(child, 0)
     assert "'parent'" not in done.stdout
 
 
+@pytest.mark.process
 def test_a_reader_beside_a_provider_of_the_program(tmp_path: Any) -> None:
     """Where the program has a provider of its own, a reader that start() was given shows everything recorded, too."""
     done = run(
@@ -532,6 +536,7 @@ with tachograph.start(metrics=ours) as pipeline:
     assert "registered with a MeterProvider" in refused
 
 
+@pytest.mark.process
 def test_under_zero_code_a_program_adds_its_reader(tmp_path: Any) -> None:
     """start() in the script adds the reader to what runs; again it is the same; a taken one is a line only."""
     write(

@@ -144,6 +144,7 @@ def test_a_wrong_declaration_is_refused(definition: dict[str, object], error: ty
         declare(Registry(), "loss", **definition)
 
 
+@pytest.mark.process
 def test_attributes_make_series_and_types_stay_apart() -> None:
     """Each set of attributes is a series of its own; 1, 1.0, True and '1' are different values."""
     registry = Registry()
@@ -229,6 +230,7 @@ def test_reading_never_takes_from_another_reader() -> None:
     assert by_name(registry)["g", "x"] == by_name(registry)["g", "x"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("helpers", "counts"), [("", "parent 2 child 0"), ("1", "parent 2 child 1")])
 def test_a_forked_child_records_nothing_unless_asked(helpers: str, counts: str) -> None:
     """A forked child neither repeats its parent's counts nor records, but with ``TACHOGRAPH_HELPERS=1`` starts anew."""
@@ -257,6 +259,7 @@ print("parent", total, "child", os.read(read, 10).decode())
     assert found.stdout.strip() == counts
 
 
+@pytest.mark.process
 def test_a_disabled_sdk_disables_the_registry() -> None:
     """``OTEL_SDK_DISABLED=true`` is read when the registry is made."""
     program = "from tachograph.recording.registry import default; print(default.enabled)"

@@ -254,6 +254,7 @@ def test_detectors_work_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["service.instance.id"] == resource_attributes(RANK_3)["service.instance.id"]
 
 
+@pytest.mark.process
 def test_the_resource_needs_no_sdk() -> None:
     """Telling who is speaking loads neither OpenTelemetry nor NumPy nor torch."""
     program = (

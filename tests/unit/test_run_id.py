@@ -115,6 +115,7 @@ def test_a_minted_run_id_stays_the_same_and_names_the_program() -> None:
     assert len(bytes.fromhex(digits)) == 2
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps")
 def test_a_start_is_known_without_proc() -> None:
     """Where there is no /proc, as on macOS, ps tells the start of a process, to the second and always the same."""
@@ -124,6 +125,7 @@ def test_a_start_is_known_without_proc() -> None:
     assert abs(by_ps.unix_seconds - (by_proc.unix_seconds if by_proc else time.time())) < 60
 
 
+@pytest.mark.process
 def test_a_start_that_nobody_knows_is_now() -> None:
     """Where the launcher is out of sight, the id is of this process alone, and stays the same in it."""
     nobody = 2**30
@@ -131,6 +133,7 @@ def test_a_start_that_nobody_knows_is_now() -> None:
     assert _minted("train", nobody).startswith("train-")
 
 
+@pytest.mark.process
 def test_all_ranks_of_one_torchrun_mint_the_same_run_id(tmp_path: Path) -> None:
     """The agent, its ranks, a rank behind a shell and a rank's helper agree on the id; another torchrun has another."""
     say = "import os; from tachograph.identity.resource import run_id; print(run_id(os.environ), flush=True)\n"
@@ -176,6 +179,7 @@ def test_file_names_can_be_read() -> None:
     assert file_safe("x" * 300 + "1") != file_safe("x" * 300 + "2")
 
 
+@pytest.mark.process
 @pytest.mark.torch
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")

@@ -202,6 +202,7 @@ def test_wrong_usage(given: list[str], store: Path, capsys: pytest.CaptureFixtur
     assert len(runs.list(store)) == 1
 
 
+@pytest.mark.process
 def test_reading_where_nothing_can_be_written(store: Path) -> None:
     """A run in a folder that cannot be written is read all the same."""
     folder = store / "runs"

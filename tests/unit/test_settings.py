@@ -55,6 +55,7 @@ def test_exporters_follow_from_the_environment(environ: dict[str, str], expected
     ]
 
 
+@pytest.mark.process
 def test_arguments_win_over_variables() -> None:
     """What start() is told counts, whatever the environment says."""
     environ = {
@@ -110,6 +111,7 @@ def test_arguments_win_over_variables() -> None:
     assert settings.jsonl_path() == Path("/given/exports/r%2F1") / name
 
 
+@pytest.mark.process
 def test_the_defaults_are_those_of_the_specification() -> None:
     """Without any setting: a minute, loopback, 9464, rank, role and run as labels."""
     settings = read_settings({"HOME": "/home/u"})
@@ -119,6 +121,7 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     assert settings.store == Path("/home/u/.local/state/tachograph")
 
 
+@pytest.mark.process
 def test_every_rank_of_a_node_has_a_port() -> None:
     """The default port is 9464 plus the local rank, torchrun's or Slurm's; a port that was set is that port."""
     assert read_settings({"RANK": "9", "LOCAL_RANK": "1"}).prometheus_port == 9465
@@ -127,6 +130,7 @@ def test_every_rank_of_a_node_has_a_port() -> None:
     assert read_settings({"LOCAL_RANK": "1", "OTEL_EXPORTER_PROMETHEUS_PORT": "9000"}).prometheus_port == 9000
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "port"), [("torchrun", 9463), ("train", 9464)])
 def test_torchruns_own_page_takes_no_ranks_port(tmp_path: Path, name: str, port: int) -> None:
     """Torchrun begins before its ranks: its default port is the one below theirs."""

@@ -79,6 +79,7 @@ def test_each_rank_can_have_a_row(store: Path, capsys: pytest.CaptureFixture[str
     assert [row[-5] for row in rows] == ["█▁", "█▃▁", f"▄{TIMES}"]
 
 
+@pytest.mark.process
 def test_a_hub_and_its_store_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a real run the hub's API and the file itself give the same numbers, and they are what was recorded."""
     record_program(tmp_path, "real")
@@ -103,6 +104,7 @@ def test_a_hub_and_its_store_say_the_same(tmp_path: Path, capsys: pytest.Capture
     assert function[-2:] == ["3", "ValueError"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("value", "shown"), [(math.nan, "NaN"), (math.inf, "inf"), (-math.inf, "-inf")])
 def test_a_bar_whose_value_is_no_number_is_no_harm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, shown: str
@@ -118,6 +120,7 @@ def test_a_bar_whose_value_is_no_number_is_no_harm(
         assert cells[cells.index("%") + 1 :][:3] == [shown, "of", "10"]
 
 
+@pytest.mark.process
 def test_a_resumed_run_is_told_as_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where x went back, or the process was started anew, the newest value counts, not that with the largest x."""
     hub = Hub(tmp_path, run="run")
@@ -218,6 +221,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.process
 def test_what_cannot_be_shown_is_said_in_words(
     store: Path, tmp_path: Path, stranger: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,12 +243,14 @@ def test_what_cannot_be_shown_is_said_in_words(
             main(["top", "--interval", given])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("stranger", [b'{"runs": [{}]}', b"[1]", b'"runs"', b"{}"], indirect=True)
 def test_answers_of_another_kind_are_no_harm(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What another version, or another program, answers with is said to be not understood."""
     assert "is not understood" in top(capsys, stranger, code=1)
 
 
+@pytest.mark.process
 def test_the_environment_names_the_hub_and_its_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +266,7 @@ def test_the_environment_names_the_hub_and_its_token(
         assert "6.5" in top(capsys)
 
 
+@pytest.mark.process
 def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is damaged is said; a file that is none at all is said, too."""
     path = path_of(store, "a/run")
@@ -271,6 +278,7 @@ def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path, capsys: py
         assert "cannot be read" in top(capsys, hub.url, "--run", "a/run", code=1)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("missing", "said"), [("rich", "pip install 'tachograph[top]'"), ("starlette", "a/run")])
 def test_it_needs_only_its_own_extra(store: Path, missing: str, said: str) -> None:
     """Without rich it says what to install; a store is read without what a hub needs."""
@@ -289,6 +297,7 @@ def test_a_run_with_nothing_in_it_is_no_harm(tmp_path: Path, capsys: pytest.Capt
     assert "later" not in printed
 
 
+@pytest.mark.process
 def test_the_newest_event_is_found_among_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """However many events a run has, the last ones are shown."""
     record(tmp_path, "run", *((f"event {place}", {"value": place}) for place in range(5000)))

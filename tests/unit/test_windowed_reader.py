@@ -585,6 +585,7 @@ def test_a_reader_ends_once_and_quietly(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.records == []
 
 
+@pytest.mark.process
 def test_windows_leave_as_otlp() -> None:
     """The official exporter sends each window to a real receiver: delta, with the window's times and no bounds."""
     with receiving() as server:
@@ -628,6 +629,7 @@ def kept(folder: Path) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("late", [False, True], ids=["of a provider", "added late"])
 def test_the_open_window_leaves_at_the_end_of_the_process(tmp_path: Path, late: bool) -> None:
     """What was recorded in the last window arrives, also where the provider's end does not reach the reader."""
@@ -641,6 +643,7 @@ def test_the_open_window_leaves_at_the_end_of_the_process(tmp_path: Path, late: 
     assert kept(tmp_path) == [(10, 20)]
 
 
+@pytest.mark.process
 def test_the_last_window_is_logged_before_the_last_event(tmp_path: Path) -> None:
     """With log_event as the function, the open window is in what start() delivers, whichever was set up first."""
     program = PROGRAM.replace("WindowedMetricReader(keep, 0.25)", "WindowedMetricReader(log_event, 60.0)")
@@ -655,6 +658,7 @@ def test_the_last_window_is_logged_before_the_last_event(tmp_path: Path) -> None
     assert (event["eventName"], event["attributes"]["load.count"]) == ("torch.monitor.Stat", 10)
 
 
+@pytest.mark.process
 def test_a_child_exports_its_own_windows_only(tmp_path: Path) -> None:
     """After a fork the parent's window is the parent's, and the child's values are the child's."""
     done = run(
@@ -672,6 +676,7 @@ def test_a_child_exports_its_own_windows_only(tmp_path: Path) -> None:
     assert kept(tmp_path) == [(110, 110), (10, 50)]
 
 
+@pytest.mark.process
 def test_a_fork_in_the_middle_of_anything_hangs_nothing(tmp_path: Path) -> None:
     """Children that were forked while threads record and windows of 1 ms close end by themselves, and in time."""
     done = run(
@@ -694,6 +699,7 @@ def test_a_fork_in_the_middle_of_anything_hangs_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 def test_a_fork_waits_for_the_collection_and_the_child_for_its_window(tmp_path: Path) -> None:
     """Forked in the middle of a collection, a child can record and export at once, and loses nothing of its own."""
     done = run(
@@ -724,6 +730,7 @@ def test_a_fork_waits_for_the_collection_and_the_child_for_its_window(tmp_path: 
     assert all(count <= 10 for count, _ in kept(tmp_path))
 
 
+@pytest.mark.process
 def test_a_dead_collector_holds_up_the_end_by_a_second(tmp_path: Path) -> None:
     """With a collector that never answers the process ends within a second of its program's end."""
     exporters = "    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter\n"

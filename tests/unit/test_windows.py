@@ -371,6 +371,7 @@ def test_a_subclass_may_override_add() -> None:
     assert stat._life.window.total().total.value() == 4  # type: ignore[union-attr]
 
 
+@pytest.mark.process
 def test_nothing_is_lost_at_the_end_of_the_interpreter(tmp_path: Path) -> None:
     """A Stat in a module's global logs its open window at exit, to its handlers; the process ends with status 0."""
     program = """
@@ -384,6 +385,7 @@ def test_nothing_is_lost_at_the_end_of_the_interpreter(tmp_path: Path) -> None:
     assert ran.stdout == "torch.monitor.Stat {'open.sum': 4.0, 'open.count': 1.0}\n"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.usefixtures("untraced")
 def test_a_forked_child_starts_afresh(tmp_path: Path) -> None:
