@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -67,6 +68,8 @@ def _shared(item: pytest.Item) -> str:
 def plain_machine() -> Iterator[None]:
     """No settings of telemetry, no rank, and a state folder that goes away, for the tests and what they start."""
     _hold_tracing()  # a worker's own, which pytest-cov has set since
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as nohup and a shell's & leave it, to each program
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tachograph-state-") as state:
         for name in list(os.environ):
             if not name.startswith(_KEPT) and (name.startswith(_SETTINGS) or name in _RANK):
@@ -76,7 +79,7 @@ def plain_machine() -> Iterator[None]:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def traced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Coverage of the programs that the test starts, where it is measured at all.
 
     It takes 1.7 times as long. Its tracer holds a lock at each call into our code (coverage 7,
@@ -84,13 +87,13 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     another thread holds it, and it writes a file at the end. So a test of signals, forks, limits or full disks does
     without.
     """
-    for name, value in _traced.items():
+    for name, value in () if "untraced" in request.fixturenames else _traced.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """No coverage in the test's own process, for its forks and its signal handlers; ``traced`` says why."""
+    """No coverage, where all others of the file are ``traced``, nor in the test's own process; there it says why."""
     tracer = sys.gettrace()
     sys.settrace(None)
     try:

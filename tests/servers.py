@@ -48,7 +48,9 @@ class Server:
 
 
 # Below what Linux gives to whoever asks for any port: no connection is made from one of these meanwhile.
-_PORTS = iter(random.sample(range(16_384, 32_768), 16_384))
+# Each worker of pytest-xdist has its own: between two looks at a port no other one takes it.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = iter(random.sample(range(16_384 + _WORKER % 16, 32_768, 16), 1024))
 
 
 def free_port() -> int:

@@ -240,6 +240,7 @@ for number in range(200):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 """,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     assert sum(int(p["asInt"]) for p in exported(tmp_path / "out.jsonl")["lib", "reqs"]["sum"]["dataPoints"]) == 200
@@ -399,6 +400,7 @@ def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
     assert len(found) * server.delay > 1.5  # more than a dead one would get
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("end", ["", "tachograph.shutdown()", "os.kill(os.getpid(), signal.SIGTERM)"])
 @pytest.mark.parametrize(
     "refusals",
@@ -444,6 +446,7 @@ def test_a_collector_that_comes_back_at_the_end_gets_everything(
     assert points == [2]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("dead", ["refusing", "silent"])
 def test_a_dead_collector_adds_at_most_a_second_to_the_exit(
@@ -477,6 +480,7 @@ began.append(time.monotonic())
     assert float(done.stdout) < 1.5
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("end", ["with pipeline: pass", "tachograph.shutdown()", "pipeline.shutdown(5)"])
 @pytest.mark.parametrize("dead", ["refusing", "silent"])
 def test_a_dead_collector_holds_up_no_end_for_more_than_a_second(
@@ -512,6 +516,7 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
     assert abs(float(said[1]) - took) < 0.5
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("end", ["", "tachograph.shutdown()"])
 @pytest.mark.parametrize("beside", ["jsonl", "otlp"])
 def test_what_takes_everything_beside_a_dead_collector_prolongs_no_end(tmp_path: Path, beside: str, end: str) -> None:

@@ -56,6 +56,7 @@ def test_every_row_leaves_for_every_card(tmp_path: Path, nvml: str) -> None:
     assert "left out" not in log
 
 
+@pytest.mark.timing
 def test_values_are_renewed_each_second(tmp_path: Path, nvml: str) -> None:
     """What is collected later is what the driver says later, though collecting asks the driver nothing."""
     program = """
@@ -98,6 +99,7 @@ def test_a_card_that_is_lost_from_the_start_hides_no_other(tmp_path: Path, nvml:
     assert log.count("GPU 0 is left out") == 1
 
 
+@pytest.mark.timing
 def test_a_card_that_blocks_blocks_nobody(tmp_path: Path, nvml: str) -> None:
     """While a card does not answer, collections take no time, the others are read; when it answers, it is back."""
     program = """
@@ -128,6 +130,7 @@ observation.close()
     assert log.count("GPU-00000000-fake is left out") == 1
 
 
+@pytest.mark.timing
 def test_the_end_waits_for_no_card_that_blocks(tmp_path: Path, nvml: str) -> None:
     """Closing while a card does not answer takes a moment only, and leaves the library alone."""
     program = """

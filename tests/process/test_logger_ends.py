@@ -78,6 +78,7 @@ def written(requests: list[tuple[str, dict[str, str], bytes]]) -> list[str]:
     ]
 
 
+@pytest.mark.timing  # it says nothing at its end, though the server may take long
 def test_three_points_and_the_end(tmp_path: Path) -> None:
     """A process that logs three points and ends has delivered them, without a start()."""
     with receiving(*[(204, {}, b"")] * 9) as server:
@@ -228,6 +229,7 @@ time.sleep(30)
     assert len(spooled(tmp_path)) == 3
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("untraced")
 def test_close_leaves_nothing_behind(tmp_path: Path) -> None:
     """What close() has no time for goes on leaving; it takes no longer than it was told."""
@@ -252,6 +254,7 @@ print(time.monotonic() - began)
     assert len(lines) + len(spooled(tmp_path)) == 20_000
 
 
+@pytest.mark.timing
 def test_close_takes_its_timeout_once(tmp_path: Path) -> None:
     """Where the server is dead, close() waits as long as it was told, and not once for each of its steps."""
     program = f"""
@@ -284,6 +287,7 @@ logger.log("last", {{}}, {{"loss": 3.0}})
     assert [line.split(",")[0] for line in lines] == ["train"] * 3 + ["within", "after", "last"]
 
 
+@pytest.mark.timing
 def test_start_does_not_wait_for_a_loggers_dead_server(tmp_path: Path) -> None:
     """A start() after a logger takes over at once what that has to deliver; nothing is lost by it."""
     program = f"""

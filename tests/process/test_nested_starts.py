@@ -8,6 +8,8 @@ import pytest
 
 from programs import exported, number, run
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 START = """
 import threading, time
 import tachograph

@@ -26,6 +26,7 @@ def registry() -> Registry:
     return recorded()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("dead", ["refuses", "is silent"])
 def test_a_dead_receiver_costs_no_more_than_a_second(

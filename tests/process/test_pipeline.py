@@ -8,6 +8,8 @@ import pytest
 
 from programs import count, exported, number, run
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 START = """
 import sys
 import tachograph

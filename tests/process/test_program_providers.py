@@ -9,6 +9,8 @@ import pytest
 
 from programs import exported, run, spans
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 READER = """
 import json, sys
 from opentelemetry import metrics

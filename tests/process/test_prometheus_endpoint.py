@@ -197,6 +197,7 @@ def test_close(registry: Registry) -> None:
         pass
 
 
+@pytest.mark.timing
 def test_close_within_its_time(registry: Registry) -> None:
     """A client that never ends its request does not hold up the end."""
     with serving(registry) as endpoint, socket.create_connection(("127.0.0.1", endpoint.port)) as client:

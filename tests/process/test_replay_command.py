@@ -17,6 +17,8 @@ from tachograph.cli import main
 from tachograph.cli.replaying import recording
 from tachograph.exporters.influxdb._spool import Spool
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 _WHO = {"dl.rank": 1}
 
 

@@ -18,6 +18,8 @@ from programs import environment, write
 
 pytest.importorskip("uvicorn")
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 STEPS = """
     import sys, time, tachograph
     for step in range(int(sys.argv[1])):

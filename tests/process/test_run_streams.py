@@ -21,6 +21,8 @@ from tachograph.exporters.standard_streams import Unfailing
 
 pytest.importorskip("uvicorn")
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 SEEN = "for n in 0 1 2; do if test -e /proc/$$/fd/$n; then echo $n; fi; done > seen; exit 7"
 RECORDS = """
     import sys, tachograph

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import programs
 from documented_logger import documented
 from receivers import receiving
@@ -92,6 +94,7 @@ def ended(folder: Path, host: str) -> tuple[subprocess.CompletedProcess[str], fl
     return done, time.time() - float(done.stdout)
 
 
+@pytest.mark.timing
 def test_three_points_and_the_end(tmp_path: Path) -> None:
     """A process that logs three points and ends has delivered them when it is gone, within a second."""
     with influxdb1(tmp_path / "data") as base:
@@ -107,6 +110,7 @@ def test_three_points_and_the_end(tmp_path: Path) -> None:
     assert took <= 1.0
 
 
+@pytest.mark.timing
 def test_a_dead_server_costs_a_second_at_most(tmp_path: Path) -> None:
     """With a dead server the process ends within about a second, says so in a line or two, and the points wait."""
     for attempt in range(4):  # a busy machine may need another try

@@ -171,6 +171,7 @@ def test_what_the_receiver_refuses_is_counted() -> None:
     assert dropped(registry) == {"rejected": 2}
 
 
+@pytest.mark.timing
 def test_a_dead_collector_adds_at_most_a_second_to_the_exit(tmp_path: Path) -> None:
     """With nobody listening and a full journal the program ends in time, with its own status."""
     done = run(

@@ -130,6 +130,7 @@ def test_what_waits_is_bounded(held: threading.Event) -> None:
     asyncio.run(too_much())
 
 
+@pytest.mark.timing
 @pytest.mark.process
 def test_the_largest_json_holds_nobody_up(hub: Serving) -> None:
     """While 8 MiB of JSON are decoded, which takes seconds, others are answered."""

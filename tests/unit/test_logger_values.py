@@ -259,6 +259,7 @@ def test_what_never_arrives() -> None:
         Arriving(late.ready, late.take).wait(time.monotonic() + 0.01)
 
 
+@pytest.mark.timing
 @pytest.mark.process
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_tensors_on_a_gpu() -> None:

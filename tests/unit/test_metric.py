@@ -352,6 +352,7 @@ def test_an_integer_beyond_the_range_of_floats_is_no_x(throttle: float | None) -
     assert {point["branch"] for point in found} == {0}
 
 
+@pytest.mark.timing
 def test_many_metrics_are_soon_known() -> None:
     """The first values of 600 metrics of a group take no longer, each, than those of a few; the axis may come last."""
     axis = MetricGroup("g", units="epoch")

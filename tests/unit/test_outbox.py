@@ -121,6 +121,7 @@ def test_flush_tells_of_losses() -> None:
     outbox.close(1)
 
 
+@pytest.mark.timing
 def test_close_is_bounded_while_a_send_is_stuck() -> None:
     """A send that never returns delays the end by the time-out alone, and what it held up is counted."""
     registry = Registry()
@@ -136,6 +137,7 @@ def test_close_is_bounded_while_a_send_is_stuck() -> None:
     assert dropped(registry) == {"shutdown": 7}
 
 
+@pytest.mark.timing
 def test_close_is_bounded_while_nothing_is_accepted() -> None:
     """A destination that asks for another attempt each time delays the end by the time-out alone."""
     registry = Registry()

@@ -271,6 +271,7 @@ def test_silenced_groups() -> None:
     assert not {"loss", "step_duration_seconds"} & names
 
 
+@pytest.mark.timing
 def test_many_series() -> None:
     """10,000 series are there, each once, in no more time than prometheus_client takes to write them."""
     registry = Registry(cardinality_limit=20_000)

@@ -277,6 +277,7 @@ def test_a_collector_that_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert "\n" not in record.message
 
 
+@pytest.mark.timing
 @pytest.mark.process
 def test_a_collector_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
     """It costs one page its patience and is not asked again before it has answered; everything else is there."""

@@ -730,6 +730,7 @@ def test_a_fork_waits_for_the_collection_and_the_child_for_its_window(tmp_path: 
     assert all(count <= 10 for count, _ in kept(tmp_path))
 
 
+@pytest.mark.timing
 @pytest.mark.process
 def test_a_dead_collector_holds_up_the_end_by_a_second(tmp_path: Path) -> None:
     """With a collector that never answers the process ends within a second of its program's end."""

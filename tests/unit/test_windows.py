@@ -275,6 +275,7 @@ def test_an_interrupt_loses_and_doubles_no_value() -> None:
     assert 0 <= sum(logged) + dropped - added <= interrupted
 
 
+@pytest.mark.timing
 def test_ten_thousand_windows_close_in_slices() -> None:
     """While 10,000 windows close, another thread gets the interpreter within milliseconds."""
     clock = Clock()
