@@ -38,14 +38,19 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by how long they take, those that share a fixture or a file together, the longest first."""
+    """Order the tests by how long they take, the longest first; those that share a fixture or a file go together.
+
+    ``slowest.txt`` has the seconds of the slow ones. A test that is named there goes to any worker; a file or a group
+    that is named there stays together.
+    """
     slowest = {test: float(seconds) for seconds, test in map(str.split, _SLOWEST.read_text().splitlines())}
-    seconds: Counter[str] = Counter()
+    seconds = Counter({name: taken for name, taken in slowest.items() if "::" not in name})
     groups: dict[pytest.Item, str] = {}
     for item in items:
         name = f"{item.path.name}::{item.name}".replace(" ", "_")
-        group = _shared(item) or ("" if name in slowest else item.path.name)
-        if group:  # one worker runs them; a slow test goes to any
+        mark = item.get_closest_marker("xdist_group")
+        group = mark.args[0] if mark else _shared(item) or ("" if name in slowest else item.path.name)
+        if group and mark is None:
             item.add_marker(pytest.mark.xdist_group(group))
         groups[item] = group or name
         seconds[groups[item]] += slowest.get(name, _QUICK)

@@ -49,6 +49,7 @@ def test_a_slow_rank_a_loss_that_is_no_number_and_a_stopped_rank(tmp_path: Path)
         assert {rank for name, rank in firing(base) if name == "TachographProcessSilent"} == {"2"}
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_again_and_again(tmp_path: Path) -> None:
     """Where a rank is killed after each restart, the loop's alert fires within 60 s and names that rank alone."""
     with running(tmp_path, ranks=2, restarts=9) as job, watched(job) as base:

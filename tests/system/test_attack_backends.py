@@ -33,6 +33,7 @@ def attack(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environ)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(320)
 def test_a_third_of_the_faults_loses_and_doubles_nothing_uncounted() -> None:
     """Whatever a backend does, recorded = arrived + counted, the end is bounded, and no step of the training waits."""

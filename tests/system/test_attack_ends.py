@@ -26,6 +26,7 @@ def attack(folder: Path, *arguments: object, timeout: float = 400) -> subprocess
 
 
 @pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.timeout(420)
 def test_thirty_programs_lose_nothing_uncounted(tmp_path: Path) -> None:
     """Thirty programs of a fixed seed: nothing is missing uncounted, nothing twice, no status is another one."""
@@ -40,7 +41,7 @@ def test_thirty_programs_lose_nothing_uncounted(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize("lost", ["logs", "metrics"])
+@pytest.mark.parametrize("lost", ["logs", pytest.param("metrics", marks=pytest.mark.long)])
 def test_a_lost_request_is_found_and_replays(tmp_path: Path, lost: str) -> None:
     """A receiver that discards a request makes the attack fail, with all that repeats it, and keeps the program."""
     done = attack(tmp_path, "--only", ORDERLY, "--seed", SEED, "--discards", lost)

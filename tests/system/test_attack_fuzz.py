@@ -78,6 +78,7 @@ def server(status: int, page: bytes = GOOD) -> Iterator[str]:
             thread.join()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_minute_of_bad_input_breaks_nothing(tmp_path: Path) -> None:
     """No error of the hub's, no traceback, pages for everybody, exact totals for who is honest, memory, and the files.

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 PROGRAM = ROOT / "bench" / "overhead.py"
 
 
+@pytest.mark.long
 def test_weights_and_random_states_are_the_same_with_and_without() -> None:
     """Two ranks train 200 steps, each with 100 recorded values, under ``tachograph run`` and without it."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}

@@ -19,10 +19,10 @@ TIME_LIMIT = 150.0
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(2, id="agent-SIGKILL"),
+        pytest.param(2, id="agent-SIGKILL", marks=pytest.mark.long),
         pytest.param(6, id="rank-SIGKILL"),
         pytest.param(8, id="agent-SIGTERM"),
-        pytest.param(9, id="rank-SIGTERM"),
+        pytest.param(9, id="rank-SIGTERM", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_job_loses_little_and_doubles_nothing(seed: int) -> None:

@@ -13,7 +13,9 @@ from table import ROWS
 from ways import WAYS, WayName
 
 CELLS = [
-    pytest.param(row, way, id=f"{row.name}-{way}", marks=marks(row, way))
+    pytest.param(
+        row, way, id=f"{row.name}-{way}", marks=[*marks(row, way), pytest.mark.xdist_group(f"conformance:{way}")]
+    )
     for way in WAYS
     for row in ROWS
     if not isinstance(row.cell(way), Without)
