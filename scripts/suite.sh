@@ -15,7 +15,7 @@ tests() { # what a selection by name or folder leaves empty is no failure
 
 failed=0
 # Most of them wait most of the time: more workers than processors. Longest first needs the tests' own order.
-beside="--numprocesses=${WORKERS:-4} --dist=loadgroup --no-loadscope-reorder"
+beside="--numprocesses=${WORKERS:-4} --dist=loadscope --no-loadscope-reorder"
 case $part in
 test)
   # shellcheck disable=SC2086 # words

@@ -37,36 +37,38 @@ def pytest_configure() -> None:
     _hold_tracing()
 
 
+def _slowest() -> dict[str, float]:
+    """The seconds of slow tests, each of which goes to any worker, and of slow files, whose tests go together."""
+    return {name: float(seconds) for seconds, name in map(str.split, _SLOWEST.read_text().splitlines())}
+
+
+def _unit(nodeid: str, slowest: dict[str, float]) -> str:
+    """The test itself if it is in the table, otherwise its file: what one worker is to run."""
+    name = nodeid.replace(" ", "_").partition("::")
+    test = f"{name[0].rpartition('/')[2]}::{name[2]}"
+    return test if test in slowest else test.partition("::")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by how long they take, the longest first; those that share a fixture or a file go together.
-
-    ``slowest.txt`` has the seconds of the slow ones. A test that is named there goes to any worker; a file or a group
-    that is named there stays together.
-    """
-    slowest = {test: float(seconds) for seconds, test in map(str.split, _SLOWEST.read_text().splitlines())}
-    seconds = Counter({name: taken for name, taken in slowest.items() if "::" not in name})
-    groups: dict[pytest.Item, str] = {}
-    for item in items:
-        name = f"{item.path.name}::{item.name}".replace(" ", "_")
-        mark = item.get_closest_marker("xdist_group")
-        group = mark.args[0] if mark else _shared(item) or ("" if name in slowest else item.path.name)
-        if group and mark is None:
-            item.add_marker(pytest.mark.xdist_group(group))
-        groups[item] = group or name
-        seconds[groups[item]] += slowest.get(name, _QUICK)
-    items.sort(key=lambda item: (-seconds[groups[item]], groups[item]))
+    """Order the tests by how long they take, the longest first."""
+    slowest = _slowest()
+    units = {item: _unit(item.nodeid, slowest) for item in items}
+    quick = Counter(units.values())
+    items.sort(key=lambda item: (-slowest.get(units[item], quick[units[item]] * _QUICK), units[item]))
 
 
-def _shared(item: pytest.Item) -> str:
-    """The test's file and the fixtures of this module that it shares with other tests; empty where there is none."""
-    manager = item.session._fixturemanager
-    shared = [
-        name
-        for name in getattr(item, "fixturenames", ())
-        for fixture in (manager.getfixturedefs(name, item) or ())[-1:]
-        if fixture.scope == "module"
-    ]
-    return ":".join([item.path.name, *sorted(shared)]) if shared else ""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Hand files to workers, and slow tests by themselves (pytest-xdist 3.8 knows no groups under pytest 9.2)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    slowest = _slowest()
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(nodeid, slowest)
+
+    return Units(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")
