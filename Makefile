@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Each sets up what it needs in $(VENV) the first time.
+# `make demo` and `make test`, with its parts. Each sets up what it needs in $(VENV) the first time.
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -9,16 +9,20 @@ DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-colo
 # DEMO_ARGS=--help and TEST_ARGS=--help list what they take.
 DEMO_ARGS ?=
 TEST_ARGS ?=
-export PYTHON TORCH_INDEX
+# Tests beside each other: they wait more than they compute.
+WORKERS ?= 4
+export PYTHON TORCH_INDEX WORKERS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test quick long lint clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo   train on two processes with torchrun, and show what was recorded"
-	@echo "make test   run all tests"
+	@echo "make test   run the tests, with their coverage"
+	@echo "make quick  run those that start no process and no server: seconds"
+	@echo "make long   run those that take minutes each"
 	@echo "make lint   check style and types"
 	@echo "make clean  remove $(VENV) and what the tools left"
 
@@ -27,7 +31,14 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp
 	@sh scripts/debian_packages.sh $(DEBIAN_PACKAGES)
-	@$(VENV)/bin/python -m pytest --cov --cov-report=term-missing:skip-covered --cov-fail-under=95 $(TEST_ARGS)
+	@sh scripts/suite.sh $(VENV)/bin/python test $(TEST_ARGS)
+
+quick: $(VENV)/test.stamp
+	@$(VENV)/bin/python -m pytest -m "not process and not long" $(TEST_ARGS) tests/unit
+
+long: $(VENV)/test.stamp
+	@sh scripts/debian_packages.sh $(DEBIAN_PACKAGES)
+	@sh scripts/suite.sh $(VENV)/bin/python long $(TEST_ARGS)
 
 lint: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .

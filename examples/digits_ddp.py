@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -92,6 +93,18 @@ def train(epochs: int, batch_size: int) -> None:
             print(f"epoch {epoch:2} of {epochs}   loss {mean:.4f}   accuracy {accuracy:.1%}", flush=True)
 
 
+def join(folder: Path | None) -> None:
+    """Join the other ranks: through torchrun's store, or a file of this attempt, if a folder is given.
+
+    After a restart gloo finds addresses of the attempt before in torchrun's store, and may wait for them for ever.
+    """
+    if folder is None:
+        dist.init_process_group("gloo")
+        return
+    rank, ranks, attempt = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+    dist.init_process_group("gloo", f"file://{folder.resolve()}/{attempt}", rank=int(rank), world_size=int(ranks))
+
+
 def gathered(mine: object) -> list[object]:
     """Return what every rank hands in, in the order of the ranks; it also waits for them."""
     everyone: list[object] = [None] * dist.get_world_size()
@@ -113,9 +126,10 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--linger", type=float, default=0, metavar="SECONDS", help="serve on after the training")
     parser.add_argument("--expect", type=Path, metavar="FILE", help="write what each rank recorded, as JSON")
+    parser.add_argument("--meet", type=Path, metavar="FOLDER", help="where ranks meet, for jobs that restart")
     options = parser.parse_args()
 
-    dist.init_process_group("gloo")
+    join(options.meet)
     with tachograph.start() as pipeline:
         rank = dist.get_rank()
         urls = gathered(pipeline.metrics_url)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -95,8 +96,14 @@ def main() -> int:
         return status
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    began = time.monotonic()
     print("torchrun starts two processes (importing PyTorch takes some seconds) …", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tachograph-demo-") as meet:
+        return run([*arguments, "--meet", meet] if kills else arguments, kills=kills)
+
+
+def run(arguments: list[str], *, kills: bool) -> int:
+    """Run the training and show what it prints; return as ``main`` does."""
+    began = time.monotonic()
     job = torchrun(arguments, restarts=RESTARTS if kills else 0)
     quiet = threading.Event()
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from places import ROOT
 from programs import events, requests
 from servers import Server, free_port, otelcol
 from tachograph.exporters.otlp.settings import OtlpSettings, Protocol, Signal, Temporality
 
-CONFIGS = Path(__file__).resolve().parents[1] / "collector-config"
+CONFIGS = ROOT / "collector-config"
 CONFIG = CONFIGS / "local.yaml"
 # What gateway-remote-write.yaml asks of a Prometheus, and a scrape each second.
 PROMETHEUS = "global: {scrape_interval: 1s}\nstorage: {tsdb: {out_of_order_time_window: 1h}}\n"

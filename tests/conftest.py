@@ -1,11 +1,14 @@
-"""The tests' process is that of a plain machine, whatever the developer has set."""
+"""The tests' process is that of a plain machine; what takes longest begins first; few programs are traced."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,21 +19,64 @@ settings.load_profile("tests")
 _SETTINGS = ("OTEL_", "TACHOGRAPH_", "SLURM_", "K8S_", "TORCHELASTIC_")
 _RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_NAME", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _KEPT = "TACHOGRAPH_TEST_"  # settings of the tests themselves
-LONG = "TACHOGRAPH_TEST_LONG"
+_TRACING = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+_SLOWEST = Path(__file__).with_name("slowest.txt")
+_QUICK = 0.2  # seconds of a test that is not in the table
+_traced: dict[str, str] = {}
+
+
+def _hold_tracing() -> None:
+    """Keep to this process the variables by which coverage has every program traced that a test starts."""
+    for name in _TRACING:
+        if name in os.environ:
+            _traced[name] = os.environ.pop(name)
+
+
+def pytest_configure() -> None:
+    """Let no worker of pytest-xdist be traced twice: by these variables, and by pytest-cov."""
+    _hold_tracing()
+
+
+def _slowest() -> dict[str, float]:
+    """The seconds of slow tests, each of which goes to any worker, and of slow files, whose tests go together."""
+    return {name: float(seconds) for seconds, name in map(str.split, _SLOWEST.read_text().splitlines())}
+
+
+def _unit(nodeid: str, slowest: dict[str, float]) -> str:
+    """The test itself if it is in the table, otherwise its file: what one worker is to run."""
+    name = nodeid.replace(" ", "_").partition("::")
+    test = f"{name[0].rpartition('/')[2]}::{name[2]}"
+    return test if test in slowest else test.partition("::")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what takes minutes and says little more than its neighbours, unless it is asked for."""
-    if os.environ.get(LONG) == "1":
-        return
-    for item in items:
-        if item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.skip(reason=f"takes minutes: {LONG}=1 runs it"))
+    """Order the tests by how long they take, the longest first."""
+    slowest = _slowest()
+    units = {item: _unit(item.nodeid, slowest) for item in items}
+    quick = Counter(units.values())
+    items.sort(key=lambda item: (-slowest.get(units[item], quick[units[item]] * _QUICK), units[item]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Hand files to workers, and slow tests by themselves (pytest-xdist 3.8 knows no groups under pytest 9.2)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    slowest = _slowest()
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(nodeid, slowest)
+
+    return Units(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def plain_machine() -> Iterator[None]:
     """No settings of telemetry, no rank, and a state folder that goes away, for the tests and what they start."""
+    _hold_tracing()  # a worker's own, which pytest-cov has set since
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as nohup and a shell's & leave it, to each program
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tachograph-state-") as state:
         for name in list(os.environ):
             if not name.startswith(_KEPT) and (name.startswith(_SETTINGS) or name in _RANK):
@@ -40,14 +86,21 @@ def plain_machine() -> Iterator[None]:
 
 
 @pytest.fixture
-def untraced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No coverage in this test, and in the programs that it starts.
+def traced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage of the programs that the test starts, where it is measured at all.
 
-    Its tracer holds a lock at each call into our code (coverage 7, ``Collector.lock_data``): no signal handler that
-    records or raises survives that, and no child that is forked while another thread holds it.
+    It takes 1.7 times as long. Its tracer holds a lock at each call into our code (coverage 7,
+    ``Collector.lock_data``): no signal handler that records or raises survives that, no child that is forked while
+    another thread holds it, and it writes a file at the end. So a test of signals, forks, limits or full disks does
+    without.
     """
-    for name in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
-        monkeypatch.delenv(name, raising=False)
+    for name, value in () if "untraced" in request.fixturenames else _traced.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """No coverage, where all others of the file are ``traced``, nor in the test's own process; there it says why."""
     tracer = sys.gettrace()
     sys.settrace(None)
     try:

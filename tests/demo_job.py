@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from places import ROOT
+
 TRAINED_WITHIN = 120.0
 ATTEMPTS = 3
 

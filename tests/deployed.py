@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from places import ROOT
 from servers import find
 
-ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 CONFIGS = ROOT / "collector-config"
 OVERLAYS = sorted(path.name for path in (DEPLOY / "kubernetes" / "overlays").iterdir())

@@ -28,6 +28,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from places import ROOT
+
 READY_WITHIN = 60.0
 _STOP_WITHIN = 15.0
 _VERSION = re.compile(r"version v?(\d+)\.")
@@ -46,7 +48,9 @@ class Server:
 
 
 # Below what Linux gives to whoever asks for any port: no connection is made from one of these meanwhile.
-_PORTS = iter(random.sample(range(16_384, 32_768), 16_384))
+# Each worker of pytest-xdist has its own: between two looks at a port no other one takes it.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = iter(random.sample(range(16_384 + _WORKER % 16, 32_768, 16), 1024))
 
 
 def free_port() -> int:
@@ -72,7 +76,7 @@ def _folders() -> Iterator[Path]:
     named = os.environ.get("TACHOGRAPH_TEST_BIN")
     if named:
         yield Path(named)
-    yield Path(__file__).resolve().parents[2] / "shared" / "bin"
+    yield ROOT.parent / "shared" / "bin"
     yield from (Path(folder) for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder)
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from collectors import Collector
 from hubs import ask
+from places import ROOT
 from programs import environment, write
 from servers import api, free_port, instant, prometheus, wait_until
 
-DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "prometheus"
+DEPLOY = ROOT / "deploy" / "prometheus"
 WITHIN = 60.0  # seconds from a fault to its alert
 
 PROGRAM = """

@@ -1,0 +1,114 @@
+"""What README.md shows works as it stands there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from places import ROOT
+
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+CONSOLE = [line for language, text in BLOCKS if language == "console" for line in text.splitlines()]
+COMMANDS = [line.removeprefix("$ ") for line in CONSOLE if line.startswith("$ ")]
+
+
+def quiet_environment(store: Path) -> dict[str, str]:
+    """Return an environment with a store of its own, any free port, and no settings of the developer's."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    return {**kept, "OTEL_EXPORTER_PROMETHEUS_PORT": "0", "TACHOGRAPH_STORE": str(store)}
+
+
+def ends_well(program: str, folder: Path) -> None:
+    """Run a program, which must end well and complain about nothing."""
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "program.py"],
+        cwd=folder,
+        env=quiet_environment(folder / "store"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("program", PYTHON, ids=range(len(PYTHON)))
+def test_python_runs_as_it_is(program: str, tmp_path: Path) -> None:
+    """Each Python block is a program that ends well and complains about nothing."""
+    ends_well(program, tmp_path)
+
+
+def test_the_ten_lines_are_the_example() -> None:
+    """The first block is examples/ten_lines.py, and ten lines of code."""
+    example = (ROOT / "examples" / "ten_lines.py").read_text()
+    assert ast.dump(ast.parse(example)) == ast.dump(ast.parse(PYTHON[0]))
+    assert sum(bool(line.strip()) for line in PYTHON[0].splitlines()) == 10
+
+
+def test_the_ten_lines_serve_what_the_text_below_them_says(tmp_path: Path) -> None:
+    """While the ten lines run, their page shows the loss, the calls and the durations."""
+    program = PYTHON[0] + '    input("ready")\n'
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=quiet_environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().removeprefix("recorded: ").strip()
+        with urllib.request.urlopen(url, timeout=30) as response:
+            page = response.read().decode()
+        process.communicate("\n", timeout=60)
+    samples = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if line[0] != "#"}
+    names = {series.partition("{")[0] for series in samples}
+    assert [value for series, value in samples.items() if series.startswith("loss{")] == [1 / 200]
+    assert [value for series, value in samples.items() if series.startswith("function_calls_total{")] == [200]
+    assert "function_duration_seconds_bucket" in names
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_sound(command: str) -> None:
+    """Each command is one that the shell takes; its make targets, packages and files of this checkout exist."""
+    subprocess.run(["bash", "-n", "-c", command], check=True)
+    program, *arguments = [word for word in shlex.split(command, comments=True) if not re.match(r"[A-Z_]+=", word)]
+    if program == "make":
+        subprocess.run(["make", "-n", *arguments], cwd=ROOT, check=True, capture_output=True)
+    named = {word.partition("=")[2] or word for word in arguments}
+    ours = {word for word in named if re.match(r"(collector-config|deploy|examples|bench|scripts)/", word)}
+    assert [word for word in ours if not (ROOT / word).exists()] == []
+
+
+def test_files_that_the_text_names_exist() -> None:
+    """Each file or folder of this checkout that the text names is there."""
+    ours = set(re.findall(r"`((?:\.ci|bench|collector-config|deploy|examples|scripts|src|tests)/[\w./-]*)`", README))
+    assert ours
+    assert [path for path in sorted(ours) if not (ROOT / path).exists()] == []
+
+
+def test_variables_that_the_text_names_are_read() -> None:
+    """Each setting that the text names is one that the code, the tests or the Makefile know."""
+    named = set(re.findall(r"\b(?:OTEL|TACHOGRAPH)_[A-Z_]*[A-Z]\b", README)) - {"OTEL_EXPORTER_OTLP"}
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests" / name for name in ("conftest.py", "servers.py"))]
+    known = "\n".join(path.read_text() for path in sources)
+    assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", known)] == []
+
+
+def test_both_commands_and_the_example_are_on_the_first_screen() -> None:
+    """Whoever opens the page sees `make demo`, `make test` and the ten lines without scrolling far."""
+    first_screen = "\n".join(README.splitlines()[:40])
+    assert "$ make demo" in first_screen
+    assert "$ make test" in first_screen
+    assert PYTHON[0] in first_screen

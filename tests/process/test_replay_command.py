@@ -1,0 +1,280 @@
+"""``tachograph replay``: a spool, a JSON-lines file or an exported run, to any exporter."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+import programs
+from influx_points import event, events, leave
+from servers import free_port, influxdb1, influxql
+from tachograph.cli import main
+from tachograph.cli.replaying import recording
+from tachograph.exporters.influxdb._spool import Spool
+
+pytestmark = pytest.mark.usefixtures("traced")
+
+_WHO = {"dl.rank": 1}
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the commands see no setting of whoever runs the tests."""
+    for name in list(os.environ):
+        if name.startswith(("OTEL_", "INFLUXDB_", "TACHOGRAPH_")) and name != "TACHOGRAPH_TEST_BIN":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TACHOGRAPH_STORE", str(tmp_path / "store"))
+
+
+def spooled(folder: Path, start: int = 0, stop: int = 100) -> Path:
+    """Leave points behind as a process that has ended does, and return the folder."""
+    spool = Spool(folder, 2**30, lambda *_: None, lambda: None)
+    leave(spool, events(start, stop), _WHO)
+    spool.close()
+    return folder
+
+
+def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every point of a folder's files arrives; nothing is deleted."""
+    folder = spooled(tmp_path / "spool")
+    with influxdb1(tmp_path / "data") as base:
+        assert main(["replay", str(folder), "--to", "influxdb", "--host", base]) == 0
+        (series,) = influxql(base, 'SELECT COUNT("loss"), COUNT("s") FROM "train"')
+        assert series["values"] == [[0, 100, 100]]
+    said = capsys.readouterr()
+    assert "100 events of 1 files sent" in said.err
+    assert said.out == ""
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_files_are_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
+    """With --delete a file goes once everything in it has arrived."""
+    folder = spooled(tmp_path / "spool")
+    out = tmp_path / "out.jsonl"
+    assert main(["replay", str(folder), "--to", "jsonl", "--output", str(out), "--delete"]) == 0
+    assert list(folder.iterdir()) == []
+    found = programs.events(out)
+    assert [int(each["attributes"]["tachograph.seq"]) for each in found] == list(range(100))
+    assert found[7]["attributes"]["tachograph.fields"] == {"loss": 1.0, "n": 7, "s": "no 7"}
+
+
+def test_nothing_is_deleted_that_did_not_arrive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody takes the points the exit code is 1, a line says so, and the file stays."""
+    folder = spooled(tmp_path / "spool", 0, 3)
+    line = ["replay", str(folder), "--to", "influxdb", "--host", f"http://127.0.0.1:{free_port()}"]
+    assert main([*line, "--delete", "--timeout", "0.5"]) == 1
+    assert "not everything has arrived" in capsys.readouterr().err
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_what_the_exporter_jsonl_wrote_is_replayed(tmp_path: Path) -> None:
+    """A file of ``start(logs="jsonl")`` is sent with its NaN; its metrics are left out, and said."""
+    journal = tmp_path / "journal.jsonl"
+    program = f"""
+        import tachograph
+        with tachograph.start(metrics="jsonl", logs="jsonl", jsonl={str(journal)!r}):
+            metric = tachograph.Metric("loss", group="training", throttle=None)
+            for at, value in enumerate((0.5, float("nan"), 0.25)):
+                metric.record(value, at=at)
+    """
+    assert programs.run(tmp_path, program).returncode == 0
+    out = tmp_path / "out.jsonl"
+    assert main(["replay", str(journal), "--to", "jsonl", "--output", str(out)]) == 0
+    points = [each["attributes"] for each in programs.events(out) if each["eventName"] == "tachograph.metric"]
+    assert [point["x"] for point in points] == [0.0, 1.0, 2.0]
+    assert math.isnan(points[1]["value"])
+    assert len(programs.events(out)) == len(programs.events(journal))
+
+
+def test_an_exported_run_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Points and events of ``tachograph export --format jsonl`` are sent; a line that is neither is said."""
+    at = 1_700_000_000_000_000_000
+    point = {"kind": "point", "metric": "loss", "group": "g", "units": "", "rank": 2, "execution": 0, "branch": 0}
+    lines = [
+        {**point, "x": 1.0, "time_unix_nano": at, "value": "NaN", "stream": "ab", "seq": 1},
+        {"kind": "event", "rank": None, "name": "saved", "time_unix_nano": at, "attributes": {"path": "p"}, "seq": 2},
+        {"kind": "definition", "metric": "loss"},
+        {"what": "is this"},
+    ]
+    file = tmp_path / "run.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "out.jsonl"
+    assert main(["replay", str(file), "--to", "jsonl", "--output", str(out)]) == 1
+    first, second = programs.events(out)
+    assert (first["eventName"], second["eventName"]) == ("tachograph.metric", "saved")
+    assert math.isnan(first["attributes"]["value"])
+    said = capsys.readouterr().err
+    assert "1 lines cannot be read" in said
+    assert "1 metrics, spans and definitions left out" in said
+
+
+def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """--to console prints a line for each event."""
+    assert main(["replay", str(spooled(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
+    assert capfd.readouterr().out.count("tachograph.point") == 3
+
+
+def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a living process sends itself is not sent twice."""
+    spool = Spool(tmp_path / "spool", 2**30, lambda *_: None, lambda: None)
+    leave(spool, [event(1)])
+    assert main(["replay", str(tmp_path / "spool"), "--to", "console"]) == 1
+    assert "a running process uses it" in capsys.readouterr().err
+    spool.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["missing", "--to", "console"], "No such file"),
+        ([".", "--to", "console"], "there are no *.jsonl files"),
+        (["spool", "--to", "influxdb"], "INFLUXDB_HOST"),
+        (["spool", "--to", "influxdb", "--host", "h", "--port", "x"], "port"),
+        (["spool", "--to", "jsonl"], "--output"),
+        (["spool", "--to", "otlp", "--endpoint", "nonsense"], "URL"),
+    ],
+)
+def test_wrong_usage_is_said(
+    more: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong usage ends with 2 and one line."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty" if more[0] == "." else tmp_path)
+    if more[0] == "spool":
+        spooled(tmp_path / "spool", 0, 1)
+    assert main(["replay", *more]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert len(said.splitlines()) == 1
+
+
+def _exported(path: Path, values: list[tuple[int, object]]) -> Path:
+    """Write an exported run with points of these ranks and values."""
+    point = {"kind": "point", "metric": "loss", "group": "g", "units": "", "execution": 0, "branch": 0}
+    lines = [
+        {**point, "rank": rank, "x": at, "time_unix_nano": 1_700_000_000_000_000_000 + at, "value": value}
+        for at, (rank, value) in enumerate(values)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_each_point_says_who_recorded_it(tmp_path: Path) -> None:
+    """Points of several ranks in one file arrive with the rank of each."""
+    file = _exported(tmp_path / "run.jsonl", [(at % 3, float(at % 3)) for at in range(300)])
+    with influxdb1(tmp_path / "data") as base:
+        assert main(["replay", str(file), "--to", "influxdb", "--host", base]) == 0
+        (series,) = influxql(base, 'SELECT "value", "dl.rank" FROM "g/loss"')
+    assert [(int(value), int(rank)) for _, value, rank in series["values"]] == [(at % 3,) * 2 for at in range(300)]
+
+
+def test_what_is_refused_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A point that the server refuses is counted and said; all others arrive, of its file and of those after it."""
+    values: list[tuple[int, object]] = [(0, True if at in (70, 200) else 0.5) for at in range(300)]
+    folder = tmp_path / "files"
+    folder.mkdir()
+    first = _exported(folder / "a.jsonl", values)
+    second = _exported(folder / "b.jsonl", [(1, 0.5)] * 10)
+    with influxdb1(tmp_path / "data") as base:
+        line = ["replay", str(folder), "--to", "influxdb", "--host", base, "--delete", "--timeout", "20"]
+        assert main(line) == 1
+        (series,) = influxql(base, 'SELECT COUNT("value") FROM "g/loss"')
+        assert series["values"][0][1] == 308
+    said = capsys.readouterr().err
+    assert f"{first}: not taken were 2 rejected, the others were sent" in said
+    assert "not everything" not in said
+    assert "310 events of 2 files" in said
+    assert first.exists()
+    assert not second.exists()
+
+
+def test_what_cannot_be_encoded_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A point that line protocol has no line for is said, too, though the server never saw it."""
+    spool = Spool(tmp_path / "spool", 2**30, lambda *_: None, lambda: None)
+    leave(spool, [event(0), event(1, measurement="#train"), event(2)])
+    spool.close()
+    with influxdb1(tmp_path / "data") as base:
+        line = ["replay", str(tmp_path / "spool"), "--to", "influxdb", "--host", base, "--delete"]
+        assert main(line) == 1
+        (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
+        assert series["values"][0][1] == 2
+    assert "not taken were 1 encoding" in capsys.readouterr().err
+    assert len(list((tmp_path / "spool").iterdir())) == 1
+
+
+def test_a_switched_off_sdk_hides_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OTEL_SDK_DISABLED is for programs that record: what is replayed is counted all the same."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    folder = spooled(tmp_path / "spool", 0, 3)
+    line = ["replay", str(folder), "--to", "jsonl", "--output", "/dev/full", "--delete"]
+    assert main(line) == 1
+    assert "rejected" in capsys.readouterr().err
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_what_a_running_process_appends_to_is_not_deleted(tmp_path: Path) -> None:
+    """The file of ``start(logs="jsonl")`` can be read while it is written, and be deleted once that is done."""
+    program = """
+        import subprocess, sys, tachograph
+
+        def replay(*more):
+            line = [sys.executable, "-m", "tachograph", "replay", "live.jsonl", "--to", "jsonl", "--output", *more]
+            return subprocess.run(line, capture_output=True, text=True)
+
+        with tachograph.start(metrics="none", traces="none", logs="jsonl", jsonl="live.jsonl") as pipeline:
+            logger = tachograph.MetricsLogger()
+            logger.log("m", {}, {"x": 1})
+            assert pipeline.flush()
+            done = replay("deleted.jsonl", "--delete")
+            assert done.returncode == 1 and "a running process uses it" in done.stderr, done.stderr
+            assert replay("read.jsonl").returncode == 0
+            logger.log("m", {}, {"x": 2})
+        assert replay("all.jsonl", "--delete").returncode == 0
+    """
+    done = programs.run(tmp_path, program, INFLUXDB_HOST="")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "deleted.jsonl").exists()
+    assert not (tmp_path / "live.jsonl").exists()
+    assert [len(programs.events(tmp_path / name)) for name in ("read.jsonl", "all.jsonl")] == [1, 2]
+
+
+def test_what_has_grown_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system has no locks, a file that has grown since it was read stays."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(recording.fcntl, "flock", flock)
+    file = _exported(tmp_path / "run.jsonl", [(0, 0.5)] * 3)
+    found = recording.Recording(file, alone=True)
+    assert len(list(found.parts())) == 3
+    with file.open("a") as more:
+        more.write("{}\n")
+    with pytest.raises(OSError, match="grown"):
+        found.remove()
+    found.close()
+    assert file.exists()
+
+
+def test_a_file_that_cannot_be_deleted_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a folder lets nothing be deleted the exit code is 1, and a line names the file; the others are sent."""
+    folder = spooled(tmp_path / "spool", 0, 3)
+    spooled(folder, 3, 6)
+
+    def unlink(_: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert main(["replay", str(folder), "--to", "console", "--delete"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("cannot be deleted: Permission denied") == 2
+    assert "6 events of 2 files sent" in said

@@ -1,0 +1,146 @@
+"""``tachograph run``: the job behaves as it would by itself, and a line or three say where its telemetry is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from launches import RUN, base, run, run_program
+from programs import environment
+from receivers import receiving
+
+pytestmark = pytest.mark.usefixtures("traced")
+
+NOWHERE = ("--endpoint", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("sh", "-c", "exit 7"), 7),
+        (("sh", "-c", "kill -9 $$"), 137),
+        (("sh", "-c", "kill -TERM $$"), 143),
+        (("true",), 0),
+        (("there-is-no-such-program",), 127),
+        (("/",), 126),
+    ],
+)
+def test_the_exit_code_is_the_jobs(tmp_path: Path, command: tuple[str, ...], code: int) -> None:
+    """It ends with the job's code: 128 + n for signal n, and 126 or 127 where the job could not be started."""
+    assert run(tmp_path, *command, options=NOWHERE).returncode == code
+
+
+def test_a_job_that_cannot_be_started_is_named(tmp_path: Path) -> None:
+    """Whoever misspells the program reads so."""
+    assert "there-is-no-such-program: there is no such program" in run(tmp_path, "there-is-no-such-program").stderr
+
+
+def test_stdin_stdout_and_stderr_are_the_jobs_own(tmp_path: Path) -> None:
+    """What goes in and out of the job goes through untouched, and nothing of ours is on stdout."""
+    done = run(tmp_path, "sh", "-c", "cat; echo wrong >&2", options=(*NOWHERE, "--quiet"), stdin="given\n")
+    assert (done.stdout, done.stderr) == ("given\n", "wrong\n")
+
+
+def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
+    """With a hub, stderr has the page's address, the run and its place, and at the end what was recorded."""
+    done = run(tmp_path, "sh", "-c", "echo job >&2", options=("--run-id", "r 1", "--store", str(tmp_path / "kept")))
+    page, stored, job, recorded = done.stderr.splitlines()
+    assert page.startswith("tachograph: the run is drawn at http://127.0.0.1:")
+    assert page.endswith("/metrics")
+    assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
+    assert job == "job"
+    assert recorded.startswith("tachograph: 0 points and 0 events were recorded, 0 dropped; ")
+    assert recorded.endswith(f"tachograph hub --run-id 'r 1' --store {tmp_path / 'kept'} shows it again")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "what shall be run"),
+        (("--prot", "1", "--", "true"), "--prot"),
+        (("--port", "70000", "true"), "--port= is 70000"),
+        (("--interval", "0", "true"), "--interval= is 0.0"),
+        (("--endpoint", "ftp://x", "true"), "--endpoint is 'ftp://x'"),
+        (("--endpoint", "http://x", "--port", "1", "true"), "--port is for the hub"),
+        (("--run-id", " ", "true"), "--run-id must not be empty"),
+        (("--prof", "train_step", "true"), "--prof: 'train_step': write package.module:function"),
+    ],
+)
+def test_wrong_usage_is_said_and_nothing_runs(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    """Wrong usage of ours is one line and exit code 2, before anything is started."""
+    done = subprocess.run(
+        [*RUN, *arguments], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_dashes_may_be_left_out(tmp_path: Path) -> None:
+    """The first word that is no option begins the command, and its options are its own."""
+    command = [*RUN, "--quiet", *NOWHERE, "sh", "-c", "exit 5", "--port"]
+    assert subprocess.run(command, env=environment(tmp_path), timeout=60, check=False).returncode == 5
+
+
+@pytest.mark.parametrize("option", ["port", "store"])
+def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path, option: str) -> None:
+    """Where the port is taken, or the store cannot be written, that is said, and the job has no telemetry."""
+    with receiving() as taken:
+        (tmp_path / "file").write_text("")
+        value = {"port": str(taken.server_port), "store": str(tmp_path / "file" / "store")}[option]
+        done = run(tmp_path, "sh", "-c", "env; exit 4", options=(f"--{option}", value))
+    assert done.returncode == 4
+    assert "no hub, the job runs without telemetry: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "TACHOGRAPH_ENDPOINT" not in done.stdout
+
+
+def test_the_environment_gets_ours_and_keeps_otel(tmp_path: Path) -> None:
+    """The job finds TACHOGRAPH_* variables and our folder on PYTHONPATH beside its own; OTEL_* as they were."""
+    options = (*NOWHERE, "--run-id", "r", "--prof", "a:b", "--prof", "c:*", "--instrument", "all", "--interval", "0.5")
+    given = {"OTEL_SERVICE_NAME": "mine", "PYTHONPATH": "/own"}
+    done = run(tmp_path, "env", "-0", options=options, **given)
+    found = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+    given_by_us = ("TACHOGRAPH_STORE", "TACHOGRAPH_SYSTEM_METRICS")
+    ours = {key: value for key, value in found.items() if key.startswith("TACHOGRAPH_") and key not in given_by_us}
+    assert abs(int(ours.pop("TACHOGRAPH_START_NS")) - time.time_ns()) < 60e9
+    assert ours == {
+        "TACHOGRAPH_ENDPOINT": "http://127.0.0.1:9",
+        "TACHOGRAPH_INTERVAL": "500",
+        "TACHOGRAPH_RUN": "r",
+        "TACHOGRAPH_PROF": "a:b\nc:*",
+        "TACHOGRAPH_INSTRUMENT": "all",
+    }
+    assert {key: value for key, value in found.items() if key.startswith("OTEL_")} == {"OTEL_SERVICE_NAME": "mine"}
+    folder, own = found["PYTHONPATH"].split(os.pathsep)
+    assert (Path(folder) / "sitecustomize.py").exists()
+    assert own == "/own"
+
+
+def test_an_endpoint_of_the_environment_stands_for_the_hub(tmp_path: Path) -> None:
+    """With OTEL_EXPORTER_OTLP_ENDPOINT there is no hub, and nothing else to change."""
+    program = "import tachograph\ntachograph.put_metric('loss', 0.5)"
+    with receiving() as receiver:
+        done = run_program(tmp_path, program, OTEL_EXPORTER_OTLP_ENDPOINT=base(receiver))
+        assert {path for path, _, _ in receiver.requests} == {"/v1/metrics", "/v1/logs"}
+    assert done.stderr.splitlines()[0] == f"tachograph: telemetry goes to {base(receiver)}"
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_an_endpoints_secrets_are_not_in_the_jobs_log(tmp_path: Path, way: str) -> None:
+    """User, password and query of an endpoint are sent, and not said."""
+    endpoint = "http://u:hunter2@127.0.0.1:9/otlp?key=hunter3"
+    if way == "option":
+        done = run(tmp_path, "env", options=("--endpoint", endpoint))
+    else:
+        done = run(tmp_path, "env", OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert done.stderr.splitlines()[0] == "tachograph: telemetry goes to http://127.0.0.1:9/otlp"
+    assert done.stderr.splitlines()[-1].endswith("what it recorded went to http://127.0.0.1:9/otlp")
+    assert "hunter" not in done.stderr
+    assert f"TACHOGRAPH_ENDPOINT={endpoint}" in done.stdout

@@ -1,0 +1,209 @@
+"""``tachograph dashboards``: what comes along, what is made from a run's definitions, and what goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from charted_runs import builders, training
+from grafana import dashboards, metrics, queries, replaced, used, variables
+from places import ROOT
+from recorded_runs import points, record, spoil
+from tachograph.cli import main
+from tachograph.cli.dashboards.command import datasources, provider
+
+FIXED = ROOT / "src" / "tachograph" / "cli" / "dashboards" / "fixed"
+SCRIPT = ROOT / "scripts" / "dashboards"
+# Files are provisioned in the classic model, which every Grafana reads; its builders' package prefers the newest.
+CLASSIC = pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def instruments() -> ModuleType:
+    """Return the table of instruments that the dashboards are made from."""
+    spec = importlib.util.spec_from_file_location("dashboard_instruments", SCRIPT / "instruments.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.process
+def test_those_that_come_along_are_what_the_builders_make(tmp_path: Path) -> None:
+    """The committed dashboards are those that scripts/dashboards makes: nobody has edited them by hand."""
+    builders()
+    subprocess.run([sys.executable, str(SCRIPT), str(tmp_path)], check=True, timeout=60)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_text() for path in FIXED.iterdir()}, "run python scripts/dashboards"
+
+
+def test_those_to_deploy_are_what_the_command_writes(tmp_path: Path) -> None:
+    """deploy/grafana holds what ``tachograph dashboards`` writes, for a Grafana in a container."""
+    assert main(["dashboards", "--out", str(tmp_path), "--path", "/var/lib/grafana/dashboards"]) == 0
+    written, deployed = (
+        {path.relative_to(folder): path.read_text() for path in folder.rglob("*.*") if path.is_file()}
+        for folder in (tmp_path, ROOT / "deploy" / "grafana")
+    )
+    assert written == deployed, "run tachograph dashboards --out deploy/grafana --path /var/lib/grafana/dashboards"
+
+
+def read_by_grafana(dashboard: Mapping[str, Any]) -> Any:
+    """Return what Grafana's types keep of a dashboard."""
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    register_default_plugins()
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(json.loads(json.dumps(dashboard)))))
+
+
+def lost(ours: Any, kept: Any, where: str = "") -> Iterator[str]:
+    """Yield the places of what is in ours and was not kept."""
+    if isinstance(ours, dict) and isinstance(kept, dict):
+        for key, value in ours.items():
+            yield from lost(value, kept.get(key), f"{where}.{key}")
+    elif isinstance(ours, list) and isinstance(kept, list) and len(ours) == len(kept):
+        for place, (one, other) in enumerate(zip(ours, kept, strict=True)):
+            yield from lost(one, other, f"{where}[{place}]")
+    elif ours != kept:
+        yield f"{where}: {ours!r} became {kept!r}"
+
+
+@CLASSIC
+def test_grafana_knows_all_that_is_in_a_dashboard(tmp_path: Path) -> None:
+    """Grafana's own types read every dashboard, a run's own too, and lose nothing of it."""
+    builders()
+    training(tmp_path)
+    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 0
+    found = dashboards(tmp_path / "dashboards")
+    assert len(found) == len(list(FIXED.iterdir())) + 1
+    assert [place for each in found.values() for place in lost(each, read_by_grafana(each))] == []
+
+
+def test_no_dashboard_names_a_metric_that_does_not_exist(instruments: ModuleType) -> None:
+    """Every metric in an expression or a variable is one of Tachograph's instruments, or chosen by a variable."""
+    found = dashboards(FIXED)
+    there = instruments.names()
+    named = {
+        (name, metric)
+        for name, dashboard in found.items()
+        for asked in [*queries(name, dashboard), *variables(name, dashboard)]
+        for metric in metrics(re.sub(r"\$\{\w+:raw\}\w*", "", asked.expression))
+    }
+    assert len(named) > 60
+    assert [each for each in named if each[1] not in there] == []
+
+
+def test_a_dashboard_cannot_be_made_with_a_metric_that_does_not_exist(instruments: ModuleType) -> None:
+    """The table knows no instrument that the code does not have, and no part of one that it does not have."""
+    with pytest.raises(KeyError, match=r"hw\.gpu\.nothing"):
+        instruments.prometheus("hw.gpu.nothing")
+    with pytest.raises(KeyError, match="is a gauge"):
+        instruments.prometheus("hw.power", "_bucket")
+    assert instruments.prometheus("function.duration", "_bucket") == "function_duration_seconds_bucket"
+    assert "hw_power_watts" in instruments.of_gpus()
+
+
+def test_every_dashboard_chooses_run_role_rank_and_data_source() -> None:
+    """Each dashboard on Prometheus has the four choices, and uses no variable that it does not have."""
+    uids = set()
+    for name, dashboard in dashboards(FIXED).items():
+        there = [variable["name"] for variable in dashboard["templating"]["list"]]
+        if name != "tachograph-points":
+            assert there[:4] == ["datasource", "run", "role", "rank"]
+        asked = [*queries(name, dashboard), *queries(name, dashboard, "query"), *variables(name, dashboard)]
+        unknown = set().union(*(used(each.expression) for each in asked)) - {*there}
+        assert unknown <= {"__rate_interval", "__range", "__interval", "timeFilter"}
+        ids = [panel["id"] for panel in dashboard["panels"]]
+        assert len({*ids}) == len(ids)
+        uids.add(dashboard["uid"])
+        assert len(dashboard["uid"]) <= 40
+    assert len(uids) == 6
+
+
+def test_data_sources_that_are_there_are_used(tmp_path: Path) -> None:
+    """With the uid of a data source that Grafana has already it is chosen everywhere, and none is made."""
+    training(tmp_path)
+    arguments = ["--datasource", "prom", "--influxdb-datasource", "influx", "--run", "one", "--store", str(tmp_path)]
+    assert main(["dashboards", "--out", str(tmp_path), *arguments]) == 0
+    chosen = {
+        (variable["query"], variable["current"]["value"])
+        for dashboard in dashboards(tmp_path / "dashboards").values()
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "datasource"
+    }
+    assert chosen == {("prometheus", "prom"), ("influxdb", "influx")}
+    assert not tmp_path.joinpath("provisioning", "datasources").exists()
+
+
+def test_provisioning_says_paths_and_urls_as_they_are() -> None:
+    """A path or a URL with special characters is one string of YAML, in which Grafana replaces no variable."""
+    path = Path('/a "b"/$HOME')
+    (line,) = (line for line in provider(path).splitlines() if "path:" in line)
+    assert json.loads(line.partition(": ")[2]).replace("$$", "$") == str(path)
+    text = datasources(prometheus="http://p:9090/$x", influxdb=None)
+    assert 'url: "http://p:9090/$$x"' in text
+    assert "influxdb" not in text
+
+
+def test_an_unknown_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that is not there ends it with 2 and with words, before anything is written."""
+    record(tmp_path, "run-1", *points([1.0]))
+    out = tmp_path / "out"
+    assert main(["dashboards", "--out", str(out), "--run", "run-2", "--store", str(tmp_path)]) == 2
+    assert "there is no run 'run-2'" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it cannot write it ends with 2, and names the path."""
+    path = tmp_path / "file"
+    path.touch()
+    assert main(["dashboards", "--out", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tachograph dashboards: ")
+    assert str(path) in said
+
+
+def test_a_run_without_metrics_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that has defined nothing has no dashboard of its own; the others are written."""
+    record(tmp_path, "bare", ("something", {"a": 1}))
+    assert main(["dashboards", "--out", str(tmp_path), "--run", "bare", "--store", str(tmp_path)]) == 1
+    assert "'bare' has defined no Metric" in capsys.readouterr().err
+    assert {*dashboards(tmp_path / "dashboards")} == {path.stem for path in FIXED.iterdir()}
+
+
+def test_a_damaged_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a damaged file what can be read is drawn, and the damage is said."""
+    training(tmp_path)
+    assert spoil(tmp_path / "runs" / "one.db", lambda page: b"accuracy" in page and b"x_units" not in page)
+    assert main(["dashboards", "--out", str(tmp_path), "--run", "one", "--store", str(tmp_path)]) == 1
+    assert "is damaged, what can be read of it is on its dashboard: " in capsys.readouterr().err
+    assert any(name.startswith("run-") for name in dashboards(tmp_path / "dashboards"))
+
+
+def test_a_long_id_makes_a_file_all_the_same(tmp_path: Path) -> None:
+    """An id whose name in a file would be too long is cut, and stays one of its own."""
+    runs = ["é" * 35 + end for end in "ab"]
+    for run in runs:
+        training(tmp_path, run)
+    chosen = [word for run in runs for word in ("--run", run)]
+    assert main(["dashboards", "--out", str(tmp_path), *chosen, "--store", str(tmp_path)]) == 0
+    assert sum(name.startswith("run-") for name in dashboards(tmp_path / "dashboards")) == 2
+
+
+def test_variables_are_replaced_as_grafana_does() -> None:
+    """The tests' own stand-in for Grafana knows each of its ways to write a variable."""
+    assert replaced("$a ${a} ${a:raw} x", {"a": "1"}) == "1 1 1 x"
+    with pytest.raises(KeyError):
+        replaced("$b", {"a": "1"})

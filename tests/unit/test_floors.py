@@ -1,0 +1,184 @@
+"""The rooms of the design: which there are, what each may import, and that nothing goes in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from places import PACKAGE
+
+# From the ground up: a room imports itself, and of the rooms above it in this table those that it names.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "recording": (),
+    "identity": ("recording",),
+    "profiling": ("recording", "identity"),
+    "hardware": ("recording", "identity"),
+    "elastic": ("recording", "identity", "profiling", "hardware"),
+    "monitor": ("recording", "identity", "profiling", "hardware"),
+    "metric": ("recording", "identity", "profiling", "hardware"),
+    "logger": ("recording", "identity", "profiling", "hardware"),
+    # the value types of the doors
+    "exporters": ("recording", "identity", "elastic", "monitor", "logger"),
+    "pipeline": ("recording", "identity", "profiling", "hardware", "elastic", "monitor", "logger", "exporters"),
+    "instrumentation": ("recording", "identity", "profiling", "elastic", "monitor", "exporters", "pipeline"),
+    "runs": ("recording", "identity"),
+    "studio": ("recording", "identity", "exporters", "runs"),
+    "hub": ("recording", "identity", "hardware", "exporters", "runs", "studio"),
+    "cli": (
+        *("recording", "identity", "hardware", "metric", "logger", "exporters", "pipeline", "instrumentation", "runs"),
+        *("studio", "hub"),
+    ),
+}
+# The files at the root, and the rooms that they import; everybody may read the version.
+FILES = {
+    "": (*ROOMS, "testing"),  # what users type: each name is loaded at its first use
+    "__main__": ("cli",),
+    "testing": ("recording",),
+    "version": (),
+}
+
+
+def modules() -> dict[str, Path]:
+    """Return every module of the package by its name below ``tachograph``."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").strip("."): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+MODULES = modules()
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    """Return the code of a module, read once."""
+    return ast.parse(MODULES[module].read_text())
+
+
+def imported(module: str, *, by_name: bool = True) -> set[str]:
+    """Return the modules of the package that a module imports anywhere in its code, by their names in strings, too."""
+    names = {name for node in ast.walk(tree(module)) for name in _names(node)}
+    if by_name:
+        names |= {name for node in ast.walk(tree(module)) for name in _named(node)}
+    return {other for name in names if (other := _home(name)) is not None} - {module}
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    """Yield the modules that a call such as ``import_module("tachograph.hub")`` names."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}:
+        for argument in node.args[:1]:
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield argument.value
+
+
+def _home(name: str) -> str | None:
+    """Return the module behind a dotted name, which may be that of something in it."""
+    package, _, inner = name.partition(".")
+    if package != "tachograph":
+        return None
+    while inner and inner not in MODULES:
+        inner = inner.rpartition(".")[0]
+    return inner
+
+
+def room(module: str) -> str:
+    """Return the room that a module is in, or the file at the root that it is."""
+    return module.partition(".")[0]
+
+
+def test_every_module_is_in_a_room() -> None:
+    """The tree has the rooms of the table and the files at the root, and nothing else."""
+    assert {room(module) for module in MODULES} == {*ROOMS, *FILES}
+    assert {path.name for path in PACKAGE.iterdir() if path.is_file()} == {
+        *("__init__.py", "__main__.py", "py.typed", "testing.py", "version.py")
+    }
+
+
+def test_the_table_goes_down() -> None:
+    """No room of the table may import one below it."""
+    order = list(ROOMS)
+    assert [(one, other) for one, may in ROOMS.items() for other in may if order.index(other) >= order.index(one)] == []
+
+
+def test_rooms_import_what_they_may() -> None:
+    """No module imports of another room than its own may, in a function or by name neither."""
+    may = ROOMS | FILES
+    found = {
+        (module, other)
+        for module in MODULES
+        for other in imported(module)
+        if other != "version" and room(other) != room(module) and room(other) not in may[room(module)]
+    }
+    assert found == set()
+
+
+def test_plumbing_stays_in_its_room() -> None:
+    """A module whose name begins with an underscore is imported by its own room alone."""
+    found = [
+        f"{module} -> {other}"
+        for module in MODULES
+        for other in imported(module)
+        if room(other) != room(module) and any(part.startswith("_") for part in other.split(".")) and module
+    ]
+    assert found == []
+
+
+def test_a_room_says_what_it_is() -> None:
+    """Each room's face has a docstring."""
+    silent = [name for name in ROOMS if not ast.get_docstring(tree(name))]
+    assert silent == []
+
+
+def test_nothing_is_imported_in_a_circle() -> None:
+    """The modules can be put into an order in which each imports only what comes before it."""
+    graph = {module: {other for other in imported(module) if other} for module in MODULES if module}
+    TopologicalSorter(graph).prepare()
+
+
+def test_no_room_leads_back_to_itself() -> None:
+    """Rooms, too, can be put into an order."""
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        graph.setdefault(room(module), set()).update(room(other) for other in imported(module) if other)
+    TopologicalSorter({one: others - {one} for one, others in graph.items() if one}).prepare()
+
+
+def test_imports_are_absolute() -> None:
+    """Every import names the package, so that the tests above see it."""
+    relative = [
+        module
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """A class that others may use, by a module without an underscore or by an import from another room, has its own."""
+    crossing = {
+        name
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        for name in _names(node)
+        if (home := _home(name)) and room(home) != room(module)
+    }
+    homes: dict[str, list[str]] = {}
+    for module in MODULES:
+        plumbing = any(part.startswith("_") for part in module.split("."))
+        for node in tree(module).body:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if not plumbing or f"tachograph.{module}.{node.name}" in crossing:
+                homes.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

@@ -1,0 +1,185 @@
+"""What a signal handler of the program raises in the middle of our code reaches the program, whatever it interrupts."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
+
+from programs import run
+from tachograph.elastic._stream import guarded
+from tachograph.logger import MetricsLogger
+from tachograph.monitor._event_log import EventLog
+from tachograph.monitor._windows import Windows
+from tachograph.monitor.event import Event
+from tachograph.monitor.stat import Stat
+from tachograph.profiling.tracing import Span
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
+
+
+class ExpiredError(Exception):
+    """A time-out of the program's."""
+
+
+def expire(*_: object) -> None:
+    """Handle a signal, as a function."""
+    raise ExpiredError
+
+
+class Watchdog:
+    """Handles a signal, as a method or as an object that can be called."""
+
+    def bark(self, *_: object) -> None:
+        """Handle it."""
+        raise ExpiredError
+
+    __call__ = bark
+
+
+class Interrupted:
+    """An object of the program's that a signal interrupts while it is read."""
+
+    def __float__(self) -> float:
+        """Be interrupted."""
+        signal.raise_signal(signal.SIGUSR1)
+        return 1.0
+
+    def item(self) -> float:
+        """Be interrupted, too."""
+        return float(self)
+
+    __str__ = __repr__ = lambda self: str(float(self))
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[Callable[[Any], None]]:
+    """Have SIGUSR1 raise; the function that is returned sets another handler."""
+    before = signal.signal(signal.SIGUSR1, expire)
+    yield lambda wanted: signal.signal(signal.SIGUSR1, wanted) and None
+    signal.signal(signal.SIGUSR1, before)
+
+
+def interrupted_sampler() -> Sampler:
+    """Return a sampler that a signal interrupts."""
+
+    class Slow(type(ALWAYS_ON)):  # type: ignore[misc]
+        def should_sample(self, *arguments: Any, **more: Any) -> Any:
+            signal.raise_signal(signal.SIGUSR1)
+            return super().should_sample(*arguments, **more)
+
+    return Slow(True)  # type: ignore[no-any-return]
+
+
+def log_to_an_interrupted_handler() -> None:
+    """Log an event to a handler that a signal interrupts; another one gets the next event all the same."""
+    registry = Registry()
+    log = EventLog(Journal(registry), registry)
+    log.register(lambda _event: signal.raise_signal(signal.SIGUSR1))
+    log.log_event(Event("epoch", datetime.now(timezone.utc), {}))
+
+
+def add_to_a_stat() -> None:
+    """Add a number that a signal interrupts."""
+    registry = Registry()
+    windows = Windows(EventLog(Journal(registry), registry), registry, threaded=False)
+    Stat("load", [], 60.0, windows=windows).add(Interrupted())  # type: ignore[arg-type]
+
+
+DOORS: dict[str, Callable[[], object]] = {
+    "a value": lambda: Registry().group("g").instrument("loss").record(Interrupted()),
+    "an attribute": lambda: Registry().group("g").instrument("loss").record(1, {"phase": Interrupted()}),
+    "a Stat": add_to_a_stat,
+    "an event's handler": log_to_an_interrupted_handler,
+    "a metric's handler": lambda: guarded(lambda: signal.raise_signal(signal.SIGUSR1)),
+    "a field": lambda: MetricsLogger(registry=Registry()).log("m", {}, {"loss": Interrupted()}),
+    "a tag": lambda: MetricsLogger(registry=Registry()).log("m", {"phase": Interrupted()}, {"loss": 1}),
+    "a sampler": lambda: Span(TracerProvider(sampler=interrupted_sampler()).get_tracer("t"), "f", {}),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_it_comes_out_of_every_door(door: str) -> None:
+    """A guard around an object of the program's does not take it for an error of that object."""
+    with pytest.raises(ExpiredError):
+        DOORS[door]()
+
+
+@pytest.mark.parametrize(
+    "handles",
+    [expire, Watchdog().bark, Watchdog(), partial(expire, 1), lambda *_: expire()],
+    ids=["function", "method", "object", "partial", "lambda"],
+)
+def test_handlers_of_every_kind_are_known(handles: Any, handler: Callable[[Any], None]) -> None:
+    """Functions, methods, partials and objects that can be called."""
+    handler(handles)
+    with pytest.raises(ExpiredError):
+        DOORS["a value"]()
+
+
+def test_any_other_exception_stays_with_the_guard() -> None:
+    """An exception that no handler has raised, or one of another thread's, is not passed on."""
+    found: list[str] = []
+
+    def guard(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - as our guards do
+            pass_on(error)
+            found.append(type(error).__name__)
+
+    guard(lambda: 1 / 0)
+    thread = threading.Thread(target=guard, args=(expire,))
+    thread.start()
+    thread.join()
+    assert found == ["ZeroDivisionError", "ExpiredError"]
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("untraced")
+def test_each_point_leaves_once_whatever_interrupts_its_recording(tmp_path: Path) -> None:
+    """Time-outs in the middle of folds: no point is logged twice, and none that was recorded is missing."""
+    done = run(
+        tmp_path,
+        """
+        import signal, time
+        from tachograph import Metric
+        from tachograph.metric.execution import Execution
+        from tachograph.recording.journal import Journal
+        from tachograph.recording.registry import Registry
+
+        class Expired(Exception):
+            pass
+
+        def expire(*_):
+            raise Expired
+
+        signal.signal(signal.SIGALRM, expire)
+        registry = Registry()
+        journal = Journal(registry, limit=10_000_000)
+        record = Metric("loss", throttle=None, execution=Execution(journal=journal, registry=registry)).record
+        step, recorded = 0, []
+        for _ in range(1500):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                for _ in range(100_000):
+                    step += 1
+                    record(0.5, at=step)
+                    recorded.append(step)
+            except Expired:
+                pass
+        record(0.5, at=step + 1)
+        found = [event.attributes["x"] for event in journal.drain() if event.name == "tachograph.metric"]
+        print(len(found) - len(set(found)), len(set(recorded) - set(found)))
+        """,
+    )
+    assert (done.stdout, done.stderr) == ("0 0\n", "")
