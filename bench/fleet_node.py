@@ -120,7 +120,7 @@ class Readings:
     """What all nodes read, once a round: this machine's system and process metrics."""
 
     def __init__(self) -> None:
-        self._machine, self._process = system.Machine(), process.Process()
+        self._machine, self._process = system.Machine(), process.ProcessState()
         self.system: list[Reading] = []
         self.process: list[Reading] = []
 

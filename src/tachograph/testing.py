@@ -30,7 +30,7 @@ class Captured:
 
         Returns:
             A gauge's last value, a counter's sum, or a histogram's
-            :class:`~tachograph.recording.accumulators.Summary`, with ``count``, ``total.value()``, ``minimum``,
+            :class:`~tachograph.recording.summary.ValueSummary`, with ``count``, ``total.value()``, ``minimum``,
             ``maximum`` and ``nonfinite``.
         """
         found = self._registry.groups.get(group)

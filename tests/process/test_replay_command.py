@@ -253,7 +253,7 @@ def test_what_has_grown_is_not_deleted(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(recording.fcntl, "flock", flock)
     file = _exported(tmp_path / "run.jsonl", [(0, 0.5)] * 3)
-    found = recording.Recording(file, alone=True)
+    found = recording.RecordedFile(file, alone=True)
     assert len(list(found.parts())) == 3
     with file.open("a") as more:
         more.write("{}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -50,6 +51,8 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
+# Rooms whose face does not name its modules yet.
+_FACES_TO_BE_WRITTEN = {"profiling", "elastic", "logger", "exporters", "pipeline", "cli"}
 
 
 @cache
@@ -137,6 +140,19 @@ def test_a_room_says_what_it_is() -> None:
     """Each room's face has a docstring."""
     silent = [name for name in ROOMS if not ast.get_docstring(tree(name))]
     assert silent == []
+
+
+def test_a_room_names_the_modules_that_others_use() -> None:
+    """A module that another room imports is named in the docstring of its room's face."""
+    faces = {name: ast.get_docstring(tree(name)) or "" for name in ROOMS if name not in _FACES_TO_BE_WRITTEN}
+    unnamed = {
+        other
+        for module in MODULES
+        for other in imported(module)
+        if room(other) in faces and room(other) != room(module) and "." in other and module
+        if not re.search(rf"[`.]{other.rpartition('.')[2]}`", faces[room(other)])
+    }
+    assert unnamed == set()
 
 
 def test_nothing_is_imported_in_a_circle() -> None:

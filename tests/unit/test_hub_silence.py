@@ -130,13 +130,13 @@ def test_who_got_no_series_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
         own = f"run{index}"
         hub.receive_metrics(metrics(rank(index, run=own), number("loss", 0.5, time=clock.now), empty))
         hub.receive_metrics(metrics(rank(0), *[number(f"n{index}.{each}", 1) for each in range(3)], empty))
-    index = hub._index
-    assert (len(index.series), len(index.stored())) == (1, 21)
+    known = hub._index
+    assert (len(known.series), len(known.stored())) == (1, 21)
     for _ in range(40):
         clock.forward(10)
         hub.receive_metrics(metrics(rank(0), empty))
         hub.tick()
-    (process,) = index.processes()
+    (process,) = known.processes()
     assert process.streams == {}
-    assert [run.name for run in index.stored()] == ["run"]
+    assert [run.name for run in known.stored()] == ["run"]
     hub.close()

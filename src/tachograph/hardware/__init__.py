@@ -1,4 +1,7 @@
-"""Hardware metrics: CPU, memory, disks, network, GPUs, and torch's CUDA allocator."""
+"""Hardware metrics: CPU, memory, disks, network, GPUs, and torch's CUDA allocator.
+
+Its face: :func:`observe`, and ``snapshot`` for the fields of a logger's point. Each table of metrics is a module.
+"""
 
 from __future__ import annotations
 

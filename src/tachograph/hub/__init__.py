@@ -1,1 +1,9 @@
-"""The hub: one for all processes of a node. It receives OTLP, keeps it, and serves it as one page."""
+"""The hub: one for all processes of a node. It receives OTLP, keeps it, and serves it as one page.
+
+Its face: ``hub`` is the state in memory and in the store, ``server`` its HTTP server with ``guard`` and ``forwarding``,
+``lifetime`` ends it, ``announcement`` tells the process that started it.
+
+A request passes from the receiver through decoding into the index: runs, their processes, and series, which a decoder
+of each metric stream fills. Records of the journal go to the file of their run at once; series are saved there in
+slices, and shown on the page of the node.
+"""

@@ -118,7 +118,7 @@ def resource_attributes(
     Args:
         environ: environment variables; by default this process's.
         service_name: the service's name.
-        run_id: the run's id; see :func:`tachograph.run_id.run_id`.
+        run_id: the run's id; see :func:`tachograph.identity.run_id.run_id`.
         extra: further attributes.
         host: the machine's name; by default what the system says.
         pid: the process; by default this one.

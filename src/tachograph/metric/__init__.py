@@ -2,6 +2,8 @@
 
 Each value is shown as it is now by a gauge, and kept in the journal as a point with its x. Nothing needs to be set up:
 what was recorded before :func:`tachograph.start` leaves once that is called.
+
+Beside these names other rooms use ``execution`` alone.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 What is logged also reaches the exporters of :func:`tachograph.start`: each event as a log record, each
 :class:`Stat` as gauges and a histogram in the group ``torch.monitor``.
+
+The names of ``torch.monitor`` are its face. Other rooms use ``event``, ``stat``, ``stat_window``,
+``stat_series`` and ``wait_counter``.
 """
 
 from __future__ import annotations

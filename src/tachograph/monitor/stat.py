@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from itertools import pairwise
 from operator import index
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from tachograph.monitor._windows import Windows
 from tachograph.monitor.stat_window import UNLIMITED, Aggregation, StatWindow
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import SeriesLosses
-from tachograph.recording.naming import check_name
+from tachograph.recording.naming import check_boundaries, check_name
 from tachograph.recording.summary import CHUNK
 from tachograph.recording.values import Number, Pending, read
 
@@ -118,7 +117,8 @@ class Stat:
         samples = _checked_samples(name, max_samples)
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of Stat {name!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
-        series = windows.series(name, unit, _checked_boundaries(name, boundaries))
+        bounds = None if boundaries is None else check_boundaries(boundaries, f"Stat {name!r}")
+        series = windows.series(name, unit, bounds)
         losses = SeriesLosses(name, windows.unread)
         window = StatWindow(
             name,
@@ -251,15 +251,3 @@ def _checked_samples(name: str, max_samples: object) -> int:
     if samples < 1:
         raise ValueError(f"max_samples of Stat {name!r} must be at least 1: {max_samples!r}")
     return min(samples, UNLIMITED)
-
-
-def _checked_boundaries(name: str, boundaries: Sequence[float] | None) -> tuple[float, ...] | None:
-    if boundaries is None:
-        return None
-    try:
-        bounds = tuple(float(bound) for bound in boundaries)
-    except (TypeError, ValueError):
-        raise TypeError(f"the boundaries of Stat {name!r} must be numbers: {boundaries!r:.100}") from None
-    if any(bound - bound for bound in bounds) or any(one >= other for one, other in pairwise(bounds)):
-        raise ValueError(f"the boundaries of Stat {name!r} must be finite and ascending: {boundaries!r:.100}")
-    return bounds

@@ -8,7 +8,9 @@ so that one query works on a scraped page and behind a collector.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
@@ -119,6 +121,22 @@ def meaning(recorded: str) -> Meaning:
         return Meaning(match[1], unit, "gauge" if unit == "By" else "histogram")
     last_word = re.split(r"[._]", recorded)[-1]
     return Meaning(recorded, "", "histogram" if last_word in _DURATIONS else "gauge")
+
+
+def check_boundaries(boundaries: Sequence[float], whose: str) -> tuple[float, ...]:
+    """Return a histogram's boundaries, as given to ``whose`` name in messages.
+
+    Raises:
+        TypeError: one is not a number.
+        ValueError: they are not finite, or do not ascend.
+    """
+    try:
+        bounds = tuple(float(bound) for bound in boundaries)
+    except (TypeError, ValueError):
+        raise TypeError(f"the boundaries of {whose} must be numbers: {boundaries!r:.100}") from None
+    if any(bound - bound for bound in bounds) or any(a >= b for a, b in pairwise(bounds)):
+        raise ValueError(f"the boundaries of {whose} must be finite and ascending: {boundaries!r:.100}")
+    return bounds
 
 
 def default_boundaries(unit: str) -> tuple[float, ...]:

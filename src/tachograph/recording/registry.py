@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 from tachograph.recording.accumulators import Accumulator
@@ -18,7 +17,7 @@ from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.forking import at_fork
 from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
 from tachograph.recording.losses import SeriesLosses
-from tachograph.recording.naming import KINDS, Kind, Meaning, check_name, meaning
+from tachograph.recording.naming import KINDS, Kind, Meaning, check_boundaries, check_name, meaning
 from tachograph.recording.own_metrics import (
     DROPPED,
     ERRORS,
@@ -82,7 +81,9 @@ class Group:
             raise ValueError(f"{recorded!r} cannot be a {kind!r}: kind is one of {', '.join(KINDS)}")
         if unit is not None and not isinstance(unit, str):
             raise TypeError(f"the unit of {recorded!r} must be a string, not {type(unit).__name__}: {unit!r:.100}")
-        bounds = _checked_boundaries(recorded, kind, boundaries)
+        if boundaries is not None and kind != "histogram":
+            raise ValueError(f"{recorded!r} is a {kind}: only a histogram has boundaries")
+        bounds = None if boundaries is None else check_boundaries(boundaries, repr(recorded))
         description = encodable(description)
         name = said.name if unit in (None, said.unit) else recorded
         wanted = Meaning(name, encodable(said.unit if unit is None else unit), kind)
@@ -144,20 +145,6 @@ class Group:
             instrument.reset()
         for function in list(self.functions.values()):
             function.reset()
-
-
-def _checked_boundaries(recorded: str, kind: Kind, boundaries: Sequence[float] | None) -> tuple[float, ...] | None:
-    if boundaries is None:
-        return None
-    if kind != "histogram":
-        raise ValueError(f"{recorded!r} is a {kind}: only a histogram has boundaries")
-    try:
-        bounds = tuple(float(bound) for bound in boundaries)
-    except (TypeError, ValueError):
-        raise TypeError(f"the boundaries of {recorded!r} must be numbers: {boundaries!r:.100}") from None
-    if any(bound - bound for bound in bounds) or any(a >= b for a, b in pairwise(bounds)):
-        raise ValueError(f"the boundaries of {recorded!r} must be finite and ascending: {boundaries!r:.100}")
-    return bounds
 
 
 def _check_same(found: Instrument, wanted: Meaning, description: str, bounds: tuple[float, ...] | None) -> None:

@@ -196,7 +196,7 @@ def percentile(of: Buckets, share: float) -> float | None:
 
 
 def _shown(state: Any) -> Any:
-    """Return what the page shows of a series: see :meth:`tachograph.hub._series.Series.shown`."""
+    """Return what the page shows of a series: see :meth:`tachograph.hub._series.HubSeries.shown`."""
     value, before = (_amount(part) for part in state[2:4])
     if before is None:
         return value

@@ -36,12 +36,12 @@ class ServedRun:
         self._run = ""
 
     def fill(self, picture: Picture) -> None:
-        """See :meth:`tachograph.cli.top.source.Source.fill`."""
+        """See :meth:`tachograph.cli.top.source.RunSource.fill`."""
         answer = self._begin(picture)
         self._ask_points_of(picture, answer, _bare(picture))
 
     def follow(self, picture: Picture, stop: threading.Event) -> None:
-        """See :meth:`tachograph.cli.top.source.Source.follow`.
+        """See :meth:`tachograph.cli.top.source.RunSource.follow`.
 
         A hub that is busy with a run is not asked for the past of a hundred metrics at once.
         """
@@ -86,7 +86,7 @@ class ServedRun:
         return answer
 
     def close(self) -> None:
-        """See :meth:`tachograph.cli.top.source.Source.close`."""
+        """See :meth:`tachograph.cli.top.source.RunSource.close`."""
         self._asking.close()
 
     @staticmethod

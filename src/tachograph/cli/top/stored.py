@@ -45,7 +45,7 @@ class StoredRun:
         self._path = folder
 
     def fill(self, picture: Picture) -> None:
-        """See :meth:`tachograph.cli.top.source.Source.fill`."""
+        """See :meth:`tachograph.cli.top.source.RunSource.fill`."""
         name, path = self._located()
         self._path = path
         try:
@@ -58,7 +58,7 @@ class StoredRun:
             raise Away(f"the run {name!r:.200} cannot be read: {error} ({path})") from error
 
     def follow(self, picture: Picture, stop: threading.Event) -> None:
-        """See :meth:`tachograph.cli.top.source.Source.follow`."""
+        """See :meth:`tachograph.cli.top.source.RunSource.follow`."""
         self.fill(picture)
         until = time.monotonic() + _EVERYTHING
         while time.monotonic() < until and not stop.wait(self._interval):
@@ -73,7 +73,7 @@ class StoredRun:
             raise Away(f"the file {self._path} cannot be read: {error}") from error
 
     def close(self) -> None:
-        """See :meth:`tachograph.cli.top.source.Source.close`: a file is open only while it is read."""
+        """See :meth:`tachograph.cli.top.source.RunSource.close`: a file is open only while it is read."""
 
     def _located(self) -> tuple[str, Path]:
         if self._run is not None:
