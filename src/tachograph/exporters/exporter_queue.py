@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opentelemetry import context
-
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.registry import Registry
 
 EXPORTED_AT_ONCE = 512  # items: the default of OTEL_BSP_MAX_EXPORT_BATCH_SIZE and OTEL_BLRP_MAX_EXPORT_BATCH_SIZE
@@ -48,7 +46,7 @@ class ExporterQueue:
         self._registry = registry
         self._name = name or type(exporter).__name__
         self._timed_shutdown = timed_shutdown
-        self._outbox = Outbox(self._name, registry)
+        self._queue = DeliveryQueue(self._name, registry)
         self._is_shut, self._shutting = False, threading.Lock()
         self.delivered = 0
 
@@ -63,26 +61,21 @@ class ExporterQueue:
         """
 
         def send(timeout: float) -> None:
-            # Instrumented HTTP and gRPC libraries would trace these requests, and each export make the next one.
-            token = context.attach(context.set_value("suppress_instrumentation", True))
-            try:
-                result = export(timeout)
-            finally:
-                context.detach(token)
+            result = export(timeout)
             if getattr(result, "name", None) == "FAILURE":  # the three signals' results have no base in common
                 raise RuntimeError(f"{type(self._exporter).__name__} could not export")
             self.delivered += 1
 
-        self._outbox.put(send, size, items=items)
+        self._queue.put(send, size, items=items)
 
     def flush(self, timeout: float) -> bool:
         """Export what is queued, and ask the exporter to flush; True where both were done in time."""
         deadline = time.monotonic() + timeout
-        flushed = self._outbox.flush(timeout)
+        flushed = self._queue.flush(timeout)
         if time.monotonic() >= deadline:
             return flushed
-        self._outbox.put(lambda left: self._force_flush(min(left, max(deadline - time.monotonic(), 0.001))), 0, items=0)
-        return self._outbox.flush(max(deadline - time.monotonic(), 0.0)) and flushed
+        self._queue.put(lambda left: self._force_flush(min(left, max(deadline - time.monotonic(), 0.001))), 0, items=0)
+        return self._queue.flush(max(deadline - time.monotonic(), 0.0)) and flushed
 
     def _force_flush(self, timeout: float) -> None:
         force_flush = getattr(self._exporter, "force_flush", None)
@@ -92,8 +85,8 @@ class ExporterQueue:
 
     def close(self, timeout: float) -> None:
         """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
-        self._outbox.put(lambda left: self._shut_down(min(left, timeout)), 0, items=0)
-        self._outbox.close(timeout)
+        self._queue.put(lambda left: self._shut_down(min(left, timeout)), 0, items=0)
+        self._queue.close(timeout)
         if not self._is_shut:
             with contextlib.suppress(RuntimeError):  # since CPython 3.12 no thread starts at the end of the process
                 threading.Thread(target=self._abort, name=f"tachograph {self._name} end", daemon=True).start()
@@ -118,7 +111,7 @@ class ExporterQueue:
 
     def reset_in_child(self) -> None:
         """Leave what is queued, and the exporter, to the parent process, after a fork."""
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
         self._shutting = threading.Lock()
         _left_to_the_parent.append(self._exporter)
 

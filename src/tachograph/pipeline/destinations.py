@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData
 
 from tachograph.exporters.batch import Batch
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.exporter_queue import ItemExporter
 from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider, to_exporter
 from tachograph.exporters.otel_exporters import EntryPointExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
-from tachograph.exporters.outbox import Outbox
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.pace import Pace
@@ -89,20 +89,20 @@ class Queued:
 
     def __init__(self, exporter: Any, name: str, registry: Registry) -> None:
         self._exporter = exporter
-        self._outbox = Outbox(name, registry)
-        self.flush = self._outbox.flush
-        self.close = self._outbox.close
-        self.reset_in_child = self._outbox.reset_in_child
+        self._queue = DeliveryQueue(name, registry)
+        self.flush = self._queue.flush
+        self.close = self._queue.close
+        self.reset_in_child = self._queue.reset_in_child
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
+        return self._queue.delivered
 
     def __call__(self, batch: Batch) -> None:
         """Queue the batch."""
         items = sum(len(metric.points) for metric in batch.metrics) + len(batch.spans) + len(batch.events)
-        self._outbox.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
+        self._queue.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
 
 
 class SdkInstruments:

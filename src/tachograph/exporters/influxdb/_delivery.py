@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from tachograph.exporters.delivery import Retry
 from tachograph.exporters.influxdb._line import line
 from tachograph.exporters.influxdb.server import BadLines
-from tachograph.exporters.outbox import Retry
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import Reason
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tachograph.exporters.batch import Batch
+from tachograph.exporters.delivery_queue import LIMIT_BYTES
 from tachograph.exporters.influxdb._backlog import Backlog
 from tachograph.exporters.influxdb._courier import Courier
 from tachograph.exporters.influxdb._disk import Disk
@@ -21,7 +22,6 @@ from tachograph.exporters.influxdb._parcel import EVENTS, packed
 from tachograph.exporters.influxdb._patience import FIRST_BACK_OFF, Patience
 from tachograph.exporters.influxdb._spool import Spool
 from tachograph.exporters.influxdb.server import Server
-from tachograph.exporters.outbox import LIMIT_BYTES
 from tachograph.exporters.spool_limit import spool_limit_of
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import random
 
+from tachograph.exporters.delivery import Retry
 from tachograph.exporters.influxdb._losses import CLIENT, NAME, Losses
 from tachograph.exporters.influxdb.server import Misconfigured, NoClient
-from tachograph.exporters.outbox import Retry
 
 FIRST_BACK_OFF = 0.5
 _LONGEST, _CLOSING, _LONGEST_ASKED = 10.0, 0.2, 600.0
