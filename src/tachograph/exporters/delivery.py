@@ -235,13 +235,14 @@ class Attempt(Protocol):
             Ended: no further attempt may begin.
         """
 
-    def settled(self, items: int, *, lost: int = 0, why: str = "") -> None:
+    def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:
         """Note that the first so many items of what is left are done: none of them is ever sent again.
 
         Args:
             items: how many.
             lost: how many of them the receiver did not take.
             why: its reason.
+            accepted: it accepted the request for all that, so that no flush fails by it.
         """
 
 

@@ -65,12 +65,12 @@ def _call(send: Callable[[float], object], seconds: float) -> None:
 
 class _Attempt:
     def __init__(
-        self, call: Callable[[Callable[[Any, float], Any], Any], Any], settle: Callable[[int, int, str], None]
+        self, call: Callable[[Callable[[Any, float], Any], Any], Any], settle: Callable[[int, int, str, bool], None]
     ) -> None:
         self.call, self._settle = call, settle
 
-    def settled(self, items: int, *, lost: int = 0, why: str = "") -> None:
-        self._settle(items, lost, why)
+    def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:
+        self._settle(items, lost, why, accepted)
 
 
 class DeliveryQueue:
@@ -148,7 +148,7 @@ class DeliveryQueue:
         self._bytes_under_way = self._number = 0
         self._reading = self._writing = False  # of the spool
         self._disk_not_before = 0.0
-        self._look_at = 0.0 if self._spool is not None and self._spool.adopts else math.inf
+        self._look_at = 0.0 if self._spool is not None else math.inf
         self._accepted = self._finished = self._lost = self._arrived = 0
         self._hurry, self._ended = False, self._deadline is not None
         self._waiting_since, self._waited_until, self._awaited_until = 0.0, -math.inf, -math.inf
@@ -203,7 +203,7 @@ class DeliveryQueue:
     def flush(self, timeout: float) -> bool:
         """Deliver what is queued now; True where all of it was taken within ``timeout`` seconds.
 
-        A request is taken, too, where the receiver rejects a part of it; that part is counted.
+        A request is taken, too, where the receiver accepts it without a part; that part is counted.
         """
         now = self._clock()
         deadline = now + timeout
@@ -429,14 +429,14 @@ class DeliveryQueue:
     def _send(self, number: int, batch: Batch) -> None:
         """Deliver what was in memory."""
 
-        def settle(items: int | None, lost: int | None, why: str) -> None:
+        def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
             with self._changed:
                 if number not in self._under_way:  # the end has come: it is counted, or on the disk
                     return
                 done = batch.settle(items)
                 self._bytes_under_way -= done.size
                 self._count(done, lost)
-            self._told(done, lost, why)
+            self._told(done, lost, why, accepted=accepted)
 
         again = self._try(list(batch.requests), settle)
         given_up: list[Request] = []
@@ -491,7 +491,7 @@ class DeliveryQueue:
             requests[0] = requests[0]._replace(payload=payload, items=max(requests[0].items - kept, 0))
         batch = Batch(requests, kept)
 
-        def settle(items: int | None, lost: int | None, why: str) -> None:
+        def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
             with self._spool_lock:
                 if not spool.is_reading:  # the end has come: the files are the next process's
                     return
@@ -502,7 +502,7 @@ class DeliveryQueue:
                     spool.advance(done.size, batch.kept + batch.done)
                 except OSError as error:
                     self._say_disk(spool, error, "what has arrived would be sent again after the end of this process")
-            self._told(done, lost, why)
+            self._told(done, lost, why, accepted=accepted)
 
         if self._at_least_once:
             with self._spool_lock, contextlib.suppress(OSError):
@@ -513,10 +513,12 @@ class DeliveryQueue:
                 spool.trying(uncertain=False)
         return again
 
-    def _try(self, requests: list[Request], settle: Callable[[int | None, int | None, str], None]) -> Retry | None:
+    def _try(
+        self, requests: list[Request], settle: Callable[[int | None, int | None, str, bool], None]
+    ) -> Retry | None:
         """Deliver requests, and return why what is not settled has to be sent again."""
         if requests[0].lost and not requests[0].payload:  # nothing of it can be sent
-            settle(None, 0, "")
+            settle(None, 0, "", False)
             return None
         if self._at_least_once and (again := sum(request.items for request in requests if request.uncertain)):
             self.losses.resent(again)
@@ -527,9 +529,9 @@ class DeliveryQueue:
         except Ended:
             return Retry(why=_ENDED)
         except Exception as error:  # noqa: BLE001 - the border to exporters and their libraries
-            settle(None, None, f"{type(error).__name__}: {error}")
+            settle(None, None, f"{type(error).__name__}: {error}", False)
             return None
-        settle(None, 0, "")
+        settle(None, 0, "", False)
         return None
 
     def _count(self, done: Done, lost: int | None) -> None:
@@ -541,7 +543,7 @@ class DeliveryQueue:
             for each in request.lost:
                 self.losses.count(each.items, each.reason)
 
-    def _told(self, done: Done, lost: int | None, why: str) -> None:
+    def _told(self, done: Done, lost: int | None, why: str, *, accepted: bool) -> None:
         """Say what was lost of what is done, and then let a flush know that it is."""
         known = [each for request in done.whole for each in request.lost]
         if lost or lost is None:
@@ -552,7 +554,7 @@ class DeliveryQueue:
             self._finished += done.own
             gone = min(done.items if lost is None else lost + sum(each.items for each in known), done.items)
             self._arrived += max(done.items, len(done.whole)) - gone
-            self._lost += lost is None or bool(known)  # of a part the receiver says itself what is wrong with it
+            self._lost += lost is None or bool(known) or (lost > 0 and not accepted)
             self._changed.notify_all()
 
     def _finish(self, request: Request, *, lost: bool) -> None:
@@ -629,7 +631,7 @@ class DeliveryQueue:
             self._spool_lock.release()
         if remains:
             how = "for the next process"
-            if not spool.adopts_others:
+            if spool.is_for_run:
                 how = "for the next process of this run, or for 'tachograph replay'"
             if not adoptable:
                 how = "for 'tachograph replay': this file system has no locks, so no other process takes it by itself"

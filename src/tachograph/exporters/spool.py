@@ -117,7 +117,13 @@ class Format(Protocol):
 
 
 class Framed:
-    """Records with their length before them; a torn or damaged one stands for the items that it says it has."""
+    """Records with their length before them; a torn or damaged one stands for the items that it says it has.
+
+    Attributes:
+        begins_at: where the first record is.
+    """
+
+    begins_at = _FIRST
 
     def begin(self, file: int, size: int) -> Position | None:
         """Return how far it has been delivered."""
@@ -133,7 +139,8 @@ class Framed:
     def record(self, record: Record) -> bytes:
         """Return a record as bytes."""
         kind = _KINDS.index(record.kind)
-        return _RECORD.pack(len(record.payload), record.items, zlib.crc32(record.payload), kind) + record.payload
+        length = len(record.payload)
+        return _RECORD.pack(length, record.items, _checksum(record.payload, record.items, kind), kind) + record.payload
 
     def read(self, file: int, offset: int, size: int) -> Record | None:
         """Return the record at a place."""
@@ -147,7 +154,7 @@ class Framed:
         if offset + whole > size or kind >= len(_KINDS):
             return _damaged(_plausible(items, length), size - offset, "the process that wrote its last record died")
         payload = os.pread(file, length, offset + _RECORD.size)
-        if len(payload) < length or zlib.crc32(payload) != checksum:
+        if len(payload) < length or _checksum(payload, items, kind) != checksum:
             return _damaged(_plausible(items, length), whole, "a record has another checksum than it says")
         return Record(_KINDS[kind], payload, items, whole)
 
@@ -163,6 +170,10 @@ class Framed:
                     break
                 pace()
         return items
+
+
+def _checksum(payload: bytes, items: int, kind: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(_RECORD.pack(len(payload), items, 0, kind)))
 
 
 def _plausible(items: int, length: int) -> int:
@@ -280,8 +291,7 @@ class Spool:
         limit: bytes that this process may keep; beyond it the oldest segment goes.
         lose: called where a segment goes, with a number of items, a reason, and whether they are our own.
         pace: called between slices of work.
-        adopts: take over what processes that have ended have left in the folder.
-        adopts_others: those may be of other runs, for what is said at the end.
+        is_for_run: the folder is that of one run, and goes with its last segment.
         older: formats of files that earlier versions have left there, by their suffix.
     """
 
@@ -292,12 +302,11 @@ class Spool:
         lose: Callable[[int, Reason, bool], None] = lambda _count, _reason, _own: None,
         pace: Callable[[], None] = lambda: None,
         *,
-        adopts: bool = True,
-        adopts_others: bool = True,
+        is_for_run: bool = False,
         older: Mapping[str, Callable[[], Format]] | None = None,
     ) -> None:
         self.folder, self.limit, self.lose = folder, limit, lose
-        self.adopts, self.adopts_others = adopts, adopts_others
+        self.is_for_run = is_for_run
         self._pace = pace
         self._formats: dict[str, Callable[[], Format]] = {**(older or {}), SUFFIX: Framed}
         self._framed = Framed()
@@ -376,9 +385,11 @@ class Spool:
                 continue
             with contextlib.suppress(OSError):  # gone in between, in use, or another user's
                 segment = _segment(path, self._formats[path.suffix](), own=False)
-                if not segment.locked or (path.suffix == SUFFIX and not segment.says_how_far and segment.size):
+                if not segment.locked or (
+                    path.suffix == SUFFIX and not segment.says_how_far and segment.size >= _FIRST
+                ):
                     segment.close()  # there is no telling whether it is in use; or a later version wrote it
-                elif segment.size > segment.done.offset:
+                elif segment.size > segment.done.offset and (path.suffix != SUFFIX or segment.says_how_far):
                     self._segments.append(segment)
                     found += 1
                 else:
@@ -479,6 +490,9 @@ class Spool:
         segments, self._segments, self._open, self._reading = self._segments, [], None, None
         for segment in segments:
             segment.close()
+        if self.is_for_run and not segments:
+            with contextlib.suppress(OSError):  # another process of the run has files in it
+                self.folder.rmdir()
 
 
 class _Gone(OSError):  # noqa: N818 - no error, another process was quicker

@@ -59,7 +59,9 @@ class Forwarding:
         for request in requests:
             signal = cast("Signal", request.kind)
             rejected, _ = partial_success(signal, attempt.call(self._senders[signal], request.payload))
-            attempt.settled(request.items, lost=min(rejected, request.items), why="the receiver rejected a part")
+            attempt.settled(
+                request.items, lost=min(rejected, request.items), why="the receiver rejected a part", accepted=True
+            )
 
     def flush(self, timeout: float) -> bool:
         """Send what is queued; True where all of it arrived within ``timeout`` seconds."""

@@ -262,7 +262,7 @@ def _built_in(name: object, settings: Settings, registry: Registry, signals: Seq
         from tachograph.exporters.influxdb import InfluxDB
 
         made = InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
-        return Route(made, is_loading=made.is_loading, **takes)
+        return Route(made, retry_now=made.retry_now, is_loading=made.is_loading, **takes)
     if name == "tensorboard":
         from tachograph.exporters.tensorboard import TensorBoard
 
@@ -276,7 +276,14 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
     by_signal: dict[Signal, OtlpSettings] = {
         signal: found for signal in signals if (found := settings.otlp_for(signal)) is not None
     }
-    exporter = OtlpExporter(by_signal, registry, pace=Pace())
+    exporter = OtlpExporter(
+        by_signal,
+        registry,
+        pace=Pace(),
+        store=settings.store,
+        run_id=settings.run_id,
+        spool_limit=settings.spool_limit or 0,  # only where it was asked for
+    )
     return Route(
         exporter,
         temporality=exporter.temporality,

@@ -8,6 +8,7 @@ Sources: InfluxDB v2 API, "Write data"; InfluxDB v1 API reference, "/write HTTP 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -15,13 +16,12 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from opentelemetry import context
 
 from tachograph.exporters._http import TimeLimit, gzipped, limited_pools, proxy_of, root
 from tachograph.exporters.delivery import Retry
-from tachograph.exporters.influxdb._secret import Secret, basic
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.forking import at_fork
 
@@ -29,6 +29,7 @@ TIMEOUT = 10.0
 _WORTH_COMPRESSING = 1024
 _LOADING = 10.0  # seconds that a fork waits at most, for what takes half a second on a machine that is not busy
 _LONGEST_REASON = 300
+_LONG = 8  # no word of a message is a token of so many characters; a shorter one may be part of a word
 _LONGEST_ANSWER = 2**20
 _V1, _V2 = "/write", "/api/v2/write"
 _PARTLY = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}  # where it says how many lines it did not take
@@ -42,11 +43,15 @@ _REMEDIES = {
 
 
 class Misconfigured(Retry):
-    """No point will arrive before somebody changes a setting, here or at the server."""
+    """No point will arrive before a setting is changed, here or at the server."""
+
+    kind = "configuration"
 
 
 class NoClient(Misconfigured):
     """The client does not load."""
+
+    kind = "client"
 
 
 class BadLines(Exception):  # noqa: N818 - the server's word, not a fault of the program
@@ -312,3 +317,32 @@ def _reason(answer: _Answer) -> tuple[str, str]:
 def _said_by(error: BaseException) -> str:
     found = root(error)
     return f"{type(found).__name__}: {found}"
+
+
+def basic(token: str) -> str:
+    """Return the header for a user and a password."""
+    return f"Basic {base64.b64encode(token.encode()).decode()}"
+
+
+class Secret:
+    """Takes a token out of texts.
+
+    Args:
+        token: what must not be shown, and the password alone where it is a user and a password; empty for nothing.
+    """
+
+    def __init__(self, token: str) -> None:
+        spelled = {basic(token).removeprefix("Basic ")} if token else set()
+        for part in {token, token.partition(":")[2]} - {""}:
+            spelled |= {part, quote(part, safe=""), repr(part)[1:-1], repr(part.encode("latin-1", "replace"))[2:-1]}
+        longest_first = sorted(spelled, key=len, reverse=True)
+        self._found = re.compile("|".join(map(_pattern, longest_first))) if spelled else None
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the token, however an exception or an answer spells it."""
+        return text if self._found is None else self._found.sub("…", text)
+
+
+def _pattern(spelling: str) -> str:
+    pattern = re.escape(spelling)
+    return pattern if len(spelling) >= _LONG else rf"(?<![^\W_]){pattern}(?![^\W_])"

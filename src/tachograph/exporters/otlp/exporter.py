@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.delivery import Attempt, LossReport, Request
+from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, LossReport, Request
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.partial_success import partial_success
 from tachograph.exporters.otlp.settings import OtlpSettings, Signal, Temporality
+from tachograph.exporters.spool import Spool
+from tachograph.identity.resource import file_safe
+from tachograph.identity.resource import store as default_store
 from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry
 
@@ -41,13 +46,28 @@ class OtlpExporter:
         settings: how each signal leaves; a signal that is missing does not.
         registry: where losses and durations are counted.
         pace: called between slices of encoding; by default a :class:`tachograph.recording.pace.Pace`.
+        store: the folder for what outlives the process; by default TACHOGRAPH_STORE's.
+        run_id: of the run. What a process of it leaves on the disk is sent by a later one of the same run, or by
+            ``tachograph replay``, and by no other run.
+        spool_limit: bytes on the disk for each receiver; 0 for none.
+        first_back_off: seconds between the first two attempts.
+        clock: seconds, monotonic.
 
     Attributes:
         temporality: how SDK instruments are to be collected for it, by their class; None for the SDK's default.
     """
 
     def __init__(
-        self, settings: Mapping[Signal, OtlpSettings], registry: Registry, *, pace: Callable[[], None] | None = None
+        self,
+        settings: Mapping[Signal, OtlpSettings],
+        registry: Registry,
+        *,
+        pace: Callable[[], None] | None = None,
+        store: Path | None = None,
+        run_id: str = "",
+        spool_limit: int = 0,
+        first_back_off: float = FIRST_BACK_OFF,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._registry = registry
@@ -64,9 +84,23 @@ class OtlpExporter:
             receiver=settings["metrics"].endpoint if "metrics" in settings else "",
             pace=self._pace,
         )
+
+        def spool(folder: Path) -> Callable[[Callable[..., None]], Spool]:
+            return lambda lose: Spool(folder, spool_limit, lose, Pace(), is_for_run=True)
+
         # One queue a receiver, so that a dead one holds up no other.
         self._queues = {
-            where: DeliveryQueue(NAME, registry, self._deliver, losses=self._losses, at_least_once=True)
+            where: DeliveryQueue(
+                NAME,
+                registry,
+                self._deliver,
+                losses=self._losses,
+                spool=spool(spool_folder(where, run_id, store)) if spool_limit else None,
+                first_back_off=first_back_off,
+                at_least_once=True,
+                pace=self._pace,
+                clock=clock,
+            )
             for where in dict.fromkeys(map(_receiver, settings.values()))
         }
 
@@ -141,10 +175,17 @@ class OtlpExporter:
             answer = attempt.call(self._senders[signal], request.payload)
             rejected, why = partial_success(signal, answer)
             why = f"the receiver rejected a part: {self._settings[signal].without_secrets(why):.300}"
-            attempt.settled(request.items, lost=min(rejected, request.items), why=why)
+            attempt.settled(request.items, lost=min(rejected, request.items), why=why, accepted=True)
 
     def _lose(self, items: int, why: str) -> None:
         self._losses.lose(items, "encoding", why)
+
+
+def spool_folder(receiver: tuple[str, str], run_id: str, store: Path | None = None) -> Path:
+    """Return the folder in which requests wait for a protocol and a place; it need not exist, and names no user."""
+    protocol, where = receiver
+    name = file_safe(f"otlp-{protocol.partition('/')[0]}-{where.rpartition('@')[2]}")
+    return (default_store(os.environ) if store is None else store) / "spool" / name / file_safe(run_id)
 
 
 def _receiver(settings: OtlpSettings) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from tachograph.recording.journal import SCHEMA, LogEvent
 _RECORD = b'"observedTimeUnixNano":'
 
 
-class Spooled(NamedTuple):
+class JsonEvents(NamedTuple):
     """What a line holds.
 
     Attributes:
@@ -31,7 +31,7 @@ def records(line: bytes) -> int:
     return line.count(_RECORD)
 
 
-def spooled(line: bytes) -> list[Spooled]:
+def events_of_json(line: bytes) -> list[JsonEvents]:
     """Return what a line holds, a part for each process.
 
     Raises:
@@ -44,7 +44,7 @@ def spooled(line: bytes) -> list[Spooled]:
         raise ValueError(f"no OTLP request: {type(error).__name__}: {error}") from None
 
 
-def _part(part: Mapping[str, Any]) -> Spooled:
+def _part(part: Mapping[str, Any]) -> JsonEvents:
     resource = _attributes(part.get("resource", {}).get("attributes", ()))
     events: list[LogEvent] = []
     newer = 0
@@ -55,7 +55,7 @@ def _part(part: Mapping[str, Any]) -> Spooled:
                 newer += 1
             else:
                 events.append(event)
-    return Spooled(resource, events, newer)
+    return JsonEvents(resource, events, newer)
 
 
 def _event(record: Mapping[str, Any]) -> LogEvent | None:
