@@ -76,6 +76,10 @@ class _Replay:
         except OSError as error:
             return self._bad(f"{path}: {error.strerror}")
         try:
+            if recording.kind and recording.kind not in self._takes:
+                where = "InfluxDB (--to influxdb)" if recording.kind == "lines" else "OTLP (--to otlp)"
+                self._say(f"{path}: left out, it holds what is meant for {where}")
+                return True
             stopped = self._send(recording)
             found = [stopped] if stopped else []
             if refused := self._losses.refused():
@@ -106,8 +110,7 @@ class _Replay:
         parts = recording.parts()
         while some := list(islice(parts, 64)):
             for part in some:
-                if wrong := self._hand_over(part):
-                    return wrong
+                self._hand_over(part)
             began = time.monotonic()
             arrived = self._destination.flush(self._timeout)
             if lost := self._losses.others():
@@ -118,15 +121,11 @@ class _Replay:
             self._report()
         return ""
 
-    def _hand_over(self, part: Part) -> str:
-        """Give a part to the destination; why it does not take it, or an empty string."""
+    def _hand_over(self, part: Part) -> None:
         from tachograph.exporters.batch import Batch
 
         if part.request is not None:
             kind, payload, items = part.request[:3]
-            if kind not in self._takes:
-                name = "lines for InfluxDB (--to influxdb)" if kind == "lines" else "requests of OTLP (--to otlp)"
-                return f"it holds {name}"
             self._takes[kind](payload, items)
             self._sent += items
         self._skipped += part.skipped
@@ -134,7 +133,6 @@ class _Replay:
             events = part.events[start : start + _AT_ONCE]
             self._destination(Batch([], None, [], part.resource, time.time_ns(), events))
             self._sent += len(events)
-        return ""
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -145,8 +143,11 @@ class _Replay:
 
     def _bad(self, why: str) -> bool:
         self.good = False
-        sys.stderr.write(f"{self._line()}tachograph replay: {why}\n")
+        self._say(why)
         return True
+
+    def _say(self, what: str) -> None:
+        sys.stderr.write(f"{self._line()}tachograph replay: {what}\n")
 
     def _line(self) -> str:
         return "\r\x1b[K" if self._terminal and self._reported else ""
@@ -158,7 +159,7 @@ class _Replay:
         sys.stderr.write(
             f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{arrived}{skipped}\n"
         )
-        return 0 if self.good else FAILED
+        return 0 if self.good and self._files else FAILED
 
 
 def _requests_of(destination: Destination) -> dict[str, Callable[[bytes, int], None]]:

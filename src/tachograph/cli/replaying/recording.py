@@ -126,6 +126,14 @@ class Recording:
                 record = record._replace(payload=rest, items=record.items - done.items)
             yield Part({}, [], 0, self._read, record)
 
+    @property
+    def kind(self) -> str:
+        """Way that the requests of a spool take; empty where it has none, or is another file."""
+        form = Framed()
+        file = self._file.fileno()
+        record = form.read(file, form.begins_at, os.fstat(file).st_size) if self.path.suffix == SUFFIX else None
+        return record.kind if record is not None else ""
+
     def _delivered(self) -> Delivered:
         file = self._file.fileno()
         return delivered(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Delivered(0, 0)
