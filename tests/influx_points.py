@@ -11,7 +11,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.influxdb import InfluxDB
 from tachograph.exporters.influxdb._line import encoded
 from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, first_line
-from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import Framed, Record, Spool
 from tachograph.logger.influx_target import InfluxTarget

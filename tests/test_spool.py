@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import programs
 from influx_points import event, events, leave_as_before
 from tachograph.exporters.influxdb.old_spool import JsonLines
-from tachograph.exporters.otlp._json import JsonText
-from tachograph.exporters.otlp.json_events import events_of_json, records
+from tachograph.exporters.otlp.json_text import JsonText, events_of_json, records
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import LIMIT, Framed, Position, Record, Spool, spool_limit_of
 

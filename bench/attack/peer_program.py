@@ -128,7 +128,7 @@ def _read_tachograph(folder: Path) -> Iterator[int]:
 
 
 def _read_jsonl(folder: Path) -> Iterator[int]:
-    from tachograph.exporters.otlp.json_events import events_of_json
+    from tachograph.exporters.otlp.json_text import events_of_json
 
     for line in (folder / "peer.jsonl").read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 from tachograph.exporters._append_file import AppendFile
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.otlp._json import JsonText
 from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.pace import Pace
 from tachograph.recording.registry import Registry

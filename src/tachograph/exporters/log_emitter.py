@@ -18,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.exporter_queue import ItemExporter
+from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.pace import Pace
 from tachograph.recording.points import encodable

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from tachograph.exporters.delivery import Attempt, Request
 from tachograph.exporters.delivery_queue import LIMIT_BYTES, DeliveryQueue
-from tachograph.exporters.otlp.http import HttpSender
-from tachograph.exporters.otlp.partial_success import partial_success
+from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
 from tachograph.recording.registry import Registry
 

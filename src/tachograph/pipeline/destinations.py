@@ -12,9 +12,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader,
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.exporter_queue import ItemExporter
 from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider, to_exporter
-from tachograph.exporters.otel_exporters import EntryPointExporter
+from tachograph.exporters.otel_exporters import EntryPointExporter, ItemExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings

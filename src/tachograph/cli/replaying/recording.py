@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, delivered, first_line
-from tachograph.exporters.otlp.json_events import events_of_json, records
+from tachograph.exporters.otlp.json_text import events_of_json, records
 from tachograph.exporters.spool import SUFFIX, Framed, Position, Record
 from tachograph.logger.point import EVENT_NAME, FIELDS
 from tachograph.recording.journal import LogEvent

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tachograph.exporters.influxdb._line import encoded
-from tachograph.exporters.otlp.json_events import events_of_json, records
+from tachograph.exporters.otlp.json_text import events_of_json, records
 from tachograph.exporters.spool import Lost, Position, Record
 
 SUFFIX = ".jsonl"

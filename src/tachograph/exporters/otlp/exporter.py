@@ -14,8 +14,8 @@ from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, LossRe
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.http import partial_success
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.otlp.partial_success import partial_success
 from tachograph.exporters.otlp.settings import OtlpSettings, Signal, Temporality
 from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe

@@ -1,4 +1,7 @@
-"""OTLP over HTTP. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response" and "OTLP/HTTP Throttling"."""
+"""OTLP over HTTP, and what an answer says.
+
+Source: OpenTelemetry protocol specification, "OTLP/HTTP Response", "OTLP/HTTP Throttling" and "Partial Success".
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ import urllib3
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.common.version import __version__ as exporter_version
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from requests.adapters import HTTPAdapter
 
 from tachograph.exporters._http import TimeLimit, goes_direct, gzipped, limited_pools, no_proxies, root
 from tachograph.exporters.delivery import Retry
-from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.exporters.otlp.settings import OtlpSettings, Signal
 from tachograph.version import __version__
 
 _RETRYABLE = {
@@ -170,3 +176,23 @@ def _retry_after(header: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
+
+
+def partial_success(signal: Signal, answer: bytes) -> tuple[int, str]:
+    """Return how many items of a request the receiver rejected, and why; none where it answers something of its own.
+
+    Args:
+        signal: what the request held.
+        answer: the body of an answer that says success.
+    """
+    try:
+        if signal == "metrics":
+            metrics = ExportMetricsServiceResponse.FromString(answer).partial_success
+            return max(metrics.rejected_data_points, 0), metrics.error_message
+        if signal == "logs":
+            logs = ExportLogsServiceResponse.FromString(answer).partial_success
+            return max(logs.rejected_log_records, 0), logs.error_message
+        spans = ExportTraceServiceResponse.FromString(answer).partial_success
+        return max(spans.rejected_spans, 0), spans.error_message
+    except DecodeError:
+        return 0, ""
