@@ -6,14 +6,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.exporters.delivery import Retry
+from servers import wait_until
+from tachograph.exporters.delivery import Attempt, Request, Retry
 from tachograph.exporters.delivery_queue import DeliveryQueue
+from tachograph.exporters.spool import Record, Spool
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
@@ -325,3 +328,34 @@ def test_back_offs_are_short_while_a_flush_waits() -> None:
     assert queue.flush(5)
     assert attempts[-1] - attempts[0] < 3
     queue.close(1)
+
+
+class Watched(Spool):
+    """A spool that notes what is counted in the moment in which it is told what has arrived."""
+
+    def __init__(self, folder: Path, registry: Registry, noted: list[dict[str, float]]) -> None:
+        super().__init__(folder, 2**20)
+        self._registry, self._noted = registry, noted
+
+    def advance(self, size: int, items: int) -> None:
+        """Note."""
+        self._noted.append(dropped(self._registry))
+        super().advance(size, items)
+
+
+def test_a_loss_is_counted_before_the_disk_forgets_it(tmp_path: Path) -> None:
+    """A process that is killed between the two has counted what a later one finds no more."""
+    registry = Registry()
+    noted: list[dict[str, float]] = []
+    left = Spool(tmp_path, 2**20)
+    left.append(Record("metrics", b"a", 3))
+    left.close()
+
+    def deliver(requests: Sequence[Request], attempt: Attempt) -> None:
+        attempt.settled(requests[0].items, lost=requests[0].items, why="never")
+
+    queue = DeliveryQueue("there", registry, deliver, spool=lambda _lose: Watched(tmp_path, registry, noted))
+    wait_until(lambda: noted)
+    queue.close(5)
+    assert noted[0] == {"rejected": 3}
+    assert list(tmp_path.iterdir()) == []

@@ -171,6 +171,23 @@ def test_an_attempt_whose_answer_was_lost_is_counted_when_it_is_made_again(tmp_p
     assert counts(registry, "dropped") == {}
 
 
+def test_what_was_on_its_way_at_the_end_is_counted_by_the_next(tmp_path: Path) -> None:
+    """A request that the end has cut off may have arrived: the next process of the run, which sends it, counts it."""
+    first, second = Registry(), Registry()
+    with scripted(["silent"]) as there:
+        out = exporter(there.server_port, tmp_path, first)
+        put(out, 1, 2, 3)
+        put(out, 4)
+        wait_until(lambda: there.asked == 1)
+        out.close(0.2)
+        after = exporter(there.server_port, tmp_path, second)
+        wait_until(lambda: not files(tmp_path))
+        after.close(5)
+        assert there.numbers == [1, 2, 3, 1, 2, 3, 4]
+    assert (counts(first, "resent"), counts(second, "resent")) == ({}, {"otlp": 3})
+    assert counts(first, "dropped") == counts(second, "dropped") == {}
+
+
 def test_no_secret_is_on_the_disk(tmp_path: Path) -> None:
     """Neither a file of the spool nor its name holds a header or a user, and only its owner can read it."""
     out = exporter(free_port(), tmp_path, Registry())

@@ -145,7 +145,7 @@ def test_a_folder_of_a_run_goes_with_its_last_segment(tmp_path: Path) -> None:
         put(spool, 1)
         if not left:
             finish(spool)
-        spool.close()
+        spool.close(tidy=True)
         assert (tmp_path / str(number)).exists() == left
 
 

@@ -264,7 +264,9 @@ class DeliveryQueue:
             while self._reading and (time_left := self._deadline - self._clock()) > 0:
                 self._clock.wait(self._changed, time_left)
             self._ended = True
-            left = deque(request for batch in self._under_way.values() for request in self._left(batch))
+            left: deque[Request] = deque()
+            for batch in self._under_way.values():
+                left += [request._replace(uncertain=not number) for number, request in enumerate(self._left(batch))]
             left += self._waiting
             self._under_way = {}
             self._waiting.clear()
@@ -517,7 +519,7 @@ class DeliveryQueue:
         self, requests: list[Request], settle: Callable[[int | None, int | None, str, bool], None]
     ) -> Retry | None:
         """Deliver requests, and return why what is not settled has to be sent again."""
-        if requests[0].lost and not requests[0].payload:  # nothing of it can be sent
+        if not requests[0].payload:  # nothing of it can be sent
             settle(None, 0, "", False)
             return None
         if self._at_least_once and (again := sum(request.items for request in requests if request.uncertain)):
@@ -612,7 +614,9 @@ class DeliveryQueue:
     def _keep(self, spool: Spool, requests: deque[Request], until: float = math.inf) -> None:
         """Append requests, and take out those that are there; where that raises, the others are left."""
         while requests and self._clock() < until:
-            spool.append(Record(requests[0].kind, requests[0].payload, requests[0].items))
+            oldest = requests[0]
+            uncertain = oldest.uncertain and self._at_least_once
+            spool.append(Record(oldest.kind, oldest.payload, oldest.items, uncertain=uncertain))
             requests.popleft()
             self._pace()
 
@@ -627,7 +631,7 @@ class DeliveryQueue:
         finally:
             spool.lose_what_is_gone()
             remains, adoptable = not spool.empty, spool.adoptable
-            spool.close()
+            spool.close(tidy=True)
             self._spool_lock.release()
         if remains:
             how = "for the next process"

@@ -72,6 +72,7 @@ class Record(NamedTuple):
         size: bytes that it takes in its segment.
         lost: what is lost of it already.
         own: this process has written it.
+        uncertain: an attempt had no answer, so that it may have arrived.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Record(NamedTuple):
     size: int = 0
     lost: tuple[Lost, ...] = ()
     own: bool = True
+    uncertain: bool = False
 
 
 class Position(NamedTuple):
@@ -343,19 +345,23 @@ class Spool:
         if self._open is None or self._open.size + len(data) > most or not self._open.is_as_left():
             self._open = self._begin()
             self._segments.append(self._open)
+        is_oldest = self._open.done.offset == self._open.size
         self._open.append(data, record.items)
+        if record.uncertain and is_oldest:
+            self._open.done = self._open.done._replace(uncertain=True)
+            self._open.note()
         while sum(segment.size for segment in self._segments) > self.limit and self._drop_oldest():
             pass
 
     def _begin(self) -> _Segment:
-        for folder in reversed((self.folder / "file").absolute().parents):
-            if not folder.exists():
-                folder.mkdir(mode=0o700, exist_ok=True)
         while True:
+            for folder in reversed((self.folder / "file").absolute().parents):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
             path = self.folder / f"{time.time_ns():020d}{SUFFIX}"
             try:
                 return _segment(path, Framed(), own=True)
-            except (FileExistsError, BlockingIOError, _Gone):  # another process adopts it in this moment
+            except (FileExistsError, FileNotFoundError, BlockingIOError, _Gone):  # another process was quicker
                 continue
             except OSError:
                 with contextlib.suppress(OSError):
@@ -485,12 +491,16 @@ class Spool:
                 if gone > 0:
                     self.lose(gone, "damaged", True)
 
-    def close(self) -> None:
-        """Leave the files to the next process."""
+    def close(self, *, tidy: bool = False) -> None:
+        """Leave the files to the next process.
+
+        Args:
+            tidy: remove the folder of a run where nothing is left in it.
+        """
         segments, self._segments, self._open, self._reading = self._segments, [], None, None
         for segment in segments:
             segment.close()
-        if self.is_for_run and not segments:
+        if tidy and self.is_for_run and not segments:
             with contextlib.suppress(OSError):  # another process of the run has files in it
                 self.folder.rmdir()
 
