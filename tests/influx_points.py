@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.influxdb import InfluxDB
-from tachograph.exporters.influxdb._parcel import packed
-from tachograph.exporters.influxdb._spool import Spool
-from tachograph.exporters.influxdb._spooling import keep
+from tachograph.exporters.influxdb._line import encoded
+from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, first_line
+from tachograph.exporters.otlp.json_text import JsonText
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.exporters.spool import Framed, Record, Spool
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.journal import LogEvent
@@ -46,9 +48,42 @@ def events(start: int, stop: int) -> list[LogEvent]:
 
 def leave(spool: Spool, found: Sequence[LogEvent], resource: dict[str, Any] | None = None) -> None:
     """Put points into a spool."""
-    waiting = deque(packed(found, resource or {}, 0.0, lambda *_: None))
-    while waiting:
-        keep(waiting, spool.append)
+    for start in range(0, len(found), 32):
+        lines, _ = encoded(found[start : start + 32], resource or {}, lambda: None)
+        spool.append(Record("lines", b"\n".join(lines), len(lines)))
+
+
+def leave_as_before(
+    file: Path, found: Sequence[LogEvent], resource: dict[str, Any] | None = None, *, arrived: int = 0
+) -> Path:
+    """Leave points in a file as earlier versions did, so many of which have arrived, and return the file."""
+    lines = []
+    for start in range(0, len(found), 32):
+        for request, _ in log_requests(found[start : start + 32], resource or {}, print, lambda: None):
+            lines.append(JsonText(lambda: None).line(request))
+    whole, rest = divmod(arrived, 32)
+    done = Delivered(SIZE + sum(map(len, lines[:whole])), rest)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(first_line(done) + b"".join(lines))
+    return file
+
+
+def records_in(files: Iterable[Path]) -> Iterator[Record]:
+    """Yield what waits in files of a spool: what has not arrived."""
+    form = Framed()
+    for path in files:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            done = form.begin(file.fileno(), size)
+            offset = done.offset if done is not None else size
+            while (record := form.read(file.fileno(), offset, size)) is not None:
+                yield record
+                offset += record.size
+
+
+def lines_in(files: Iterable[Path]) -> list[str]:
+    """Return the lines that wait in files of a spool."""
+    return [line for record in records_in(files) for line in record.payload.decode().split("\n")]
 
 
 def feed(out: InfluxDB, found: Sequence[LogEvent], resource: dict[str, Any] | None = None) -> None:
@@ -79,4 +114,4 @@ def dropped(registry: Registry) -> dict[str, int]:
 
 def spool_files(folder: Path) -> list[Path]:
     """Return the files that wait on the disk."""
-    return sorted((folder / "spool").rglob("*.jsonl"))
+    return sorted(path for path in (folder / "spool").rglob("*") if path.is_file())

@@ -225,7 +225,6 @@ def _real(name: str, put_up: Any, plan: Plan) -> Fault:
 
 _LATER = {"takes": True, "complete": True}
 _KEPT = {"complete": True}  # on the disk, for the next process
-_AGAIN = "of a spooled batch that was taken in part all lines come again, each time"
 _BUSY = refuses("503 Busy", "unavailable")
 _SLOW = refuses("429 Slow", "too many requests", **{"Retry-After": "1"})
 
@@ -251,9 +250,7 @@ FAULTS = (
     _fault("away at first, then back", back="soon", **_LATER),
     _fault("away until the end, then back", back="end", **_KEPT),
     _fault("away the whole time", back="next", **_KEPT),
-    _fault(
-        "away, then 413 for a large body and 429", back="next", healed=takes_small_ones_slowly, known=_AGAIN, **_KEPT
-    ),
+    _fault("away, then 413 for a large body and 429", back="next", healed=takes_small_ones_slowly, **_KEPT),
 )
 REAL = {
     "influxd": (

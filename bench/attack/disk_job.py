@@ -156,7 +156,7 @@ class Running:
 
     def files(self) -> list[Path]:
         """Return the files that it writes."""
-        pattern = {"jsonl": "out/*.jsonl", "tensorboard": "tensorboard/**/events.*", "influxdb": "spool/**/*.jsonl"}
+        pattern = {"jsonl": "out/*.jsonl", "tensorboard": "tensorboard/**/events.*", "influxdb": "spool/**/*.spool"}
         return sorted(self._folder.glob(pattern[self._kind]))
 
     def wait_for_files(self, seconds: float = 30.0) -> bool:
@@ -211,6 +211,10 @@ def _numbers(attributes: Iterable[Mapping[str, Any]]) -> list[int]:
     return [int(found["x"].get("doubleValue", found["x"].get("intValue")))] if "x" in found else []
 
 
+def _read_spool(path: Path, job: Job) -> None:
+    job.found += [int(found) for found in re.findall(rb"[ ,]n=(\d+)i", path.read_bytes())]
+
+
 def _read_tensorboard(path: Path, job: Job) -> None:
     from tensorboard.backend.event_processing.event_file_loader import (  # type: ignore[import-untyped]
         LegacyEventFileLoader,
@@ -226,7 +230,7 @@ def _read_tensorboard(path: Path, job: Job) -> None:
 _READ: Mapping[str, Callable[[Path, Job], None]] = {
     "jsonl": _read_jsonl,
     "tensorboard": _read_tensorboard,
-    "influxdb": _read_jsonl,
+    "influxdb": _read_spool,
 }
 
 

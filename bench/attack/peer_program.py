@@ -128,11 +128,11 @@ def _read_tachograph(folder: Path) -> Iterator[int]:
 
 
 def _read_jsonl(folder: Path) -> Iterator[int]:
-    from tachograph.exporters.influxdb.spooled import spooled
+    from tachograph.exporters.otlp.json_text import events_of_json
 
     for line in (folder / "peer.jsonl").read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
-            events = [event for part in spooled(line) for event in part.events]
+            events = [event for part in events_of_json(line) for event in part.events]
             yield from (int(event.attributes["x"]) for event in events if "x" in event.attributes)
 
 

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from hubs import JSON, PROTOBUF, ask, points, request, serving
 from receivers import dropped, receiving, silent
 from servers import free_port, wait_until
-from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.recording.registry import Registry
 

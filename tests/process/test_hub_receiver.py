@@ -29,8 +29,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from receivers import batch, over_http, recorded
-from tachograph.exporters.otlp._json import JsonText
 from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.hub._request import Intake, decode
 from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub

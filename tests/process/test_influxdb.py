@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import programs
-from influx_points import START, dropped, event, events, exporter, feed, spool_files
+from influx_points import START, dropped, event, events, exporter, feed, lines_in, spool_files
 from places import TESTS
 from receivers import receiving, silent
 from servers import exported_series, free_port, influxdb1, influxql, victoria_metrics, wait_until
@@ -116,10 +116,10 @@ def test_a_server_that_never_comes_back_costs_what_is_allowed(tmp_path: Path) ->
     for start in range(0, total, 2000):
         feed(out, events(start, start + 2000))
         time.sleep(0.2)
-        assert out._courier._backlog.points <= 3000
+        assert out.waiting <= 3000
     out.close(1)
     assert sum(file.stat().st_size for file in spool_files(tmp_path)) <= 1_000_000
-    waits = sum(file.read_bytes().count(b'"eventName"') for file in spool_files(tmp_path))
+    waits = len(lines_in(spool_files(tmp_path)))
     lost = dropped(registry)
     assert set(lost) <= {"queue_full", "spool_full"}
     assert waits > 0
@@ -154,25 +154,18 @@ def test_a_bad_point_costs_only_itself(tmp_path: Path, caplog: pytest.LogCapture
     assert sum("rejected" in record.message for record in caplog.records) == 1
 
 
-def test_lines_that_it_cannot_read_are_found() -> None:
+def test_lines_that_it_cannot_read_are_found(tmp_path: Path) -> None:
     """A server that refuses a whole body because of one line gets the others without it."""
-    from tachograph.exporters.influxdb._delivery import Delivery, Outcome, prepared
-    from tachograph.exporters.influxdb.server import BadLines
-
-    written: list[bytes] = []
-
-    def write(body: bytes, _: float) -> int:
-        if b"n=13i" in body:
-            raise BadLines("unable to parse", None)
-        written.extend(body.splitlines())
-        return 204
-
-    outcomes: list[Outcome] = []
-    items = prepared([event(number, {"n": number}) for number in range(20)], {}, lambda: None)
-    Delivery(write, lambda: 1.0, outcomes.append).send(items)
-    assert len(written) == sum(outcome.written for outcome in outcomes) == 19
-    assert sum(outcome.points for outcome in outcomes) == 20
-    assert [(lost.points, lost.reason) for outcome in outcomes for lost in outcome.lost] == [(1, "rejected")]
+    registry = Registry()
+    refuses: list[tuple[int, dict[str, str], bytes]] = [(400, {}, b'{"error":"unable to parse"}')]
+    # 20 lines, 10 of them, 5, 2 and then one are refused; the second of the two, 3, 5 and 10 are not.
+    with receiving(*refuses * 5) as there:
+        out = exporter(there.url.removesuffix("/v1/metrics"), tmp_path, registry, batch_size=20)
+        feed(out, [event(number, {"n": number}) for number in range(20)])
+        out.close(10)
+        bodies = [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for _, _, body in there.requests]
+    assert [len(body.splitlines()) for body in bodies] == [20, 10, 5, 2, 1, 1, 3, 5, 10]
+    assert dropped(registry) == {"rejected": 1}
 
 
 def test_a_database_that_comes_later_gets_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -294,7 +287,7 @@ def test_the_end_is_quick_and_the_next_process_delivers(tmp_path: Path, kind: st
         assert time.monotonic() - began < 1.0
     assert dropped(registry) == {}
     (file,) = spool_files(tmp_path)
-    assert file.read_bytes().count(b'"eventName"') == 500
+    assert len(lines_in([file])) == 500
     with influxdb1(tmp_path / "data", port) as base:
         after = exporter(base, tmp_path, registry)
         wait_until(lambda: count(base) == 500)
@@ -309,11 +302,11 @@ def test_what_a_killed_process_left_is_delivered(tmp_path: Path) -> None:
         import sys, time
         sys.path.insert(0, {str(TESTS)!r})
         from pathlib import Path
-        from influx_points import events, exporter, feed, spool_files
+        from influx_points import events, exporter, feed, lines_in, spool_files
         from tachograph.recording.registry import Registry
         out = exporter("http://127.0.0.1:{port}", Path("."), Registry())
         feed(out, events(0, 300))
-        while sum(file.read_bytes().count(b'"eventName"') for file in spool_files(Path("."))) < 300:
+        while len(lines_in(spool_files(Path(".")))) < 300:
             time.sleep(0.05)
         print("spooled", flush=True)
         time.sleep(60)

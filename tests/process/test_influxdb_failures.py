@@ -7,27 +7,20 @@ import fcntl
 import gzip
 import json
 import logging
-import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from influx_points import STREAM, dropped, event, events, exporter, feed, spool_files
+from influx_points import STREAM, dropped, event, events, exporter, feed, lines_in, spool_files
 from receivers import Receiver, receiving
 from servers import free_port, wait_until
+from tachograph.exporters import delivery_queue, spool
 from tachograph.exporters.influxdb import InfluxDB, server
-from tachograph.exporters.influxdb import _courier as courier
-from tachograph.exporters.influxdb import _spool as spool
-from tachograph.exporters.influxdb._delivery import Delivery
-from tachograph.exporters.influxdb._disk import Disk
-from tachograph.exporters.influxdb._losses import Losses
-from tachograph.exporters.influxdb._parcel import packed
-from tachograph.exporters.influxdb.spooled import spooled
+from tachograph.exporters.spool import Record
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 
@@ -48,20 +41,14 @@ def arrived(server: Receiver) -> list[int]:
     return sorted({int(line.split("n=")[1].split("i")[0]) for line in received(server)})
 
 
-def kept(files: Iterable[Path]) -> list[tuple[LogEvent, dict[str, Any]]]:
-    """Return the points in files of a spool, and the resource of each."""
-    lines = [line for file in files for line in file.read_bytes().splitlines()]
-    return [(found, part.resource) for line in lines for part in spooled(line) for found in part.events]
-
-
 def waits(folder: Path) -> list[int]:
     """Return the numbers of the points that wait on the disk."""
-    return [found.seq for found, _ in kept(spool_files(folder))]
+    return [int(line.split("n=")[1].split("i")[0]) for line in lines_in(spool_files(folder))]
 
 
 def under_way(out: InfluxDB) -> int:
     """Return how many batches are on their way."""
-    return len(out._courier._under_way)
+    return len(out._queue._under_way)
 
 
 def failing(times: int, error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,14 +76,12 @@ def test_a_client_that_does_not_load_costs_nothing(
         dead.close(0.2)
         assert waits(tmp_path) == list(range(40))
         before = [file.stat().st_size for file in spool_files(tmp_path)]
-        with monkeypatch.context() as broken:
-            broken.setattr(courier, "_LOOK_AGAIN", 0.1)
-            out = exporter(base(there), tmp_path, registry)
-            for start in range(40, 100, 20):
-                feed(out, events(start, start + 20))
-                time.sleep(0.3)
-            assert [file.stat().st_size for file in spool_files(tmp_path)][: len(before)] == before
-            assert under_way(out) == 0
+        out = exporter(base(there), tmp_path, registry, look_again=0.1)
+        for start in range(40, 100, 20):
+            feed(out, events(start, start + 20))
+            time.sleep(0.3)
+        assert [file.stat().st_size for file in spool_files(tmp_path)][: len(before)] == before
+        assert under_way(out) == 0
         monkeypatch.undo()
         assert out.flush(20)
         out.close(5)
@@ -111,7 +96,7 @@ def test_a_bug_in_a_delivery_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, concurrency: int
 ) -> None:
     """Where sending raises what nobody expected, the points are sent again."""
-    monkeypatch.setattr(Delivery, "send", failing(4, RuntimeError("surprise"), Delivery.send))
+    monkeypatch.setattr(server.Server, "write", failing(4, RuntimeError("surprise"), server.Server.write))
     registry = Registry()
     with receiving() as there:
         out = exporter(base(there), tmp_path, registry, concurrency=concurrency, batch_size=50)
@@ -131,15 +116,15 @@ def test_a_file_that_cannot_be_read_for_a_while_is_not_deleted(
     left = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, Registry())
     feed(left, events(0, 100))
     left.close(0.1)
-    line, calls = spool._Segment.line, [0]
+    real, calls = spool._Segment.next, [0]
 
-    def fails_after_two(segment: spool._Segment) -> bytes:
+    def fails_after_two(segment: spool._Segment) -> Record | None:
         calls[0] += 1
         if calls[0] in (3, 6):
             raise OSError(errno.EIO, "Input/output error")
-        return line(segment)
+        return real(segment)
 
-    monkeypatch.setattr(spool._Segment, "line", fails_after_two)
+    monkeypatch.setattr(spool._Segment, "next", fails_after_two)
     registry = Registry()
     with receiving() as there:
         _move(tmp_path, base(there))
@@ -160,75 +145,52 @@ def _move(folder: Path, to: str) -> None:
 
 def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose reading fails comes after the others, and is tried again."""
-    made = spool.Spool(tmp_path, 40, lambda *_: None, lambda: None)
-    made.limit = 2**20
-    for text in (b"first\n", b"second\n"):
-        made.append(text)
+    made = spool.Spool(tmp_path, 2**20)
+    for text in (b"first", b"second"):
+        made.append(Record("lines", text, 1))
         made._open = None
-    first, line = made._segments[0], spool._Segment.line
+    first, real = made._segments[0], spool._Segment.next
 
-    def fails(segment: spool._Segment) -> bytes:
+    def fails(segment: spool._Segment) -> Record | None:
         if segment is first:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return line(segment)
+        return real(segment)
 
     with monkeypatch.context() as failing_disk:
-        failing_disk.setattr(spool._Segment, "line", fails)
+        failing_disk.setattr(spool._Segment, "next", fails)
         with pytest.raises(OSError, match="Stale"):
-            made.take()
+            made.take(None)
         made.give_back()
-        assert made.take() == (b"second\n", True, 0)
-        made.accept()
+        (record,), _, _ = made.take(None)
+        assert record.payload == b"second"
+        made.advance(record.size, 0)
+        made.end()
         with pytest.raises(OSError, match="Stale"):
-            made.take()
+            made.take(None)
         made.give_back()
-    assert made.take() == (b"first\n", True, 0)
+    assert [record.payload for record in made.take(None)[0]] == [b"first"]
 
 
 def test_a_disk_that_fills_between_lines_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is put on the disk at once, that which is there leaves memory, and only that stays which is not."""
     append, calls = spool._Segment.append, [0]
 
-    def full(segment: spool._Segment, line: bytes) -> None:
+    def full(segment: spool._Segment, data: bytes, items: int) -> None:
         calls[0] += 1
-        if calls[0] in (2, 5):
+        if calls[0] in (3, 6):
             raise OSError(errno.ENOSPC, "No space left on device")
-        append(segment, line)
+        append(segment, data, items)
 
     monkeypatch.setattr(spool._Segment, "append", full)
-    monkeypatch.setattr(courier, "_DISK_AGAIN", 0.2)
+    monkeypatch.setattr(delivery_queue, "_DISK_AGAIN", 0.2)
     registry = Registry()
     out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
     for start in range(0, 120, 8):
-        feed(out, events(start, start + 8), {"dl.rank": start % 3})
+        feed(out, events(start, start + 8))
     wait_until(lambda: len(waits(tmp_path)) == 120)
     out.close(0.2)
-    told = [(found.seq, resource["dl.rank"]) for found, resource in kept(spool_files(tmp_path))]
-    assert told == [(number, number // 8 * 8 % 3) for number in range(120)]
+    assert waits(tmp_path) == list(range(120))
     assert dropped(registry) == {}
-
-
-def test_a_disk_that_is_full_leaves_what_is_not_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parcels that were written are taken out, one by one; those after the error are still there."""
-    made = spool.Spool(tmp_path, 2**20, lambda *_: None, lambda: None)
-    disk = Disk(made, Losses(Registry()), lambda: None, time.monotonic)
-    waiting = deque(packed(events(0, 100), {}, 0.0, lambda *_: None))
-    assert [parcel.points for parcel in waiting] == [32, 32, 32, 4]
-    writes = [0]
-
-    def write(file: int, data: bytes, at: int) -> int:
-        writes[0] += 1
-        if writes[0] == 4:  # the first is the file's first line
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(file, data, at)
-
-    real = os.pwrite
-    monkeypatch.setattr(spool.os, "pwrite", write)
-    disk.keep(waiting)
-    assert [parcel.points for parcel in waiting] == [32, 4]
-    disk.keep(waiting)
-    assert not waiting
-    assert [found.seq for found, _ in kept(tmp_path.iterdir())] == list(range(100))
 
 
 def test_every_point_says_who_recorded_it(tmp_path: Path) -> None:
@@ -250,12 +212,12 @@ def test_every_point_says_who_recorded_it(tmp_path: Path) -> None:
     out = exporter(f"http://127.0.0.1:{port}", tmp_path, Registry(), first_back_off=0.01)
     for rank in range(2):
         feed(out, [_metric(rank, at) for at in range(40)], {"dl.rank": rank})
-    wait_until(lambda: len(waits(tmp_path)) == 80)
+    wait_until(lambda: len(lines_in(spool_files(tmp_path))) == 80)
     for rank in range(2, 4):
         feed(out, [_metric(rank, at) for at in range(40)], {"dl.rank": rank})
     out.close(0.1)
-    told = [(resource["dl.rank"], found.attributes["rank"]) for found, resource in kept(spool_files(tmp_path))]
-    assert sorted(told) == sorted((rank, rank) for rank in range(4) for _ in range(40))
+    told = [_rank(line) for line in lines_in(spool_files(tmp_path))]
+    assert sorted(told) == sorted(rank for rank in range(4) for _ in range(40))
 
 
 def _metric(rank: int, at: int) -> LogEvent:
@@ -263,13 +225,14 @@ def _metric(rank: int, at: int) -> LogEvent:
     return LogEvent("tachograph.metric", at + 1, at + 1, attributes, at, 0, 0, 0, STREAM)
 
 
+def _rank(line: str) -> int:
+    tags, fields, _ = line.split()
+    assert int(tags.rpartition("=")[2]) == int(fields.rpartition("=")[2].rstrip("i")), line
+    return int(tags.rpartition("=")[2])
+
+
 def _ranks(there: Receiver) -> set[int]:
-    found = set()
-    for line in received(there):
-        tags, fields, _ = line.split()
-        assert int(tags.rpartition("=")[2]) == int(fields.rpartition("=")[2].rstrip("i")), line
-        found.add(int(tags.rpartition("=")[2]))
-    return found
+    return {_rank(line) for line in received(there)}
 
 
 def test_what_is_refused_as_the_end_comes_is_counted(tmp_path: Path) -> None:
@@ -319,7 +282,7 @@ def test_a_small_queue_keeps_what_came_last(tmp_path: Path) -> None:
     for start in range(0, 300, 100):
         feed(out, events(start, start + 100))
     feed(out, events(300, 320))
-    assert out._courier._backlog.points <= 100
+    assert out.waiting <= 100
     out.close(0.1)
     assert sum(dropped(registry).values()) == 320
 
@@ -329,7 +292,7 @@ def test_a_small_queue_goes_in_small_parts(tmp_path: Path) -> None:
     where = f"http://127.0.0.1:{free_port()}"
     out = exporter(where, tmp_path, Registry(), queue_size=40, spool_limit=0, flush_interval=60.0)
     feed(out, events(0, 19))
-    assert [parcel.points for parcel in out._courier._backlog._parcels] == [10, 9]
+    assert [request.items for request in out._queue._waiting] == [10, 9]
     out.close(0.1)
 
 
@@ -338,10 +301,10 @@ def test_an_error_of_a_lock_is_one_of_the_disk(
 ) -> None:
     """Where locking fails for another reason than somebody's holding it no file is left, and that is said once."""
     monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.EIO, "Input/output error"), len))
-    made = spool.Spool(tmp_path / "x", 2**20, lambda *_: None, lambda: None)
+    made = spool.Spool(tmp_path / "x", 2**20)
     for _ in range(3):
         with pytest.raises(OSError, match="Input/output"):
-            made.append(b"x\n")
+            made.append(Record("lines", b"x", 1))
     assert list((tmp_path / "x").iterdir()) == []
     registry = Registry()
     out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
@@ -356,9 +319,9 @@ def test_an_error_of_a_lock_is_one_of_the_disk(
 def test_a_file_that_somebody_adopts_at_once_is_another_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new file on which another process has the lock in that moment is left to it."""
     monkeypatch.setattr(spool.fcntl, "flock", failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
-    made = spool.Spool(tmp_path, 2**20, lambda *_: None, lambda: None)
-    made.append(b"x\n")
-    assert made.take() == (b"x\n", True, 0)
+    made = spool.Spool(tmp_path, 2**20)
+    made.append(Record("lines", b"x", 1))
+    assert [record.payload for record in made.take(None)[0]] == [b"x"]
 
 
 def test_without_locks_replay_is_named(
@@ -373,7 +336,7 @@ def test_without_locks_replay_is_named(
     assert "tachograph replay" in caplog.text
     assert "for the next process" not in caplog.text
     (folder,) = (tmp_path / "spool").iterdir()
-    other = spool.Spool(folder, 2**20, lambda *_: None, lambda: None)
+    other = spool.Spool(folder, 2**20)
     assert other.adopt() == 0
     assert waits(tmp_path) == list(range(40))
 

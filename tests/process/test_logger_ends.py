@@ -10,6 +10,7 @@ import pytest
 
 import programs
 from documented_logger import documented
+from influx_points import lines_in, spool_files
 from receivers import receiving
 
 
@@ -207,11 +208,9 @@ def test_no_waiting_for_a_dead_server(tmp_path: Path) -> None:
 DEAD = THREE.replace("int(sys.argv[1])", "9")
 
 
-def spooled(folder: Path) -> list[dict[str, object]]:
-    """Return the attributes of each point that waits on the disk."""
-    return [
-        event["attributes"] for file in (folder / "store" / "spool").rglob("*.jsonl") for event in programs.events(file)
-    ]
+def spooled(folder: Path) -> list[str]:
+    """Return the line of each point that waits on the disk."""
+    return lines_in(spool_files(folder / "store"))
 
 
 @pytest.mark.usefixtures("untraced")
@@ -333,7 +332,7 @@ tachograph.shutdown()
 time.sleep(2.5)
 if os.fork():
     os._exit(0)
-files = list(pathlib.Path(os.environ["TACHOGRAPH_STORE"], "spool").rglob("*.jsonl"))
+files = list(pathlib.Path(os.environ["TACHOGRAPH_STORE"], "spool").rglob("*.spool"))
 time.sleep(0.5)
 for file in files:
     with file.open("r+b") as opened:

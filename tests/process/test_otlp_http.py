@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from opentelemetry.exporter.otlp.proto.http.version import __version__ as export
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
 from receivers import SECRET, batch, dropped, over_http, receiving, recorded, self_signed, send, values
+from tachograph.exporters.delivery import Retry
 from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.exporters.otlp.http import HttpSender
 from tachograph.recording.registry import Registry
 from tachograph.version import __version__
 
@@ -66,6 +69,56 @@ def test_http_tries_again_where_the_receiver_is_busy(registry: Registry, status:
     assert len(server.requests) == 2
     assert server.requests[0][2] == server.requests[1][2]
     assert dropped(registry) == {}
+
+
+ENDLESS = {
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a status line": (b"HTTP/1.1 200 ", b"O"),
+    "a header": (b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n"),
+}
+
+
+@contextlib.contextmanager
+def dripping(first: bytes, then: bytes) -> Iterator[int]:
+    """Answer the first connection a byte or a line at a time, for ever; the others properly. Yields the port."""
+    ended = threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as connection:
+            connection.sendall(first)
+            while not ended.wait(0.02):
+                connection.sendall(then)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield int(server.getsockname()[1])
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_that_never_comes_to_its_end_takes_the_time_out_in_all(what: str) -> None:
+    """A receiver that sends a little each moment, for ever, holds a request up for the time-out, not longer."""
+    with dripping(*ENDLESS[what]) as port:
+        sender = HttpSender(over_http(f"http://127.0.0.1:{port}/v1/metrics", timeout=0.5))
+        began = time.monotonic()
+        with pytest.raises(Retry) as found:
+            sender(b"x" * 2**17, 10.0)
+        assert time.monotonic() - began < 3
+        assert found.value.uncertain
+        sender.close()
+
+
+def test_a_request_that_never_left_is_certain() -> None:
+    """Where no connection came about the receiver has nothing of it, and the next attempt is no second one for it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Retry) as found:
+        HttpSender(over_http(f"http://127.0.0.1:{port}/v1/metrics"))(b"x", 1.0)
+    assert not found.value.uncertain
 
 
 def test_http_waits_as_long_as_the_receiver_says(registry: Registry) -> None:

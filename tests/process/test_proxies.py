@@ -19,7 +19,7 @@ from hubs import PROTOBUF, ask, command, request
 from launches import run_program
 from programs import run
 from receivers import receiving
-from tachograph.exporters._proxies import goes_direct, no_proxies
+from tachograph.exporters._http import goes_direct, no_proxies
 from tachograph.instrumentation.child_environment import BOOTSTRAP
 
 VARIABLES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "grpc_proxy")

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import programs
-from influx_points import event, events, leave
+from influx_points import event, events, leave, leave_as_before
+from receivers import receiving
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.cli.replaying import recording
-from tachograph.exporters.influxdb._spool import Spool
+from tachograph.exporters.spool import Record, Spool
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -33,10 +34,15 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def spooled(folder: Path, start: int = 0, stop: int = 100) -> Path:
     """Leave points behind as a process that has ended does, and return the folder."""
-    spool = Spool(folder, 2**30, lambda *_: None, lambda: None)
+    spool = Spool(folder, 2**30)
     leave(spool, events(start, stop), _WHO)
     spool.close()
     return folder
+
+
+def as_before(folder: Path, start: int = 0, stop: int = 100) -> Path:
+    """Leave points behind as a process of an earlier version did, and return the folder."""
+    return leave_as_before(folder / f"{start:020d}.jsonl", events(start, stop), _WHO).parent
 
 
 def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +60,7 @@ def test_a_spool_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_files_are_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
     """With --delete a file goes once everything in it has arrived."""
-    folder = spooled(tmp_path / "spool")
+    folder = as_before(tmp_path / "spool")
     out = tmp_path / "out.jsonl"
     assert main(["replay", str(folder), "--to", "jsonl", "--output", str(out), "--delete"]) == 0
     assert list(folder.iterdir()) == []
@@ -115,13 +121,64 @@ def test_an_exported_run_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """--to console prints a line for each event."""
-    assert main(["replay", str(spooled(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
+    assert main(["replay", str(as_before(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0
     assert capfd.readouterr().out.count("tachograph.point") == 3
+
+
+def test_a_spool_of_an_earlier_version_arrives_in_influxdb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an earlier version has left is sent, but for what had arrived already."""
+    file = leave_as_before(tmp_path / "spool" / "1.jsonl", events(0, 100), _WHO, arrived=40)
+    with influxdb1(tmp_path / "data") as base:
+        assert main(["replay", str(file), "--to", "influxdb", "--host", base, "--delete"]) == 0
+        (series,) = influxql(base, 'SELECT COUNT("n") FROM "train"')
+    assert series["values"][0][1] == 60
+    assert "60 events of 1 files sent, 40 left out" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_a_spool_of_otlp_is_sent_as_it_is(tmp_path: Path) -> None:
+    """Requests of each signal go to the endpoint byte for byte, in order, and what has arrived does not go again."""
+    spool = Spool(tmp_path / "spool", 2**30)
+    bodies = [("metrics", b"m1", 3), ("logs", b"l1", 2), ("metrics", b"m2", 1), ("traces", b"t1", 4)]
+    for kind, body, items in bodies:
+        spool.append(Record(kind, body, items))
+    ((first,), _, _) = spool.take(None)
+    spool.advance(first.size, 0)
+    spool.close()
+    with receiving() as there:
+        base = there.url.removesuffix("/v1/metrics")
+        assert main(["replay", str(tmp_path / "spool"), "--to", "otlp", "--endpoint", base, "--delete"]) == 0
+        assert [(path, body) for path, _, body in there.requests] == [
+            ("/v1/logs", b"l1"),
+            ("/v1/metrics", b"m2"),
+            ("/v1/traces", b"t1"),
+        ]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "to", "said"), [("lines", "console", "--to influxdb"), ("logs", "console", "--to otlp")]
+)
+def test_a_spool_goes_where_it_was_meant_for(
+    tmp_path: Path, kind: str, to: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a spool holds is encoded for its destination: to another one it does not go, and a line says which it is.
+
+    Files beside it do, so that the whole folder of spools can be named.
+    """
+    spool = Spool(tmp_path / "spool", 2**30)
+    spool.append(Record(kind, b"x", 1))
+    spool.close()
+    assert main(["replay", str(tmp_path / "spool"), "--to", to, "--delete"]) == 1
+    assert said in capsys.readouterr().err
+    as_before(tmp_path / "spool", 0, 3)
+    assert main(["replay", str(tmp_path / "spool"), "--to", to, "--delete"]) == 0
+    assert [path.suffix for path in (tmp_path / "spool").iterdir()] == [".spool"]
 
 
 def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a living process sends itself is not sent twice."""
-    spool = Spool(tmp_path / "spool", 2**30, lambda *_: None, lambda: None)
+    spool = Spool(tmp_path / "spool", 2**30)
     leave(spool, [event(1)])
     assert main(["replay", str(tmp_path / "spool"), "--to", "console"]) == 1
     assert "a running process uses it" in capsys.readouterr().err
@@ -132,7 +189,7 @@ def test_a_file_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("more", "why"),
     [
         (["missing", "--to", "console"], "No such file"),
-        ([".", "--to", "console"], "there are no *.jsonl files"),
+        ([".", "--to", "console"], "there are no *.spool or *.jsonl files"),
         (["spool", "--to", "influxdb"], "INFLUXDB_HOST"),
         (["spool", "--to", "influxdb", "--host", "h", "--port", "x"], "port"),
         (["spool", "--to", "jsonl"], "--output"),
@@ -195,9 +252,7 @@ def test_what_is_refused_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_what_cannot_be_encoded_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A point that line protocol has no line for is said, too, though the server never saw it."""
-    spool = Spool(tmp_path / "spool", 2**30, lambda *_: None, lambda: None)
-    leave(spool, [event(0), event(1, measurement="#train"), event(2)])
-    spool.close()
+    leave_as_before(tmp_path / "spool" / "1.jsonl", [event(0), event(1, measurement="#train"), event(2)])
     with influxdb1(tmp_path / "data") as base:
         line = ["replay", str(tmp_path / "spool"), "--to", "influxdb", "--host", base, "--delete"]
         assert main(line) == 1
@@ -212,7 +267,7 @@ def test_a_switched_off_sdk_hides_no_loss(
 ) -> None:
     """OTEL_SDK_DISABLED is for programs that record: what is replayed is counted all the same."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    folder = spooled(tmp_path / "spool", 0, 3)
+    folder = as_before(tmp_path / "spool", 0, 3)
     line = ["replay", str(folder), "--to", "jsonl", "--output", "/dev/full", "--delete"]
     assert main(line) == 1
     assert "rejected" in capsys.readouterr().err
@@ -267,8 +322,8 @@ def test_a_file_that_cannot_be_deleted_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where a folder lets nothing be deleted the exit code is 1, and a line names the file; the others are sent."""
-    folder = spooled(tmp_path / "spool", 0, 3)
-    spooled(folder, 3, 6)
+    folder = as_before(tmp_path / "spool", 0, 3)
+    as_before(folder, 3, 6)
 
     def unlink(_: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from tachograph.exporters._closed_window_reader import ClosedWindowReader
+from tachograph.exporters._deltas import ClosedWindowReader
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.joined import Joined
 from tachograph.exporters.otlp.encoding import MetricsEncoder

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
-from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.hub import _request as decoding
 from tachograph.hub._request import JSON_LIMIT, Decoder, Refusal
 

@@ -13,10 +13,9 @@ import pytest
 from influx_points import events, exporter, feed
 from receivers import SECRET, receiving
 from servers import free_port, wait_until
+from tachograph.exporters.delivery import Retry
 from tachograph.exporters.influxdb import server
-from tachograph.exporters.influxdb._secret import Secret
-from tachograph.exporters.influxdb.server import NoClient, Server
-from tachograph.exporters.outbox import Retry
+from tachograph.exporters.influxdb.server import NoClient, Secret, Server
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.registry import Registry
 

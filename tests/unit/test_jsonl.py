@@ -25,7 +25,7 @@ from tachograph.exporters import _append_file as append_file
 from tachograph.exporters._append_file import AppendFile
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.jsonl import JsonLines
-from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry

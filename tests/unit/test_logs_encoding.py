@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from tachograph.exporters.otlp._json import JsonText
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.journal import Journal, LogEvent
 from tachograph.recording.registry import Registry

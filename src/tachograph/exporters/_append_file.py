@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-from tachograph.exporters.outbox import Retry
+from tachograph.exporters.delivery import Retry
 
 
 class AppendFile:

@@ -21,6 +21,8 @@ from tachograph.exporters._deltas import Deltas
 from tachograph.exporters._foreign import ForeignInstruments, Metric
 from tachograph.exporters._reader_seam import (
     Provider,
+    Stream,
+    StreamPoint,
     UnknownError,
     View,
     collect_of,
@@ -29,8 +31,8 @@ from tachograph.exporters._reader_seam import (
     provider_of,
     readers_of,
     set_collect,
+    streams_of,
 )
-from tachograph.exporters._reader_views import Stream, StreamPoint, streams_of
 from tachograph.exporters.producer import encodable_number, histogram_data_point, into_scopes
 from tachograph.recording.points import HistogramPoint, MetricPoints, identity
 from tachograph.recording.switch import switch

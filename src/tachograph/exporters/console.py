@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.points import HistogramPoint, identity
 from tachograph.recording.registry import Registry
@@ -41,7 +41,7 @@ class Console:
     ) -> None:
         self._stream = stream
         self._pace = pace
-        self._outbox = Outbox("console", registry)
+        self._queue = DeliveryQueue("console", registry)
         self._shown: dict[tuple[object, ...], str] = {}
 
     def __call__(self, batch: Batch) -> None:
@@ -62,7 +62,7 @@ class Console:
             lines.append(f"{_stamp(event.time_unix_nano)} {_one_line(_event_line(event))}\n")
         if lines:
             text = "".join(lines)
-            self._outbox.put(lambda _timeout: self._write(text), _LINE_BYTES * len(lines), items=len(lines))
+            self._queue.put(lambda _timeout: self._write(text), _LINE_BYTES * len(lines), items=len(lines))
 
     def _write(self, text: str) -> None:
         stream = sys.stdout if self._stream is None else self._stream
@@ -72,21 +72,21 @@ class Console:
 
     def flush(self, timeout: float) -> bool:
         """Write what is queued; True where that was done within ``timeout`` seconds."""
-        return self._outbox.flush(timeout)
+        return self._queue.flush(timeout)
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
+        return self._queue.delivered
 
     def close(self, timeout: float) -> None:
         """Write what is queued, and end, within ``timeout`` seconds. The stream stays open."""
-        self._outbox.close(timeout)
+        self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
         """Forget what the parent process queued and showed, after a fork."""
         self._shown = {}
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
 
 
 def series_name(name: str, attributes: Mapping[str, Any]) -> str:

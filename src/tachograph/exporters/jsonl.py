@@ -10,11 +10,11 @@ from google.protobuf.message import Message
 
 from tachograph.exporters._append_file import AppendFile
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.otlp._json import JsonText
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.outbox import Outbox
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
@@ -49,43 +49,43 @@ class JsonLines:
         self._encoder = MetricsEncoder(
             NAME, registry, windows=metrics, points_per_request=_POINTS_PER_LINE, pace=self._pace
         )
-        self._outbox = Outbox(NAME, registry)
+        self._queue = DeliveryQueue(NAME, registry)
         self._file = AppendFile(path)
 
     def __call__(self, batch: Batch) -> None:
         """Encode a batch and queue it; never waits for the disk."""
         for metrics, points in self._encoder.requests(batch):
-            self._queue(metrics, points)
+            self._put(metrics, points)
         for spans, count in span_requests(batch.spans, self._lose, self._pace):
-            self._queue(spans, count)
+            self._put(spans, count)
         for logs, count in log_requests(batch.events, batch.resource, self._lose, self._pace):
-            self._queue(logs, count)
+            self._put(logs, count)
 
     def flush(self, timeout: float) -> bool:
         """Write what is queued; True where all of it was written within ``timeout`` seconds."""
-        return self._outbox.flush(timeout)
+        return self._queue.flush(timeout)
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
+        return self._queue.delivered
 
     def close(self, timeout: float) -> None:
         """Write what is queued, and close the file, within ``timeout`` seconds."""
         self._encoder.close()
-        if self._outbox.flush(timeout):
+        if self._queue.flush(timeout):
             self._file.close()
-        self._outbox.close(0)
+        self._queue.close(0)
 
     def reset_in_child(self) -> None:
         """Forget what is queued, after a fork; the parent process writes it, and holds the file."""
         self._file.close()
         self._encoder.forget()
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
 
-    def _queue(self, request: Message, items: int) -> None:
+    def _put(self, request: Message, items: int) -> None:
         line = self._text.line(request)
-        self._outbox.put(lambda _timeout: self._append(line), len(line), items=items)
+        self._queue.put(lambda _timeout: self._append(line), len(line), items=items)
 
     def _append(self, line: bytes) -> None:
         fate = self._file.fate()

@@ -17,8 +17,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.exporter_queue import ItemExporter
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
+from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.own_metrics import scope_origin
@@ -71,14 +71,14 @@ class LogEmitter:
     ) -> None:
         self._deliver = deliver
         self._force_flush = force_flush
-        self._outbox = Outbox(name, registry)
+        self._queue = DeliveryQueue(name, registry)
         self.delivered = 0
 
     def __call__(self, batch: Batch) -> None:
         """Queue the events of one batch; never waits."""
         count = len(batch.events)
         if count:
-            self._outbox.put(lambda _timeout: self._hand_over(batch), count * _EVENT_BYTES, items=count)
+            self._queue.put(lambda _timeout: self._hand_over(batch), count * _EVENT_BYTES, items=count)
 
     def _hand_over(self, batch: Batch) -> None:
         self._deliver(batch)
@@ -87,9 +87,9 @@ class LogEmitter:
     def flush(self, timeout: float) -> bool:
         """Hand over what is queued and flush it there; True where both were done within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        delivered = self._outbox.flush(timeout)
-        self._outbox.put(lambda _timeout: self._flush_there(deadline), 0, items=0)
-        return self._outbox.flush(max(deadline - time.monotonic(), 0.0)) and delivered
+        delivered = self._queue.flush(timeout)
+        self._queue.put(lambda _timeout: self._flush_there(deadline), 0, items=0)
+        return self._queue.flush(max(deadline - time.monotonic(), 0.0)) and delivered
 
     def _flush_there(self, deadline: float) -> None:
         left = int((deadline - time.monotonic()) * 1000)
@@ -98,11 +98,11 @@ class LogEmitter:
 
     def close(self, timeout: float) -> None:
         """Hand over what is queued, and end, within ``timeout`` seconds."""
-        self._outbox.close(timeout)
+        self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
         """Forget what the parent process has queued, after a fork."""
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
 
 
 def into_provider(

@@ -10,10 +10,9 @@ from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from tachograph.exporters._closed_window_reader import ClosedWindowReader
-from tachograph.exporters._deltas import Deltas
+from tachograph.exporters._deltas import ClosedWindowReader, Deltas
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.exporter_queue import ExporterQueue
+from tachograph.exporters.otel_exporters import ExporterQueue
 from tachograph.recording.naming import Kind
 from tachograph.recording.own_metrics import TORCH_MONITOR, scope_origin
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint

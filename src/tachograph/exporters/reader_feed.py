@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, Metri
 
 from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
@@ -64,7 +64,7 @@ class ReaderFeed:
         self._registry = registry
         self._name = name or type(reader).__name__
         self._deltas = Deltas(delta_kinds(reader))
-        self._outbox = Outbox(self._name, registry)
+        self._queue = DeliveryQueue(self._name, registry)
         self._source: Callable[[MetricReader, float], Batch | None] | None = None
         self._points = 0
         self._hurried = self._waiting = self._late = self._is_shut = self._said = False
@@ -123,8 +123,8 @@ class ReaderFeed:
             wanted = not begun and not self._waiting
             self._waiting = self._waiting or wanted
         if wanted:
-            self._outbox.put(self._force_flush, 0, items=max(self._points, 1))
-        flushed = self._outbox.flush(timeout)
+            self._queue.put(self._force_flush, 0, items=max(self._points, 1))
+        flushed = self._queue.flush(timeout)
         self._late = not flushed and timeout > 0
         return flushed
 
@@ -144,10 +144,10 @@ class ReaderFeed:
         if _feed_of(self.reader) is not self:
             self._count("another MeterProvider has taken the reader over, which got nothing more from here")
             self.closed = True
-        self._outbox.put(
+        self._queue.put(
             lambda left: self._shut_down(min(left, timeout) * _FINAL_COLLECTION), 0, items=max(self._points, 1)
         )
-        self._outbox.close(timeout)
+        self._queue.close(timeout)
         self.closed = True
         if not self._is_shut:
             with contextlib.suppress(RuntimeError):  # since CPython 3.12 no thread starts at the end of the process
@@ -170,7 +170,7 @@ class ReaderFeed:
 
     def reset_in_child(self) -> None:
         """Leave the reader to the parent process, after a fork: here it gets nothing."""
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
         self._lock, self._collecting = threading.Lock(), threading.Lock()
 
     def _count(self, why: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tachograph.exporters._append_file import AppendFile
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.points import AttributeValue
@@ -49,7 +49,7 @@ class TensorBoard:
     def __init__(self, folder: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:
         self._folder = folder
         self._pace = pace or Pace()
-        self._outbox = Outbox(NAME, registry)
+        self._queue = DeliveryQueue(NAME, registry)
         self._file: AppendFile | None = None
         self._began_anew, self._changes = False, 0
 
@@ -63,7 +63,7 @@ class TensorBoard:
             records += [record(event.time_unix_nano / 1e9, part) for part in _summaries(event)]
         if records:
             piece = b"".join(records)
-            self._outbox.put(lambda _timeout: self._append(piece, role, rank), len(piece), items=len(records))
+            self._queue.put(lambda _timeout: self._append(piece, role, rank), len(piece), items=len(records))
 
     def _append(self, piece: bytes, role: AttributeValue | None, rank: AttributeValue | None) -> None:
         """Append to the file, or to a new one where it was deleted or changed: nobody reads on behind a torn record."""
@@ -91,23 +91,23 @@ class TensorBoard:
 
     def flush(self, timeout: float) -> bool:
         """Write what is queued; True where all of it was written within ``timeout`` seconds."""
-        return self._outbox.flush(timeout)
+        return self._queue.flush(timeout)
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
+        return self._queue.delivered
 
     def close(self, timeout: float) -> None:
         """Write what is queued, and close the file, within ``timeout`` seconds."""
-        if self._outbox.flush(timeout) and self._file is not None:
+        if self._queue.flush(timeout) and self._file is not None:
             self._file.close()
-        self._outbox.close(0)
+        self._queue.close(0)
 
     def reset_in_child(self) -> None:
         """Leave the file to the parent process, after a fork."""
         self._file = None
-        self._outbox.reset_in_child()
+        self._queue.reset_in_child()
 
 
 def _summaries(event: LogEvent) -> Iterator[bytes]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-
-from tachograph.exporters.otlp.http import HttpSender
+from tachograph.exporters.delivery import Attempt, Request
+from tachograph.exporters.delivery_queue import LIMIT_BYTES, DeliveryQueue
+from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
-from tachograph.exporters.outbox import LIMIT_BYTES, Outbox
 from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
@@ -46,8 +42,7 @@ class Forwarding:
         for signal in SIGNALS:
             found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
             self._senders[signal] = HttpSender(replace(found, headers=(*found.headers, (SENDER, self.sender))))
-        self._registry = registry
-        self._outbox = Outbox(DESTINATION, registry, limit_bytes=limit_bytes)
+        self._queue = DeliveryQueue(DESTINATION, registry, self._deliver, limit_bytes=limit_bytes, at_least_once=True)
 
     def __call__(self, signal: Signal, body: bytes, request: Any) -> None:
         """Queue a request; never waits.
@@ -57,21 +52,23 @@ class Forwarding:
             body: it in protobuf.
             request: the same as a message: its items are counted where they are lost.
         """
+        self._queue.put(body, len(body), items=items(signal, request), kind=signal)
 
-        def send(timeout: float) -> None:
-            rejected = _rejected(signal, self._senders[signal](body, timeout))
-            if rejected:
-                self._registry.count_dropped("rejected", DESTINATION, rejected)
-
-        self._outbox.put(send, len(body), items=items(signal, request))
+    def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
+        for request in requests:
+            signal = cast("Signal", request.kind)
+            rejected, _ = partial_success(signal, attempt.call(self._senders[signal], request.payload))
+            attempt.settled(
+                request.items, lost=min(rejected, request.items), why="the receiver rejected a part", accepted=True
+            )
 
     def flush(self, timeout: float) -> bool:
         """Send what is queued; True where all of it arrived within ``timeout`` seconds."""
-        return self._outbox.flush(timeout)
+        return self._queue.flush(timeout)
 
     def close(self, timeout: float) -> None:
         """Send what is queued, and end, within ``timeout`` seconds."""
-        self._outbox.close(timeout)
+        self._queue.close(timeout)
         for sender in self._senders.values():
             sender.close()
 
@@ -84,15 +81,3 @@ def items(signal: Signal, request: Any) -> int:
         return sum(len(scope.spans) for one in request.resource_spans for scope in one.scope_spans)
     metrics = (metric for one in request.resource_metrics for scope in one.scope_metrics for metric in scope.metrics)
     return sum(len(getattr(metric, kind).data_points) for metric in metrics if (kind := metric.WhichOneof("data")))
-
-
-def _rejected(signal: Signal, answer: bytes) -> int:
-    """Return what the receiver took a request without (OTLP specification, "Partial Success")."""
-    try:
-        if signal == "metrics":
-            return ExportMetricsServiceResponse.FromString(answer).partial_success.rejected_data_points
-        if signal == "logs":
-            return ExportLogsServiceResponse.FromString(answer).partial_success.rejected_log_records
-        return ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans
-    except DecodeError:  # a server that answers 200 with something of its own
-        return 0

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Protocol
 from opentelemetry.sdk.metrics.export import MetricReader
 
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.exporter_queue import ItemExporter
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider, to_exporter
-from tachograph.exporters.otel_exporters import EntryPointExporter
+from tachograph.exporters.otel_exporters import EntryPointExporter, ItemExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
-from tachograph.exporters.outbox import Outbox
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.gil_yield import Pace
@@ -177,20 +176,20 @@ class Queued:
 
     def __init__(self, exporter: Any, name: str, registry: Registry) -> None:
         self._exporter = exporter
-        self._outbox = Outbox(name, registry)
-        self.flush = self._outbox.flush
-        self.close = self._outbox.close
-        self.reset_in_child = self._outbox.reset_in_child
+        self._queue = DeliveryQueue(name, registry)
+        self.flush = self._queue.flush
+        self.close = self._queue.close
+        self.reset_in_child = self._queue.reset_in_child
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._outbox.delivered
+        return self._queue.delivered
 
     def __call__(self, batch: Batch) -> None:
         """Queue the batch."""
         items = sum(len(metric.points) for metric in batch.metrics) + len(batch.spans) + len(batch.events)
-        self._outbox.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
+        self._queue.put(lambda _timeout: self._exporter(batch), items * _POINT_BYTES, items=items)
 
 
 def build_routes(
@@ -269,7 +268,7 @@ def _built_in(name: object, settings: Settings, registry: Registry, signals: Seq
         from tachograph.exporters.influxdb import InfluxDB
 
         made = InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
-        return Route(made, is_loading=made.is_loading, **takes)
+        return Route(made, retry_now=made.retry_now, is_loading=made.is_loading, **takes)
     if name == "tensorboard":
         from tachograph.exporters.tensorboard import TensorBoard
 
@@ -283,7 +282,14 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
     by_signal: dict[Signal, OtlpSettings] = {
         signal: found for signal in signals if (found := settings.otlp_for(signal)) is not None
     }
-    exporter = OtlpExporter(by_signal, registry, pace=Pace())
+    exporter = OtlpExporter(
+        by_signal,
+        registry,
+        pace=Pace(),
+        store=settings.store,
+        run_id=settings.run_id,
+        spool_limit=settings.spool_limit or 0,  # only where it was asked for
+    )
     return Route(
         exporter,
         temporality=exporter.temporality,

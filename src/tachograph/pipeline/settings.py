@@ -14,7 +14,7 @@ from typing import TypedDict
 
 from tachograph.exporters.otel_exporters import EntryPointExporter, installed, is_reader, signals_of
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
-from tachograph.exporters.spool_limit import spool_limit_of
+from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
 from tachograph.identity.environment import Setting, setting
 from tachograph.logger.influx_target import InfluxTarget
@@ -53,7 +53,8 @@ class Settings:
         store: the folder for what outlives the process.
         jsonl: the JSON-lines file that was asked for; see :meth:`jsonl_path`.
         influx: the InfluxDB that ``influxdb`` stands for, where it was named.
-        spool_limit: bytes that may wait on the disk for each InfluxDB.
+        spool_limit: bytes that may wait on the disk for each destination; None where nothing says so, see
+            :func:`tachograph.exporters.spool.spool_limit_of`.
         system_metrics: what the hardware does is exported, too: :func:`tachograph.hardware.observe`.
         set_global: make the global providers of OpenTelemetry where the program has none.
         join: have what is recorded arrive in the program's own providers.
@@ -75,7 +76,7 @@ class Settings:
     store: Path
     jsonl: Path | None
     influx: InfluxTarget | None
-    spool_limit: int
+    spool_limit: int | None
     system_metrics: bool = False
     set_global: bool = True
     join: bool = True

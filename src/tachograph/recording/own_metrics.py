@@ -71,8 +71,8 @@ REASONS: Mapping[Reason, str] = {
     "rejected": "The destination refused it; the log says what it answered.",
     "shutdown": "The process ended before it was delivered.",
     "feedback": "An event handler logs an event for each that it gets: it does not get the rest, exporters do.",
-    "spool_full": "The disk's share for what waits for InfluxDB is used up; the oldest goes.",
-    "damaged": "A line of the spool cannot be read, or is gone.",
+    "spool_full": "The disk's share for what waits for a destination is used up; the oldest goes.",
+    "damaged": "A record of the spool cannot be read, or is gone.",
     "newer": "A later version of Tachograph has written it.",
     "replay_rate": "More values than can be handed on one by one to your own SDK; its histogram lacks them.",
     "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
@@ -121,6 +121,13 @@ DROPPED = _ours(
     *("reason", "destination"),
 )
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
+RESENT = _ours(
+    "tachograph.resent",
+    "{item}",
+    "counter",
+    "What was sent again because its answer was lost: it may have arrived twice. No loss.",
+    "destination",
+)
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
 EXPORT_DURATION = _ours(
     "tachograph.export.duration", "s", "histogram", "Time that one export took, by destination.", "destination"
@@ -216,7 +223,7 @@ HUB = {
 
 ALL = (
     *(FUNCTION_DURATION, FUNCTION_CALLS),
-    *(DROPPED, NONFINITE, ERRORS, EXPORT_DURATION),
+    *(DROPPED, RESENT, NONFINITE, ERRORS, EXPORT_DURATION),
     *(RESTARTS, WORKER_STATUS, WORKER_GROUP_STATE, *WORKERS.values(), *PHASES.values()),
     WAIT_DURATION,
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),

@@ -47,7 +47,7 @@ class MetricPoints(NamedTuple):
     """One instrument as it is at a collection; cumulative. ``scope`` is the metric group.
 
     A gauge of windows has one point, that of the last window that has closed; ``windows`` are all of them, for a
-    :class:`tachograph.exporters._closed_window_reader.ClosedWindowReader`.
+    :class:`tachograph.exporters._deltas.ClosedWindowReader`.
     """
 
     scope: str

@@ -26,6 +26,7 @@ from tachograph.recording.own_metrics import (
     FUNCTION_DURATION,
     NONFINITE,
     OWN_GROUP,
+    RESENT,
     OwnMetric,
     Reason,
 )
@@ -198,7 +199,7 @@ class Registry:
         self._limit, self._begun = cardinality_limit, begun
         self._start_unix_nano = time.time_ns()
         own = self.group(OWN_GROUP)
-        self._dropped, self._errors = own.own(DROPPED), own.own(ERRORS)
+        self._dropped, self._errors, self._resent = own.own(DROPPED), own.own(ERRORS), own.own(RESENT)
         self.export_duration = own.own(EXPORT_DURATION)
 
     def silence(self, silenced: Callable[[str], bool]) -> None:
@@ -230,6 +231,10 @@ class Registry:
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
         """Count what was given up: exported as ``tachograph.dropped``."""
         self._dropped.record(count, {"reason": reason, "destination": destination})
+
+    def count_resent(self, destination: str, count: int) -> None:
+        """Count what was sent again though it may have arrived: exported as ``tachograph.resent``."""
+        self._resent.record(count, {"destination": destination})
 
     def count_error(self, where: str) -> None:
         """Count an exception that was kept away from the program: exported as ``tachograph.errors``."""

@@ -6,7 +6,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,9 @@ def command(arguments: Sequence[str]) -> int:
     except (ValueError, TypeError, ModuleNotFoundError, OSError) as error:
         return fail("replay", reason(error), WRONG_USAGE)
     if not paths:
-        return fail("replay", f"there are no *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE)
+        return fail(
+            "replay", f"there are no *.spool or *.jsonl files in {', '.join(map(str, options.paths))}", WRONG_USAGE
+        )
     replay = _Replay(destination, RefusedCount(registry), options.timeout, delete=options.delete)
     try:
         for path in paths:
@@ -55,6 +58,7 @@ class _Replay:
 
     def __init__(self, destination: Destination, losses: RefusedCount, timeout: float, *, delete: bool) -> None:
         self._destination, self._losses, self._timeout, self._delete = destination, losses, timeout, delete
+        self._takes = _requests_of(destination)
         self._sent = self._skipped = self._arrived = self._files = 0
         self._reported = 0.0
         self._terminal = sys.stderr.isatty()
@@ -72,6 +76,10 @@ class _Replay:
         except OSError as error:
             return self._bad(f"{path}: {error.strerror}")
         try:
+            if recording.kind and recording.kind not in self._takes:
+                where = "InfluxDB (--to influxdb)" if recording.kind == "lines" else "OTLP (--to otlp)"
+                self._say(f"{path}: left out, it holds what is meant for {where}")
+                return True
             stopped = self._send(recording)
             found = [stopped] if stopped else []
             if refused := self._losses.refused():
@@ -116,6 +124,10 @@ class _Replay:
     def _hand_over(self, part: Part) -> None:
         from tachograph.exporters.batch import Batch
 
+        if part.request is not None:
+            kind, payload, items = part.request[:3]
+            self._takes[kind](payload, items)
+            self._sent += items
         self._skipped += part.skipped
         for start in range(0, len(part.events), _AT_ONCE):
             events = part.events[start : start + _AT_ONCE]
@@ -131,8 +143,11 @@ class _Replay:
 
     def _bad(self, why: str) -> bool:
         self.good = False
-        sys.stderr.write(f"{self._line()}tachograph replay: {why}\n")
+        self._say(why)
         return True
+
+    def _say(self, what: str) -> None:
+        sys.stderr.write(f"{self._line()}tachograph replay: {what}\n")
 
     def _line(self) -> str:
         return "\r\x1b[K" if self._terminal and self._reported else ""
@@ -144,7 +159,20 @@ class _Replay:
         sys.stderr.write(
             f"{self._line()}tachograph replay: {self._sent:,} events of {self._files} files sent{arrived}{skipped}\n"
         )
-        return 0 if self.good else FAILED
+        return 0 if self.good and self._files else FAILED
+
+
+def _requests_of(destination: Destination) -> dict[str, Callable[[bytes, int], None]]:
+    """Return how a destination takes requests as they lie in a spool, by their kind."""
+    from tachograph.exporters.influxdb import InfluxDB
+    from tachograph.exporters.otlp.exporter import OtlpExporter
+    from tachograph.exporters.otlp.settings import SIGNALS
+
+    if isinstance(destination, InfluxDB):
+        return {"lines": destination.put}
+    if isinstance(destination, OtlpExporter):
+        return {signal: partial(destination.put, signal) for signal in SIGNALS}
+    return {}
 
 
 def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
@@ -170,21 +198,29 @@ def _destination(options: argparse.Namespace, registry: Registry) -> Destination
             raise ValueError("--output must name the file that 'jsonl' writes")
         return JsonLines(options.output, registry, pace=rests)
     from tachograph.exporters.otlp.exporter import OtlpExporter
-    from tachograph.exporters.otlp.settings import read_otlp_settings
+    from tachograph.exporters.otlp.settings import SIGNALS, read_otlp_settings
 
     return OtlpExporter(
-        {"logs": read_otlp_settings("logs", os.environ, endpoint=options.endpoint)}, registry, pace=rests
+        {signal: read_otlp_settings(signal, os.environ, endpoint=options.endpoint) for signal in SIGNALS},
+        registry,
+        pace=rests,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     made = parser(
         "replay",
-        "Send the events of files to an exporter: of a spool, of the exporter 'jsonl', or of 'tachograph "
-        "export --format jsonl'. Nothing is deleted unless it is asked for.",
+        "Send what files hold to an exporter: what a spool keeps for InfluxDB or OTLP, the events of the exporter "
+        "'jsonl' or of 'tachograph export --format jsonl'. Nothing is deleted unless it is asked for.",
     )
     add = made.add_argument
-    add("paths", nargs="+", type=Path, metavar="FILE|FOLDER", help="a folder stands for the *.jsonl files in it")
+    add(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="FILE|FOLDER",
+        help="a folder stands for the *.spool and *.jsonl files in it",
+    )
     add("--to", required=True, choices=["influxdb", "otlp", "console", "jsonl"], help="the exporter")
     add("--delete", action="store_true", help="delete each file once everything in it has arrived")
     add("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="to wait for an answer (default 60)")

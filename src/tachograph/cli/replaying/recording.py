@@ -1,4 +1,7 @@
-"""A file of JSON lines, read back as events: a spool, what the exporter ``jsonl`` wrote, or an exported run."""
+"""A file that is read back: a spool's, with requests as they were to be sent, or one of JSON lines, with events.
+
+JSON lines are what the exporter ``jsonl`` wrote, an exported run, or a spool of an earlier version.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tachograph.exporters.influxdb.position import SIZE, Position, first_line, position
-from tachograph.exporters.influxdb.spooled import records, spooled
+from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, delivered, first_line
+from tachograph.exporters.otlp.json_text import events_of_json, records
+from tachograph.exporters.spool import SUFFIX, Framed, Position, Record
 from tachograph.logger.point import EVENT_NAME, FIELDS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP, Reason
@@ -27,19 +31,21 @@ _NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
 class Part(NamedTuple):
-    """The contents of a line.
+    """Contents of a line, or of a record.
 
     Attributes:
         resource: the attributes of the process that logged it.
         events: what it logged.
         skipped: how much else it holds that is no event: metrics, spans, records of a later version.
         end: where in the file the first line begins of which not all was handed out.
+        request: of a spool: to be sent as it is.
     """
 
     resource: Mapping[str, Any]
     events: list[LogEvent]
     skipped: int
     end: int = 0
+    request: Record | None = None
 
 
 class RecordedFile:
@@ -74,8 +80,11 @@ class RecordedFile:
         self.damaged = 0
 
     def parts(self) -> Iterator[Part]:
-        """Yield what there is; a line that cannot be read is counted in ``damaged``."""
-        done = self._position()
+        """Yield what there is; a line or a record that cannot be read is counted in ``damaged``."""
+        if self.path.suffix == SUFFIX:
+            yield from self._requests()
+            return
+        done = self._delivered()
         for line in self._file:
             begin, self._read = self._read, self._read + len(line)
             if not line.strip():
@@ -94,9 +103,40 @@ class RecordedFile:
             for number, part in enumerate(found, 1):
                 yield part._replace(end=self._read if number == len(found) else begin)
 
-    def _position(self) -> Position:
+    def _requests(self) -> Iterator[Part]:
+        """Yield the records of a spool."""
+        file, form = self._file.fileno(), Framed()
+        size = os.fstat(file).st_size
+        done = form.begin(file, size)
+        if done is None:
+            self.damaged, self._read = self.damaged + 1, size
+            return
+        self._read = form.begins_at
+        while (record := form.read(file, self._read, size)) is not None:
+            begin, self._read = self._read, self._read + record.size
+            if self._read <= done.offset:
+                self.arrived += record.items
+                continue
+            if not record.payload:
+                self.damaged += 1
+                continue
+            if begin == done.offset and done.items:  # lines, of which some have arrived
+                self.arrived += done.items
+                rest = b"\n".join(record.payload.split(b"\n")[done.items :])
+                record = record._replace(payload=rest, items=record.items - done.items)
+            yield Part({}, [], 0, self._read, record)
+
+    @property
+    def kind(self) -> str:
+        """Way that the requests of a spool take; empty where it has none, or is another file."""
+        form = Framed()
         file = self._file.fileno()
-        return position(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Position(0, 0)
+        record = form.read(file, form.begins_at, os.fstat(file).st_size) if self.path.suffix == SUFFIX else None
+        return record.kind if record is not None else ""
+
+    def _delivered(self) -> Delivered:
+        file = self._file.fileno()
+        return delivered(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Delivered(0, 0)
 
     def accept(self, end: int) -> None:
         """Note, in a file of a spool that is held alone, that what is before a part's ``end`` has arrived.
@@ -104,9 +144,12 @@ class RecordedFile:
         Raises:
             OSError: the file does not take it.
         """
-        done = self._position()
-        if self._alone and self._file.writable() and end > done.offset > 0:
-            os.pwrite(self._file.fileno(), first_line(Position(end, 0)), 0)
+        if not self._alone or not self._file.writable():
+            return
+        if self.path.suffix == SUFFIX:
+            os.pwrite(self._file.fileno(), Framed().header(Position(end, 0)), 0)
+        elif end > self._delivered().offset > 0:
+            os.pwrite(self._file.fileno(), first_line(Delivered(end, 0)), 0)
 
     def remove(self) -> None:
         """Delete the file.
@@ -132,7 +175,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def files(paths: list[Path]) -> list[Path]:
-    """Return the files that are meant: a folder stands for all ``*.jsonl`` in it, by name.
+    """Return the files that are meant: a folder stands for all ``*.spool`` and ``*.jsonl`` in it, by name.
 
     Raises:
         OSError: a path does not exist.
@@ -140,13 +183,13 @@ def files(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         os.stat(path)  # noqa: PTH116 - raises with the name
-        found += sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        found += sorted(f for f in path.rglob("*") if f.suffix in (SUFFIX, ".jsonl")) if path.is_dir() else [path]
     return list(dict.fromkeys(found))
 
 
 def _parts(line: bytes) -> list[Part]:
     if b'"resourceLogs"' in line:
-        return [Part(part.resource, part.events, part.newer) for part in spooled(line)]
+        return [Part(part.resource, part.events, part.newer) for part in events_of_json(line)]
     told = json.loads(line)
     kind = told.get("kind")
     if kind in {"point", "event"}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tachograph.exporters.influxdb._exporter import InfluxDB
-from tachograph.exporters.influxdb._sdk import InfluxDBLogExporter
+from tachograph.exporters.influxdb._exporter import InfluxDB, InfluxDBLogExporter
 
 __all__ = ["InfluxDB", "InfluxDBLogExporter"]

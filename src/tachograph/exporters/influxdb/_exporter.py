@@ -1,4 +1,4 @@
-"""The InfluxDB destination: points as line protocol, in the background."""
+"""The InfluxDB destination: points as line protocol, of a pipeline or of anybody's LoggerProvider."""
 
 from __future__ import annotations
 
@@ -6,38 +6,43 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.influxdb._backlog import Backlog
-from tachograph.exporters.influxdb._courier import Courier
-from tachograph.exporters.influxdb._disk import Disk
-from tachograph.exporters.influxdb._line import METRIC
-from tachograph.exporters.influxdb._losses import Losses
-from tachograph.exporters.influxdb._parcel import EVENTS, packed
-from tachograph.exporters.influxdb._patience import FIRST_BACK_OFF, Patience
-from tachograph.exporters.influxdb._spool import Spool
-from tachograph.exporters.influxdb.server import Server
-from tachograph.exporters.outbox import LIMIT_BYTES
-from tachograph.exporters.spool_limit import spool_limit_of
+from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, Ended, Request, Retry
+from tachograph.exporters.delivery_queue import LIMIT_BYTES, LOOK_AGAIN, DeliveryQueue
+from tachograph.exporters.influxdb._line import METRIC, encoded
+from tachograph.exporters.influxdb.old_spool import SUFFIX as OLD_SUFFIX
+from tachograph.exporters.influxdb.old_spool import JsonLines
+from tachograph.exporters.influxdb.server import TIMEOUT, BadLines, Server
+from tachograph.exporters.spool import LIMIT as SPOOL_LIMIT
+from tachograph.exporters.spool import Spool, spool_limit_of
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import EVENT_NAME, LoggerPoint
+from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
-from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
 FLUSH_INTERVAL = 1.0
 _SLICE = 64
 _POINT_BYTES = 256  # as it waits: one with five tags and two fields takes 170
+_TOGETHER = 32  # points in a request: one is encoded, and read back, without holding the interpreter for long
+NAME = "influxdb"
 
 _log = logging.getLogger("tachograph")
+_writes = logging.getLogger("tachograph.influxdb")
 
 # A connection that was open at a fork is never touched in the child.
 _left_to_the_parent: list[object] = []
@@ -63,6 +68,7 @@ class InfluxDB:
         flush_interval: seconds that a point waits for others to fill a write.
         first_back_off: seconds between the first two attempts.
         pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        look_again: seconds between looks for what processes that ended have left.
         clock: seconds, monotonic.
 
     Raises:
@@ -82,7 +88,8 @@ class InfluxDB:
         flush_interval: float = FLUSH_INTERVAL,
         first_back_off: float = FIRST_BACK_OFF,
         pace: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        look_again: float = LOOK_AGAIN,
+        clock: Clock | None = None,
     ) -> None:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
@@ -91,34 +98,40 @@ class InfluxDB:
             _log.warning("%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent", target.url)
         self._target, self._only = target, only
         # A queue that is no longer than a write would drop points while it waits for that to be full.
-        self._batch_size = min(target.batch_size, max(target.queue_size // 2, 1))
-        self._parcel = min(EVENTS, self._batch_size, max(target.queue_size // 4, 1))
-        self._limit_bytes = limit_bytes or max(LIMIT_BYTES, target.queue_size * _POINT_BYTES)
+        batch_size = min(target.batch_size, max(target.queue_size // 2, 1))
+        self._together = min(_TOGETHER, batch_size, max(target.queue_size // 4, 1))
         self._pace = pace or Pace()
-        self._clock = clock
-        self._losses = Losses(registry)
+        self._clock = clock or Clock()
+        self._server = Server(target)
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
-        disk = None
-        if limit:
-            spool = Spool(spool_folder(target, store), limit, self._lose_kept, Pace())
-            disk = Disk(spool, self._losses, pace or Pace(), clock)
-        self._courier = Courier(
-            Server(target),
-            disk,
-            self._backlog(),
-            self._losses,
-            Patience(self._losses, first_back_off),
-            batch_size=self._batch_size,
-            concurrency=target.concurrency,
+        limit = SPOOL_LIMIT if limit is None else limit
+        own_pace = pace or Pace()
+
+        def spool(lose: Callable[..., None]) -> Spool:
+            older = {OLD_SUFFIX: partial(JsonLines, own_pace)}
+            return Spool(spool_folder(target, store), limit, lose, Pace(), older=older)
+
+        self._queue = DeliveryQueue(
+            NAME,
+            registry,
+            self._deliver,
+            spool=spool if limit else None,
+            limit_bytes=limit_bytes or max(LIMIT_BYTES, target.queue_size * _POINT_BYTES),
+            limit_items=target.queue_size,
+            give_up_after=None,
+            batch_items=batch_size,
             flush_interval=flush_interval,
-            pace=pace or Pace(),
-            clock=clock,
+            workers=target.concurrency,
+            first_back_off=first_back_off,
+            longest_attempt=TIMEOUT,
+            rest=_rest,
+            prepare=lambda: self._server.connect(),  # noqa: PLW0108 - it changes
+            pace=own_pace,
+            look_again=look_again,
+            clock=self._clock,
         )
         self._process = os.getpid()
         _living.add(self)
-
-    def _backlog(self) -> Backlog:
-        return Backlog(self._target.queue_size, self._limit_bytes)
 
     def __call__(self, batch: Batch) -> None:
         """Take the points of a batch; never waits for the server."""
@@ -127,8 +140,51 @@ class InfluxDB:
         for start in range(0, len(events), _SLICE):
             mine = [event for event in events[start : start + _SLICE] if self._takes(event)]
             if mine:
-                self._courier.put(packed(mine, batch.resource, now, self._lose, self._parcel))
-            self._pace()
+                lines, lost = encoded(mine, batch.resource, self._pace)
+                for each in lost:
+                    self._queue.losses.lose(*each)
+                for first in range(0, len(lines), self._together):
+                    some = lines[first : first + self._together]
+                    self.put(b"\n".join(some), len(some), since=now)
+
+    def put(self, lines: bytes, items: int, *, since: float | None = None) -> None:
+        """Take lines that are encoded already; never waits for the server.
+
+        Args:
+            lines: separated by line ends, without one at the end.
+            items: how many.
+            since: when they came; by default now.
+        """
+        self._queue.put(lines, len(lines), items=items, kind="lines", since=since)
+
+    def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
+        """Write lines; where the server refuses some, the others are written without them."""
+        stack = [b"\n".join([request.payload for request in requests]).split(b"\n")]
+        while stack:
+            piece = stack.pop()
+            body = b"\n".join(piece)
+            began, status = time.perf_counter(), "failed"
+            try:
+                status = str(attempt.call(self._server.write, body))
+                attempt.settled(len(piece))
+            except BadLines as bad:
+                status = "refused"
+                if bad.dropped is None and len(piece) > 1:
+                    half = len(piece) // 2
+                    stack += [piece[half:], piece[:half]]
+                else:
+                    attempt.settled(len(piece), lost=min(bad.dropped or 1, len(piece)), why=str(bad))
+            except (Retry, Ended):
+                raise
+            except Exception as error:
+                self._queue.losses.blame(
+                    "bug", f"not delivered yet: a bug in tachograph: {type(error).__name__}: {error}"
+                )
+                raise Retry(why=type(error).__name__) from error
+            finally:
+                if _writes.isEnabledFor(logging.DEBUG):
+                    spent = (time.perf_counter() - began) * 1e3
+                    _writes.debug("%d points, %d bytes, %.1f ms, status %s", len(piece), len(body), spent, status)
 
     def _takes(self, event: LogEvent) -> bool:
         if event.name == METRIC:
@@ -142,33 +198,42 @@ class InfluxDB:
 
     def flush(self, timeout: float) -> bool:
         """Deliver what was taken so far; True where all of it has arrived within ``timeout`` seconds."""
-        return self._courier.flush(timeout)
+        return self._queue.flush(timeout)
+
+    def retry_now(self, longest: float) -> None:
+        """Make the next attempt now, even where the server has asked for time, and further ones soon."""
+        self._queue.retry_now(longest)
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return self._courier.delivered
+        return self._queue.delivered
+
+    @property
+    def waiting(self) -> int:
+        """Points that wait in memory."""
+        return self._queue.waiting
 
     def is_loading(self) -> bool:
         """Tell whether the client is still being loaded, which takes a second on a slow machine."""
-        return self._courier.is_loading()
+        return self._queue.is_loading()
 
     def close(self, timeout: float) -> None:
         """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
-        self._courier.close(timeout)
+        self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
         """Forget everything, after a fork, unless that was done; the parent process delivers it."""
         if self._process == os.getpid():
             return
         self._process = os.getpid()
-        _left_to_the_parent.append(self._courier.reset_in_child(Server(self._target), self._backlog()))
+        _left_to_the_parent.append(self._server)
+        self._server = Server(self._target)
+        self._queue.reset_in_child()
 
-    def _lose(self, count: int, why: str) -> None:
-        self._losses.count(count, "encoding", why)
 
-    def _lose_kept(self, count: int, reason: Reason, own: bool) -> None:
-        self._courier.lose_kept(count, reason, own)
+def _rest(lines: bytes, done: int) -> bytes:
+    return b"\n".join(lines.split(b"\n")[done:])
 
 
 def spool_folder(target: InfluxTarget, store: Path | None = None) -> Path:
@@ -184,3 +249,59 @@ def _after_fork_in_child() -> None:
 
 
 at_fork("influxdb_exporters", in_child=_after_fork_in_child)
+
+
+class InfluxDBLogExporter(LogRecordExporter):
+    """Writes the log records that are points to InfluxDB; other records are left alone.
+
+    It has a queue, threads and a spool of its own: put it behind a ``SimpleLogRecordProcessor`` or a
+    ``BatchLogRecordProcessor``, it never waits.
+
+    Args:
+        target: where; by default what the ``INFLUXDB_*`` variables say.
+        registry: where losses and durations are counted.
+        store: the folder for what outlives the process.
+
+    Raises:
+        ValueError: neither a target nor INFLUXDB_HOST is given.
+        ModuleNotFoundError: the extra ``influxdb`` is not installed.
+    """
+
+    def __init__(
+        self, target: InfluxTarget | None = None, *, registry: Registry | None = None, store: Path | None = None
+    ) -> None:
+        where = target or InfluxTarget.read(os.environ)
+        if where is None:
+            raise ValueError("INFLUXDB_HOST is not set: it says where InfluxDB listens")
+        self._destination = InfluxDB(where, registry or registries.default, store=store)
+        self._ended = False
+
+    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+        """Take records."""
+        if self._ended:
+            return LogRecordExportResult.FAILURE
+        events: dict[int, tuple[Mapping[str, Any], list[LogEvent]]] = {}
+        for record in batch:
+            attributes = record.resource.attributes
+            events.setdefault(id(record.resource), (attributes, []))[1].append(_event(record))
+        for resource, found in events.values():
+            self._destination(Batch([], None, [], resource, time.time_ns(), found))
+        return LogRecordExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: int = 10_000) -> bool:
+        """Deliver what was taken; False where that took too long."""
+        return self._destination.flush(timeout_millis / 1e3)
+
+    def shutdown(self) -> None:
+        """Deliver, and end, within 1 s."""
+        self._ended = True
+        self._destination.close(1.0)
+
+
+def _event(record: ReadableLogRecord) -> LogEvent:
+    log = record.log_record
+    told: Mapping[str, Any] = log.attributes or {}
+    attributes = {key: value for key, value in told.items() if not key.startswith("tachograph.s")}
+    observed = log.observed_timestamp or log.timestamp or 0
+    context = (log.trace_id or 0, log.span_id or 0, int(log.trace_flags or 0))
+    return LogEvent(log.event_name or "", log.timestamp or observed, observed, attributes, 0, *context, "")

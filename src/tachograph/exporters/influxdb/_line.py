@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tachograph.exporters.spool import Lost
 from tachograph.logger.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.values import as_float, fits_int64
 
 METRIC = "tachograph.metric"
+_PACE_EVERY = 8
 # Of the resource: they tell apart what several processes record under one name in one nanosecond.
 _WHO = ("dl.run.id", "dl.role", "dl.rank")
 
@@ -128,3 +130,37 @@ def _safe(text: str, escapes: dict[int, str]) -> str:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def encoded(
+    events: Iterable[LogEvent], resource: Mapping[str, Any], pace: Callable[[], None]
+) -> tuple[list[bytes], list[Lost]]:
+    """Return the lines of events, and what has none of what should have.
+
+    Args:
+        events: what was logged; an event that InfluxDB does not get has no line and is no loss.
+        resource: the attributes of the process that logged them.
+        pace: called between slices of work.
+    """
+    lines: list[bytes] = []
+    lost: list[Lost] = []
+    nonfinite = 0
+    for number, event in enumerate(events):
+        if number % _PACE_EVERY == 0:
+            pace()
+        try:
+            made = line(event, resource)
+        except Exception as error:  # noqa: BLE001 - whatever one event holds, the others leave
+            lost.append(Lost(1, "encoding", f"{event.name!r:.100}: {type(error).__name__}: {error}"))
+            continue
+        if made is None:
+            continue
+        nonfinite += made.nonfinite
+        if made.text:
+            lines.append(made.text)
+        else:
+            lost.append(Lost(1, "empty", "a point has no field that can be written"))
+    if nonfinite:
+        why = "a field is not finite: line protocol has no such number"
+        lost.append(Lost(nonfinite, "nonfinite", why))
+    return lines, lost

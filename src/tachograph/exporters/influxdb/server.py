@@ -8,21 +8,20 @@ Sources: InfluxDB v2 API, "Write data"; InfluxDB v1 API reference, "/write HTTP 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
-import zlib
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from opentelemetry import context
 
-from tachograph.exporters._proxies import proxy_of
-from tachograph.exporters.influxdb._secret import Secret, basic
-from tachograph.exporters.outbox import Retry
+from tachograph.exporters._http import TimeLimit, gzipped, limited_pools, proxy_of, root
+from tachograph.exporters.delivery import Retry
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.forking import at_fork
 
@@ -30,6 +29,8 @@ TIMEOUT = 10.0
 _WORTH_COMPRESSING = 1024
 _LOADING = 10.0  # seconds that a fork waits at most, for what takes half a second on a machine that is not busy
 _LONGEST_REASON = 300
+_LONG = 8  # no word of a message is a token of so many characters; a shorter one may be part of a word
+_LONGEST_ANSWER = 2**20
 _V1, _V2 = "/write", "/api/v2/write"
 _PARTLY = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}  # where it says how many lines it did not take
 _UNREAD = _PARTLY | {HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
@@ -42,11 +43,15 @@ _REMEDIES = {
 
 
 class Misconfigured(Retry):
-    """No point will arrive before somebody changes a setting, here or at the server."""
+    """No point will arrive before a setting is changed, here or at the server."""
+
+    kind = "configuration"
 
 
 class NoClient(Misconfigured):
     """The client does not load."""
+
+    kind = "client"
 
 
 class BadLines(Exception):  # noqa: N818 - the server's word, not a fault of the program
@@ -84,6 +89,8 @@ class _Carrier:
     def __init__(self, pool_manager: Any, v1_authorization: str | None) -> None:
         self.pool_manager = pool_manager
         self.compresses = True
+        self._limit = TimeLimit()
+        pool_manager.pool_classes_by_scheme = limited_pools(self._limit)
         self._v1_authorization = v1_authorization
 
     def POST(  # noqa: N802 - the client's name for it
@@ -99,9 +106,10 @@ class _Carrier:
         import urllib3
 
         if self.compresses and len(body) >= _WORTH_COMPRESSING:
-            headers, body = {**headers, "Content-Encoding": "gzip"}, _gzip(body)
+            headers, body = {**headers, "Content-Encoding": "gzip"}, gzipped(body)
         if self._v1_authorization and urlsplit(url).path.endswith(_V1) and not url.endswith(_V2):
             headers = {**headers, "Authorization": self._v1_authorization}
+        self._limit.begin(_request_timeout)
         response = self.pool_manager.request(
             "POST",
             f"{url}?{urlencode(list(query_params))}",
@@ -110,8 +118,11 @@ class _Carrier:
             timeout=urllib3.Timeout(total=_request_timeout),
             retries=False,
             redirect=False,  # it would carry the token to another host
+            preload_content=False,
         )
-        answer = _Answer(response.status, response.data.decode("utf-8", "replace"), response.headers)
+        said = response.read(_LONGEST_ANSWER)
+        response.close() if len(said) == _LONGEST_ANSWER else response.release_conn()
+        answer = _Answer(response.status, said.decode("utf-8", "replace"), response.headers)
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             raise _Failed(answer)
         return answer
@@ -268,7 +279,7 @@ class Server:
                 self._path = path
             raise
         except Exception as error:  # noqa: BLE001 - of urllib3, ssl, the system: all of them mean that nobody answered
-            raise Retry(None, f"{self._where}: {self._secret.hidden(_root(error))}") from None
+            raise Retry(None, f"{self._where}: {self._secret.hidden(_said_by(error))}") from None
         self._path = path
         return int(status)
 
@@ -303,14 +314,35 @@ def _reason(answer: _Answer) -> tuple[str, str]:
         return "", answer.text.strip() or HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else ""
 
 
-def _gzip(body: bytes) -> bytes:
-    # Unlike gzip.compress of CPython 3.10, this lets other threads run meanwhile.
-    compressor = zlib.compressobj(level=1, wbits=31)
-    return compressor.compress(body) + compressor.flush()
+def _said_by(error: BaseException) -> str:
+    found = root(error)
+    return f"{type(found).__name__}: {found}"
 
 
-def _root(error: BaseException) -> str:
-    """Return the innermost reason: the outer ones repeat the URL and the headers."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return f"{type(error).__name__}: {error}"
+def basic(token: str) -> str:
+    """Return the header for a user and a password."""
+    return f"Basic {base64.b64encode(token.encode()).decode()}"
+
+
+class Secret:
+    """Takes a token out of texts.
+
+    Args:
+        token: what must not be shown, and the password alone where it is a user and a password; empty for nothing.
+    """
+
+    def __init__(self, token: str) -> None:
+        spelled = {basic(token).removeprefix("Basic ")} if token else set()
+        for part in {token, token.partition(":")[2]} - {""}:
+            spelled |= {part, quote(part, safe=""), repr(part)[1:-1], repr(part.encode("latin-1", "replace"))[2:-1]}
+        longest_first = sorted(spelled, key=len, reverse=True)
+        self._found = re.compile("|".join(map(_pattern, longest_first))) if spelled else None
+
+    def hidden(self, text: str) -> str:
+        """Return a text without the token, however an exception or an answer spells it."""
+        return text if self._found is None else self._found.sub("…", text)
+
+
+def _pattern(spelling: str) -> str:
+    pattern = re.escape(spelling)
+    return pattern if len(spelling) >= _LONG else rf"(?<![^\W_]){pattern}(?![^\W_])"

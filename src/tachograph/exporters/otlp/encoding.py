@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
-from tachograph.exporters._closed_window_reader import ClosedWindowReader
-from tachograph.exporters._deltas import Deltas, resumed
+from tachograph.exporters._deltas import ClosedWindowReader, Deltas, resumed
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, metric_message
-from tachograph.exporters.otlp._sdk import encoded_sdk_metrics
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, encoded_sdk_metrics, metric_message
 from tachograph.exporters.otlp.settings import Temporality
 from tachograph.exporters.otlp.values import add_attributes, scope_and_schema
 from tachograph.recording.gil_yield import Pace

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
-from google.protobuf.message import DecodeError, Message
-from opentelemetry import context
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-
 from tachograph.exporters.batch import Batch
+from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, LossReport, Request
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.otlp.http import partial_success
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.settings import OtlpSettings, Signal, Temporality
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.spool import Spool
+from tachograph.identity.resource import file_safe
+from tachograph.identity.resource import store as default_store
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
-
-_log = logging.getLogger("tachograph")
 
 # A channel that was open at a fork is never touched in the child, not even to free it: gRPC may hang there.
 _left_to_the_parent: list[object] = []
@@ -35,7 +33,7 @@ class Sender(Protocol):
     """Carries one encoded request to its receiver, and the answer back."""
 
     def __call__(self, body: bytes, timeout: float) -> bytes:
-        """Send; raises :class:`tachograph.exporters.outbox.Retry` where another attempt may succeed."""
+        """Send; raises :class:`tachograph.exporters.delivery.Retry` where another attempt may succeed."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -48,18 +46,34 @@ class OtlpExporter:
         settings: how each signal leaves; a signal that is missing does not.
         registry: where losses and durations are counted.
         pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        store: the folder for what outlives the process; by default TACHOGRAPH_STORE's.
+        run_id: of the run. What a process of it leaves on the disk is sent by a later one of the same run, or by
+            ``tachograph replay``, and by no other run.
+        spool_limit: bytes on the disk for each receiver; 0 for none.
+        first_back_off: seconds between the first two attempts.
+        clock: seconds, monotonic.
 
     Attributes:
         temporality: how SDK instruments are to be collected for it, by their class; None for the SDK's default.
     """
 
     def __init__(
-        self, settings: Mapping[Signal, OtlpSettings], registry: Registry, *, pace: Callable[[], None] | None = None
+        self,
+        settings: Mapping[Signal, OtlpSettings],
+        registry: Registry,
+        *,
+        pace: Callable[[], None] | None = None,
+        store: Path | None = None,
+        run_id: str = "",
+        spool_limit: int = 0,
+        first_back_off: float = FIRST_BACK_OFF,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._pace = pace or Pace()
-        self._said: set[str] = set()
+        self._losses = LossReport(NAME, registry)
+        self._senders = self._connect()
         preference: Temporality = settings["metrics"].temporality if "metrics" in settings else "cumulative"
         self.temporality = _sdk_temporality(preference)
         self._encoder = MetricsEncoder(
@@ -70,9 +84,25 @@ class OtlpExporter:
             receiver=settings["metrics"].endpoint if "metrics" in settings else "",
             pace=self._pace,
         )
+
+        def spool(folder: Path) -> Callable[[Callable[..., None]], Spool]:
+            return lambda lose: Spool(folder, spool_limit, lose, Pace(), is_for_run=True)
+
         # One queue a receiver, so that a dead one holds up no other.
-        self._outboxes = {where: Outbox(NAME, registry) for where in dict.fromkeys(map(_receiver, settings.values()))}
-        self._senders = self._connect()
+        self._queues = {
+            where: DeliveryQueue(
+                NAME,
+                registry,
+                self._deliver,
+                losses=self._losses,
+                spool=spool(spool_folder(where, run_id, store)) if spool_limit else None,
+                first_back_off=first_back_off,
+                at_least_once=True,
+                pace=self._pace,
+                clock=clock,
+            )
+            for where in dict.fromkeys(map(_receiver, settings.values()))
+        }
 
     def _connect(self) -> dict[Signal, Sender]:
         return {signal: _sender(settings) for signal, settings in self._settings.items()}
@@ -81,95 +111,81 @@ class OtlpExporter:
         """Encode a batch and queue it; never waits for the receiver."""
         if "metrics" in self._settings:
             for metrics, points in self._encoder.requests(batch):
-                self._queue("metrics", metrics, points)
+                self.put("metrics", metrics.SerializeToString(), points)
         if "traces" in self._settings:
             for spans, count in span_requests(batch.spans, self._lose, self._pace):
-                self._queue("traces", spans, count)
+                self.put("traces", spans.SerializeToString(), count)
         if "logs" in self._settings:
             for logs, count in log_requests(batch.events, batch.resource, self._lose, self._pace):
-                self._queue("logs", logs, count)
+                self.put("logs", logs.SerializeToString(), count)
 
     def flush(self, timeout: float) -> bool:
         """Send what is queued; True where all of it arrived within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        arrived = [outbox.flush(_left(deadline)) for outbox in self._outboxes.values()]
+        arrived = [queue.flush(_left(deadline)) for queue in self._queues.values()]
         return all(arrived)
 
     def retry_now(self, longest: float) -> None:
         """Make the next attempts now, even where a receiver has asked for time, and further ones soon."""
-        for outbox in self._outboxes.values():
-            outbox.retry_now(longest)
+        for queue in self._queues.values():
+            queue.retry_now(longest)
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the destination takes anything."""
-        return sum(outbox.delivered for outbox in self._outboxes.values())
+        return sum(queue.delivered for queue in self._queues.values())
 
     @property
-    def queues(self) -> tuple[Outbox, ...]:
+    def queues(self) -> tuple[DeliveryQueue, ...]:
         """What waits for each receiver: signals may have several, of which one is dead."""
-        return tuple(self._outboxes.values())
+        return tuple(self._queues.values())
 
     def close(self, timeout: float) -> None:
         """Send what is queued, and end, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._encoder.close()
-        for outbox in self._outboxes.values():
-            outbox.flush(0)  # all of them hurry at once
-        for outbox in self._outboxes.values():
-            outbox.close(_left(deadline))
+        for queue in self._queues.values():
+            queue.flush(0)  # all of them hurry at once
+        for queue in self._queues.values():
+            queue.close(_left(deadline))
         for sender in self._senders.values():
             sender.close()
 
     def reset_in_child(self) -> None:
         """Forget queues, connections and deltas, after a fork."""
-        for outbox in self._outboxes.values():
-            outbox.reset_in_child()
+        for queue in self._queues.values():
+            queue.reset_in_child()
         _left_to_the_parent.append(self._senders)
         self._senders = self._connect()
         self._encoder.forget()
 
-    def _queue(self, signal: Signal, request: Message, items: int) -> None:
-        body = request.SerializeToString()
+    def put(self, signal: Signal, body: bytes, items: int) -> None:
+        """Queue an encoded request; never waits for the receiver.
 
-        def send(timeout: float) -> None:
-            # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
-            token = context.attach(context.set_value("suppress_instrumentation", True))
-            try:
-                answer = self._senders[signal](body, timeout)
-            finally:
-                context.detach(token)
-            self._read(signal, answer, items)
+        Args:
+            signal: what it holds.
+            body: it in protobuf.
+            items: points, spans or records in it.
+        """
+        self._queues[_receiver(self._settings[signal])].put(body, len(body), items=items, kind=signal)
 
-        self._outboxes[_receiver(self._settings[signal])].put(send, len(body), items=items)
-
-    def _read(self, signal: Signal, answer: bytes, items: int) -> None:
-        """Count what the receiver took a request without, all of it at most (OTLP specification, "Partial Success")."""
-        try:
-            if signal == "metrics":
-                metrics = ExportMetricsServiceResponse.FromString(answer).partial_success
-                rejected, why = metrics.rejected_data_points, metrics.error_message
-            elif signal == "logs":
-                logs = ExportLogsServiceResponse.FromString(answer).partial_success
-                rejected, why = logs.rejected_log_records, logs.error_message
-            else:
-                spans = ExportTraceServiceResponse.FromString(answer).partial_success
-                rejected, why = spans.rejected_spans, spans.error_message
-        except DecodeError:  # a server that answers 200 with something of its own
-            return
-        if rejected > 0:
-            self._registry.count_dropped("rejected", NAME, min(rejected, items))
-            why = self._settings[signal].without_secrets(why)
-            self._say_once("partial", f"the receiver rejected a part (further ones are counted): {why:.300}")
+    def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
+        for request in requests:
+            signal = cast("Signal", request.kind)
+            answer = attempt.call(self._senders[signal], request.payload)
+            rejected, why = partial_success(signal, answer)
+            why = f"the receiver rejected a part: {self._settings[signal].without_secrets(why):.300}"
+            attempt.settled(request.items, lost=min(rejected, request.items), why=why, accepted=True)
 
     def _lose(self, items: int, why: str) -> None:
-        self._registry.count_dropped("encoding", NAME, items)
-        self._say_once("encoding", f"something could not be encoded (further ones are counted): {why}")
+        self._losses.lose(items, "encoding", why)
 
-    def _say_once(self, what: str, message: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            _log.warning("%s: %s", NAME, message)
+
+def spool_folder(receiver: tuple[str, str], run_id: str, store: Path | None = None) -> Path:
+    """Return the folder in which requests wait for a protocol and a place; it need not exist, and names no user."""
+    protocol, where = receiver
+    name = file_safe(f"otlp-{protocol.partition('/')[0]}-{where.rpartition('@')[2]}")
+    return (default_store(os.environ) if store is None else store) / "spool" / name / file_safe(run_id)
 
 
 def _receiver(settings: OtlpSettings) -> tuple[str, str]:

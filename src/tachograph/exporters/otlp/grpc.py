@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from tachograph.exporters._proxies import goes_direct
+from tachograph.exporters._http import goes_direct
+from tachograph.exporters.delivery import Retry
 from tachograph.exporters.otlp.http import USER_AGENT, Refused
 from tachograph.exporters.otlp.settings import OtlpSettings, Signal
-from tachograph.exporters.outbox import Retry
 
 _SERVICES: dict[Signal, str] = {
     "metrics": "metrics.v1.MetricsService",
@@ -30,7 +30,7 @@ _RETRYABLE = {
 }
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
-    # Attempts are paced by the outbox; gRPC's own back-off grows to two minutes.
+    # Attempts are paced by the queue; gRPC's own back-off grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -102,7 +102,10 @@ def _reason(error: grpc.RpcError, settings: OtlpSettings) -> Exception:
     said = settings.without_secrets(f"{error.code().name}: {error.details() or ''}")
     after = _retry_delay(error)
     exhausted = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None
-    return Retry(after, said) if exhausted or error.code() in _RETRYABLE else Refused(said)
+    if not exhausted and error.code() not in _RETRYABLE:
+        return Refused(said)
+    is_unsent = error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "").lower()
+    return Retry(after, said, uncertain=not exhausted and not is_unsent and after is None)
 
 
 def _retry_delay(error: grpc.RpcError) -> float | None:

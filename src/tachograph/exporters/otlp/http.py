@@ -1,9 +1,11 @@
-"""OTLP over HTTP. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response" and "OTLP/HTTP Throttling"."""
+"""OTLP over HTTP, and what an answer says.
+
+Source: OpenTelemetry protocol specification, "OTLP/HTTP Response", "OTLP/HTTP Throttling" and "Partial Success".
+"""
 
 from __future__ import annotations
 
 import time
-import zlib
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
@@ -14,10 +16,14 @@ import urllib3
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.exporter.otlp.proto.common.version import __version__ as exporter_version
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from requests.adapters import HTTPAdapter
 
-from tachograph.exporters._proxies import goes_direct, no_proxies
-from tachograph.exporters.otlp.settings import OtlpSettings
-from tachograph.exporters.outbox import Retry
+from tachograph.exporters._http import TimeLimit, goes_direct, gzipped, limited_pools, no_proxies, root
+from tachograph.exporters.delivery import Retry
+from tachograph.exporters.otlp.settings import OtlpSettings, Signal
 from tachograph.version import __version__
 
 _RETRYABLE = {
@@ -36,13 +42,34 @@ class Refused(Exception):  # noqa: N818 - the receiver's word, not a fault of th
     """The receiver will never take this request."""
 
 
+class _Adapter(HTTPAdapter):
+    """Connections that keep to a time limit for all of an exchange."""
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self._pools = limited_pools(limit)
+        super().__init__()
+
+    def init_poolmanager(self, *arguments: Any, **more: Any) -> None:
+        super().init_poolmanager(*arguments, **more)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+    def proxy_manager_for(self, proxy: Any, **more: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **more)
+        if not proxy.lower().startswith("socks"):  # that one has connections of its own
+            manager.pool_classes_by_scheme = self._pools
+        return manager
+
+
 class HttpSender:
     """Posts encoded requests to one URL; used by one thread."""
 
     def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings
         self._host = urlsplit(settings.endpoint).netloc.rpartition("@")[2]
+        self._limit = TimeLimit()
         self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, _Adapter(self._limit))
         self._proxies: Any = no_proxies(settings.endpoint) if goes_direct(settings.endpoint) else None
         if "@" not in urlsplit(settings.endpoint).netloc:
             self._session.auth = _as_it_is  # else requests puts what ~/.netrc holds over the Authorization header
@@ -59,7 +86,7 @@ class HttpSender:
 
         Args:
             body: the encoded request.
-            timeout: seconds that it may take, besides what the settings say.
+            timeout: seconds that all of it may take, besides what the settings say.
 
         Raises:
             Retry: it may succeed later.
@@ -68,9 +95,9 @@ class HttpSender:
         settings = self._settings
         seconds = min(timeout, settings.timeout)
         if settings.compression == "gzip":
-            body = _gzip(body)
+            body = gzipped(body)
         certificate = settings.client_certificate
-        until = time.monotonic() + seconds
+        self._limit.begin(seconds)
         try:
             with self._session.post(
                 settings.endpoint,
@@ -83,11 +110,15 @@ class HttpSender:
                 allow_redirects=False,  # a redirect would carry the headers to another host
                 stream=True,
             ) as response:
-                answer = _body(response, until)
+                answer = _body(response)
         except (requests.ConnectionError, requests.Timeout, OSError) as error:
-            raise Retry(None, f"{self._host}: {_root(error)}") from None
+            raise Retry(None, f"{self._host}: {_said_by(error)}", uncertain=_may_have_arrived(error)) from None
         if response.status_code in _RETRYABLE:
-            raise Retry(_retry_after(response.headers.get("Retry-After")), self._said(response, answer))
+            raise Retry(
+                _retry_after(response.headers.get("Retry-After")),
+                self._said(response, answer),
+                uncertain=response.status_code == HTTPStatus.GATEWAY_TIMEOUT,
+            )
         if not response.ok or response.is_redirect:
             raise Refused(self._said(response, answer))
         return answer
@@ -107,19 +138,13 @@ class HttpSender:
         return f"{self._host} answered {response.status_code} {response.reason}: {reason[:_LONGEST_REASON].strip()}"
 
 
-def _body(response: requests.Response, until: float) -> bytes:
-    """Return what a receiver answers, as far as it can be read until then, nothing where it cannot be read.
-
-    Whether it took the request, its status says. A time-out is one between two bytes: an answer that goes on for ever
-    would hold up every further request.
-    """
+def _body(response: requests.Response) -> bytes:
+    """Return what a receiver answers, as far as it can be read, nothing where it cannot: its status says the rest."""
     found = b""
     read = getattr(response.raw, "read1", response.raw.read)  # urllib3 has it since 2.0
     try:
         while len(found) < _LONGEST_ANSWER and (part := read(_LONGEST_ANSWER, decode_content=True)):
             found += part
-            if time.monotonic() > until:
-                break
     except (urllib3.exceptions.HTTPError, OSError):
         return b""
     return bytes(found)
@@ -129,17 +154,17 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _gzip(body: bytes) -> bytes:
-    # Unlike gzip.compress of CPython 3.10, this lets other threads run meanwhile.
-    compressor = zlib.compressobj(level=1, wbits=31)
-    return compressor.compress(body) + compressor.flush()
+def _said_by(error: BaseException) -> str:
+    found = root(error)
+    return f"{type(found).__name__}: {found}" if isinstance(found, OSError) else type(found).__name__
 
 
-def _root(error: BaseException) -> str:
-    """Return the innermost reason: the outer ones repeat the URL, which may hold a secret."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+def _may_have_arrived(error: BaseException) -> bool:
+    """Tell whether the receiver may have the request: not where no connection came about."""
+    if isinstance(error, requests.ConnectTimeout | requests.exceptions.SSLError | requests.exceptions.ProxyError):
+        return False
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    return not isinstance(reason, urllib3.exceptions.NewConnectionError)
 
 
 def _retry_after(header: str | None) -> float | None:
@@ -151,3 +176,23 @@ def _retry_after(header: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (TypeError, ValueError):
         return None
+
+
+def partial_success(signal: Signal, answer: bytes) -> tuple[int, str]:
+    """Return how many items of a request the receiver rejected, and why; none where it answers something of its own.
+
+    Args:
+        signal: what the request held.
+        answer: the body of an answer that says success.
+    """
+    try:
+        if signal == "metrics":
+            metrics = ExportMetricsServiceResponse.FromString(answer).partial_success
+            return max(metrics.rejected_data_points, 0), metrics.error_message
+        if signal == "logs":
+            logs = ExportLogsServiceResponse.FromString(answer).partial_success
+            return max(logs.rejected_log_records, 0), logs.error_message
+        spans = ExportTraceServiceResponse.FromString(answer).partial_success
+        return max(spans.rejected_spans, 0), spans.error_message
+    except DecodeError:
+        return 0, ""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tachograph.exporters.prometheus._external import ExternalFamily
-from tachograph.exporters.prometheus._sdk import sdk_families
+from tachograph.exporters.prometheus._external import ExternalFamily, sdk_families
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.conflicts import Conflicts
 from tachograph.exporters.prometheus.family import Family, families

@@ -1,4 +1,4 @@
-"""The outbox: everything queued is delivered or counted, and nobody ever waits for a destination."""
+"""The queue: everything queued is delivered or counted, and nobody ever waits for a destination."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.exporters.outbox import Outbox, Retry
+from servers import wait_until
+from tachograph.exporters.delivery import Attempt, Request, Retry
+from tachograph.exporters.delivery_queue import DeliveryQueue
+from tachograph.exporters.spool import Record, Spool
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
@@ -44,13 +48,13 @@ def failing(error: Exception) -> Callable[[float], None]:
 def test_everything_arrives_in_order() -> None:
     """What is queued is sent once each, in order, and flush says so."""
     registry = Registry()
-    outbox = Outbox("there", registry)
+    queue = DeliveryQueue("there", registry)
     sent: list[int] = []
     for number in range(100):
-        outbox.put(lambda _timeout, number=number: sent.append(number), 10)  # type: ignore[misc]
-    assert outbox.flush(5)
+        queue.put(lambda _timeout, number=number: sent.append(number), 10)  # type: ignore[misc]
+    assert queue.flush(5)
     assert sent == list(range(100))
-    outbox.close(1)
+    queue.close(1)
     assert dropped(registry) == {}
 
 
@@ -65,7 +69,7 @@ Outcome = tuple[str, int]
 def test_nothing_is_unaccounted_for(outcomes: list[Outcome], limit: int) -> None:
     """Whatever a destination does, each item is either delivered once or counted as dropped once."""
     registry = Registry()
-    outbox = Outbox("there", registry, limit_bytes=limit, first_back_off=0.0001)
+    queue = DeliveryQueue("there", registry, limit_bytes=limit, first_back_off=0.0001)
     delivered = 0
 
     def sender(outcome: str, size: int) -> Callable[[float], None]:
@@ -83,15 +87,15 @@ def test_nothing_is_unaccounted_for(outcomes: list[Outcome], limit: int) -> None
         return send
 
     for outcome, size in outcomes:
-        outbox.put(sender(outcome, size), size, items=size)
-    outbox.close(10)
+        queue.put(sender(outcome, size), size, items=size)
+    queue.close(10)
     assert delivered + sum(dropped(registry).values()) == sum(size for _, size in outcomes)
 
 
 def test_the_oldest_goes_first_when_it_is_full() -> None:
     """Beyond its limit the queue gives up what waited longest, and counts its items."""
     registry = Registry()
-    outbox = Outbox("there", registry, limit_bytes=100)
+    queue = DeliveryQueue("there", registry, limit_bytes=100)
     gate, begun = threading.Event(), threading.Event()
     sent: list[int] = []
 
@@ -99,41 +103,41 @@ def test_the_oldest_goes_first_when_it_is_full() -> None:
         begun.set()
         gate.wait(10)
 
-    outbox.put(hold, 10)
+    queue.put(hold, 10)
     assert begun.wait(5)
     for number in range(10):
-        outbox.put(lambda _timeout, number=number: sent.append(number), 30, items=3)  # type: ignore[misc]
-    outbox.put(nothing, 101, items=5)
+        queue.put(lambda _timeout, number=number: sent.append(number), 30, items=3)  # type: ignore[misc]
+    queue.put(nothing, 101, items=5)
     gate.set()
-    assert outbox.flush(5)
+    assert queue.flush(5)
     assert sent == [7, 8, 9]
     assert dropped(registry) == {"queue_full": 7 * 3 + 5}
-    outbox.close(1)
+    queue.close(1)
 
 
 def test_flush_tells_of_losses() -> None:
     """Flush is True only if all that was queued has been sent."""
-    outbox = Outbox("there", Registry())
-    outbox.put(failing(ValueError("no")), 1)
-    assert not outbox.flush(5)
-    outbox.put(nothing, 1)
-    assert outbox.flush(5)
-    outbox.close(1)
+    queue = DeliveryQueue("there", Registry())
+    queue.put(failing(ValueError("no")), 1)
+    assert not queue.flush(5)
+    queue.put(nothing, 1)
+    assert queue.flush(5)
+    queue.close(1)
 
 
 @pytest.mark.timing
 def test_close_is_bounded_while_a_send_is_stuck() -> None:
     """A send that never returns delays the end by the time-out alone, and what it held up is counted."""
     registry = Registry()
-    outbox = Outbox("there", registry)
+    queue = DeliveryQueue("there", registry)
     for _ in range(3):
-        outbox.put(lambda _timeout: threading.Event().wait(), 1, items=2)
+        queue.put(lambda _timeout: threading.Event().wait(), 1, items=2)
     began = time.monotonic()
-    outbox.close(0.3)
+    queue.close(0.3)
     assert time.monotonic() - began < 1
     assert dropped(registry) == {"shutdown": 6}
-    outbox.put(nothing, 1)
-    outbox.close(10)
+    queue.put(nothing, 1)
+    queue.close(10)
     assert dropped(registry) == {"shutdown": 7}
 
 
@@ -141,11 +145,11 @@ def test_close_is_bounded_while_a_send_is_stuck() -> None:
 def test_close_is_bounded_while_nothing_is_accepted() -> None:
     """A destination that asks for another attempt each time delays the end by the time-out alone."""
     registry = Registry()
-    outbox = Outbox("there", registry)
-    outbox.put(failing(Retry(why="refused")), 1)
-    outbox.put(failing(Retry(after=30)), 1)
+    queue = DeliveryQueue("there", registry)
+    queue.put(failing(Retry(why="refused")), 1)
+    queue.put(failing(Retry(after=30)), 1)
     began = time.monotonic()
-    outbox.close(0.3)
+    queue.close(0.3)
     assert time.monotonic() - began < 1
     assert dropped(registry) == {"shutdown": 2}
 
@@ -153,7 +157,7 @@ def test_close_is_bounded_while_nothing_is_accepted() -> None:
 def test_the_end_does_not_wait_for_a_back_off() -> None:
     """What waits for its next attempt is tried once more at once when the process ends."""
     registry = Registry()
-    outbox = Outbox("there", registry, first_back_off=60)
+    queue = DeliveryQueue("there", registry, first_back_off=60)
     attempts: list[float] = []
 
     def send(_timeout: float) -> None:
@@ -161,10 +165,10 @@ def test_the_end_does_not_wait_for_a_back_off() -> None:
         if len(attempts) == 1:
             raise Retry(why="refused")
 
-    outbox.put(send, 1)
+    queue.put(send, 1)
     while not attempts:
         time.sleep(0.01)
-    outbox.close(5)
+    queue.close(5)
     assert len(attempts) == 2
     assert attempts[1] - attempts[0] < 2
     assert dropped(registry) == {}
@@ -172,7 +176,7 @@ def test_the_end_does_not_wait_for_a_back_off() -> None:
 
 def test_a_destination_that_asks_for_time_gets_it() -> None:
     """A retry is not earlier than the receiver said, not even for a flush."""
-    outbox = Outbox("there", Registry(), first_back_off=0.001)
+    queue = DeliveryQueue("there", Registry(), first_back_off=0.001)
     attempts: list[float] = []
 
     def send(_timeout: float) -> None:
@@ -180,33 +184,33 @@ def test_a_destination_that_asks_for_time_gets_it() -> None:
         if len(attempts) == 1:
             raise Retry(after=0.4)
 
-    outbox.put(send, 1)
-    assert outbox.flush(5)
+    queue.put(send, 1)
+    assert queue.flush(5)
     assert attempts[1] - attempts[0] >= 0.4
-    outbox.close(1)
+    queue.close(1)
 
 
 def test_an_unreachable_destination_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     """After its time is over an item is counted as unreachable; the reason is logged once."""
     registry = Registry()
-    outbox = Outbox("there", registry, give_up_after=0.2, first_back_off=0.01)
+    queue = DeliveryQueue("there", registry, give_up_after=0.2, first_back_off=0.01)
     for _ in range(3):
-        outbox.put(failing(Retry(why="nobody listens")), 1)
-    assert not outbox.flush(10)
+        queue.put(failing(Retry(why="nobody listens")), 1)
+    assert not queue.flush(10)
     assert dropped(registry) == {"unreachable": 3}
     assert [record.message for record in caplog.records].count(
         "there: data was lost (unreachable; further losses are counted): nobody listens"
     ) == 1
-    outbox.close(1)
+    queue.close(1)
 
 
 def test_how_long_an_export_takes_is_recorded() -> None:
     """Each attempt is measured into ``tachograph.export.duration``, by destination."""
     registry = Registry()
-    outbox = Outbox("there", registry)
-    outbox.put(lambda _timeout: time.sleep(0.05), 1)
-    assert outbox.flush(5)
-    outbox.close(1)
+    queue = DeliveryQueue("there", registry)
+    queue.put(lambda _timeout: time.sleep(0.05), 1)
+    assert queue.flush(5)
+    queue.close(1)
     (metric,) = (metric for metric in registry.collect() if metric.name == "tachograph.export.duration")
     (point,) = metric.points
     assert point.attributes == (("destination", "there"),)
@@ -217,22 +221,22 @@ def test_how_long_an_export_takes_is_recorded() -> None:
 
 FORKING = """
 import os, threading
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.registry import Registry
 registry = Registry()
-outbox = Outbox("there", registry)
+queue = DeliveryQueue("there", registry)
 gate, begun = threading.Event(), threading.Event()
-outbox.put(lambda timeout: (begun.set(), gate.wait(10)), 1)
-outbox.put(lambda timeout: os.write(1, b"parent's "), 1)
+queue.put(lambda timeout: (begun.set(), gate.wait(10)), 1)
+queue.put(lambda timeout: os.write(1, b"parent's "), 1)
 begun.wait()
 child = os.fork()
 if not child:
-    outbox.reset_in_child()
-    outbox.put(lambda timeout: os.write(1, b"child's "), 1)
-    os._exit(0 if outbox.flush(5) else 1)
+    queue.reset_in_child()
+    queue.put(lambda timeout: os.write(1, b"child's "), 1)
+    os._exit(0 if queue.flush(5) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 gate.set()
-outbox.close(5)
+queue.close(5)
 """
 
 
@@ -251,18 +255,18 @@ def test_a_forked_child_sends_only_its_own() -> None:
 
 ENDING = """
 import atexit, os
-from tachograph.exporters.outbox import Outbox
+from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.registry import Registry
-outbox = Outbox("there", Registry())
+queue = DeliveryQueue("there", Registry())
 def end(who):
-    outbox.put(lambda timeout: os.write(1, who), 1)
-    outbox.close(5)
+    queue.put(lambda timeout: os.write(1, who), 1)
+    queue.close(5)
 child = os.fork()
 if child:
     os.waitpid(child, 0)
     atexit.register(end, b"parent's")
 else:
-    outbox.reset_in_child()
+    queue.reset_in_child()
     atexit.register(end, b"child's ")
 """
 
@@ -286,16 +290,16 @@ def test_the_programs_random_numbers_stay_as_they_are() -> None:
 
     random.seed(1)
     before = random.getstate()
-    outbox = Outbox("there", Registry(), give_up_after=0.1, first_back_off=0.01)
-    outbox.put(failing(Retry(why="later")), 1)
-    outbox.flush(5)
-    outbox.close(1)
+    queue = DeliveryQueue("there", Registry(), give_up_after=0.1, first_back_off=0.01)
+    queue.put(failing(Retry(why="later")), 1)
+    queue.flush(5)
+    queue.close(1)
     assert random.getstate() == before
 
 
 def test_once_it_takes_the_rest_follows_at_once() -> None:
     """What a receiver asked for before an attempt that succeeded holds up nothing that is queued behind it."""
-    outbox = Outbox("there", Registry())
+    queue = DeliveryQueue("there", Registry())
     attempts: list[float] = []
 
     def send(_timeout: float) -> None:
@@ -304,19 +308,19 @@ def test_once_it_takes_the_rest_follows_at_once() -> None:
             raise Retry(after=30)
 
     for _ in range(5):
-        outbox.put(send, 1)
+        queue.put(send, 1)
     while not attempts:
         time.sleep(0.01)
     time.sleep(0.1)
-    outbox.retry_now(1)
-    assert outbox.flush(5)
+    queue.retry_now(1)
+    assert queue.flush(5)
     assert len(attempts) == 6
-    outbox.close(1)
+    queue.close(1)
 
 
 def test_back_offs_are_short_while_a_flush_waits() -> None:
     """However many attempts have failed, one that succeeds soon is not too late for a flush."""
-    outbox = Outbox("there", Registry(), first_back_off=60)
+    queue = DeliveryQueue("there", Registry(), first_back_off=60)
     attempts: list[float] = []
 
     def send(_timeout: float) -> None:
@@ -324,7 +328,38 @@ def test_back_offs_are_short_while_a_flush_waits() -> None:
         if len(attempts) < 6:
             raise Retry(why="busy")
 
-    outbox.put(send, 1)
-    assert outbox.flush(5)
+    queue.put(send, 1)
+    assert queue.flush(5)
     assert attempts[-1] - attempts[0] < 3
-    outbox.close(1)
+    queue.close(1)
+
+
+class Watched(Spool):
+    """A spool that notes what is counted in the moment in which it is told what has arrived."""
+
+    def __init__(self, folder: Path, registry: Registry, noted: list[dict[str, float]]) -> None:
+        super().__init__(folder, 2**20)
+        self._registry, self._noted = registry, noted
+
+    def advance(self, size: int, items: int) -> None:
+        """Note."""
+        self._noted.append(dropped(self._registry))
+        super().advance(size, items)
+
+
+def test_a_loss_is_counted_before_the_disk_forgets_it(tmp_path: Path) -> None:
+    """A process that is killed between the two has counted what a later one finds no more."""
+    registry = Registry()
+    noted: list[dict[str, float]] = []
+    left = Spool(tmp_path, 2**20)
+    left.append(Record("metrics", b"a", 3))
+    left.close()
+
+    def deliver(requests: Sequence[Request], attempt: Attempt) -> None:
+        attempt.settled(requests[0].items, lost=requests[0].items, why="never")
+
+    queue = DeliveryQueue("there", registry, deliver, spool=lambda _lose: Watched(tmp_path, registry, noted))
+    wait_until(lambda: noted)
+    queue.close(5)
+    assert noted[0] == {"rejected": 3}
+    assert list(tmp_path.iterdir()) == []

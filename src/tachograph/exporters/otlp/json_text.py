@@ -1,6 +1,7 @@
-"""OTLP messages as JSON. Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
+"""OTLP as JSON: messages written as lines, and events read back from them.
 
 Identifiers of traces and spans are hexadecimal, enumerations are numbers, 64-bit integers are strings.
+Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+from tachograph.recording.journal import SCHEMA, LogEvent
 
 _LONG = {FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64}
 _IDS = {"trace_id", "span_id", "parent_span_id"}
@@ -90,3 +93,90 @@ def _scalar(field: FieldDescriptor, value: str | bytes | float) -> str:
     if isinstance(value, float):
         return _float(value)
     return f'"{value}"' if field.cpp_type in _LONG else str(value)
+
+
+# Every record that we write has it, and no text in JSON can hold its quotes.
+_RECORD = b'"observedTimeUnixNano":'
+
+
+class JsonEvents(NamedTuple):
+    """What a line holds.
+
+    Attributes:
+        resource: the attributes of the process that logged it.
+        events: what it logged.
+        newer: how many records were left out, because a later version of this library wrote them.
+    """
+
+    resource: dict[str, Any]
+    events: list[LogEvent]
+    newer: int
+
+
+def records(line: bytes) -> int:
+    """Return how many records a line has, without reading it."""
+    return line.count(_RECORD)
+
+
+def events_of_json(line: bytes) -> list[JsonEvents]:
+    """Return what a line holds, a part for each process.
+
+    Raises:
+        ValueError: it is no OTLP request.
+    """
+    try:
+        request = json.loads(line)
+        return [_part(part) for part in request.get("resourceLogs", ())]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"no OTLP request: {type(error).__name__}: {error}") from None
+
+
+def _part(part: Mapping[str, Any]) -> JsonEvents:
+    resource = _attributes(part.get("resource", {}).get("attributes", ()))
+    events: list[LogEvent] = []
+    newer = 0
+    for scope in part.get("scopeLogs", ()):
+        for record in scope.get("logRecords", ()):
+            event = _event(record)
+            if event is None:
+                newer += 1
+            else:
+                events.append(event)
+    return JsonEvents(resource, events, newer)
+
+
+def _event(record: Mapping[str, Any]) -> LogEvent | None:
+    attributes = _attributes(record.get("attributes", ()))
+    if int(attributes.pop("tachograph.schema", SCHEMA)) > SCHEMA:
+        return None
+    stream, seq = str(attributes.pop("tachograph.stream", "")), int(attributes.pop("tachograph.seq", 0))
+    observed = int(record.get("observedTimeUnixNano", 0))
+    return LogEvent(
+        record.get("eventName", ""),
+        int(record.get("timeUnixNano", observed)),
+        observed,
+        attributes,
+        seq,
+        int(record.get("traceId") or "0", 16),
+        int(record.get("spanId") or "0", 16),
+        int(record.get("flags", 0)),
+        stream,
+    )
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {pair["key"]: _value(pair.get("value", {})) for pair in pairs}
+
+
+def _value(value: Mapping[str, Any]) -> Any:
+    for kind, found in value.items():
+        if kind == "intValue":
+            return int(found)
+        if kind == "doubleValue":
+            return float(found)
+        if kind == "arrayValue":
+            return [_value(part) for part in found.get("values", ())]
+        if kind == "kvlistValue":
+            return _attributes(found.get("values", ()))
+        return found
+    return ""

@@ -1,0 +1,538 @@
+"""The spool: what could not be sent, on disk, for this process or for a later one.
+
+``spool/<destination>/<n>.spool`` under the store: segments, read in the order of their numbers and deleted when
+everything in them has arrived. A segment only grows. Its first 128 bytes say how much of it has arrived, and are
+written over in place, so that this works on a full disk, too; after them come records: a length, a number of items, a
+checksum, a kind and what is to be sent, byte for byte. Nothing else is in it: no header, no token, no address.
+The process that uses a segment holds a lock on it, which the system takes away when the process ends, however that
+happens: then another one may take the segment over, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tachograph.identity.environment import setting
+from tachograph.recording.own_metrics import Reason
+
+LIMIT = 2**30
+SUFFIX = ".spool"
+_SEGMENT = 4 * 2**20
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
+
+_FIRST = 128  # bytes of the header
+_HEADER = "tachograph spool 1 delivered={:020d} items={:010d} uncertain={:d}"
+_FOUND = re.compile(rb"tachograph spool 1 delivered=(\d{20}) items=(\d{10}) uncertain=([01]) *\n")
+_RECORD = struct.Struct(">IIIB")
+_KINDS = ("metrics", "traces", "logs", "lines")
+
+
+def spool_limit_of(environ: Mapping[str, str]) -> int | None:
+    """Return the bytes that a process may keep for each destination: TACHOGRAPH_SPOOL_LIMIT, 0 for none.
+
+    None where it is not set: then InfluxDB has 1 GiB (:data:`LIMIT`), and no other destination has any.
+
+    Raises:
+        ValueError: it is no number of bytes.
+    """
+    given = setting(environ, "", None, "TACHOGRAPH_SPOOL_LIMIT")
+    if given is None:
+        return None
+    told = given.string()
+    if not (told.isascii() and told.isdigit()):
+        raise given.wrong("a number of bytes is allowed, and 0 for no spool")
+    return int(told)
+
+
+class Lost(NamedTuple):
+    """So many items were lost, and why."""
+
+    items: int
+    reason: Reason
+    why: str
+
+
+class Record(NamedTuple):
+    """One request on the disk.
+
+    Attributes:
+        kind: which of the destination's ways it takes.
+        payload: what is to be sent; empty where nothing of it can be.
+        items: points, records or spans in it.
+        size: bytes that it takes in its segment.
+        lost: what is lost of it already.
+        own: this process has written it.
+        uncertain: an attempt had no answer, so that it may have arrived.
+    """
+
+    kind: str
+    payload: bytes
+    items: int
+    size: int = 0
+    lost: tuple[Lost, ...] = ()
+    own: bool = True
+    uncertain: bool = False
+
+
+class Position(NamedTuple):
+    """A place in a segment; what is before it has arrived.
+
+    Attributes:
+        offset: where a record begins.
+        items: how many of its items have arrived as well.
+        uncertain: it was on its way when that was noted, and may have arrived as a whole.
+    """
+
+    offset: int
+    items: int
+    uncertain: bool = False
+
+
+class Format(Protocol):
+    """How the records of a segment lie in its file."""
+
+    def begin(self, file: int, size: int) -> Position | None:
+        """Return how far it has been delivered; None where the file does not say that."""
+
+    def header(self, position: Position) -> bytes:
+        """Return the first bytes, which say it."""
+
+    def read(self, file: int, offset: int, size: int) -> Record | None:
+        """Return the record at a place in a file of so many bytes; None at its end.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+
+    def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
+        """Return how many items there are from a place on, as far as the file can be read."""
+
+
+class Framed:
+    """Records with their length before them; a torn or damaged one stands for the items that it says it has.
+
+    Attributes:
+        begins_at: where the first record is.
+    """
+
+    begins_at = _FIRST
+
+    def begin(self, file: int, size: int) -> Position | None:
+        """Return how far it has been delivered."""
+        found = _FOUND.match(os.pread(file, _FIRST, 0))
+        if found is None or not _FIRST <= int(found[1]) <= size:
+            return None
+        return Position(int(found[1]), int(found[2]), found[3] == b"1")
+
+    def header(self, position: Position) -> bytes:
+        """Return the first bytes."""
+        return _HEADER.format(*position).ljust(_FIRST - 1).encode() + b"\n"
+
+    def record(self, record: Record) -> bytes:
+        """Return a record as bytes."""
+        kind = _KINDS.index(record.kind)
+        length = len(record.payload)
+        return _RECORD.pack(length, record.items, _checksum(record.payload, record.items, kind), kind) + record.payload
+
+    def read(self, file: int, offset: int, size: int) -> Record | None:
+        """Return the record at a place."""
+        head = os.pread(file, _RECORD.size, offset)
+        if not head:
+            return None
+        if len(head) < _RECORD.size:
+            return _damaged(1, size - offset, "the process that wrote its last record died")
+        length, items, checksum, kind = _RECORD.unpack(head)
+        whole = _RECORD.size + length
+        if offset + whole > size or kind >= len(_KINDS):
+            return _damaged(_plausible(items, length), size - offset, "the process that wrote its last record died")
+        payload = os.pread(file, length, offset + _RECORD.size)
+        if len(payload) < length or _checksum(payload, items, kind) != checksum:
+            return _damaged(_plausible(items, length), whole, "a record has another checksum than it says")
+        return Record(_KINDS[kind], payload, items, whole)
+
+    def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
+        """Return how many items there are from a place on."""
+        items = 0
+        with contextlib.suppress(OSError):
+            while len(head := os.pread(file, _RECORD.size, offset)) == _RECORD.size:
+                length, found, _, kind = _RECORD.unpack(head)
+                offset += _RECORD.size + length
+                items += _plausible(found, length)
+                if offset > size or kind >= len(_KINDS):
+                    break
+                pace()
+        return items
+
+
+def _checksum(payload: bytes, items: int, kind: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(_RECORD.pack(len(payload), items, 0, kind)))
+
+
+def _plausible(items: int, length: int) -> int:
+    """Return the items of a record whose head may be damaged: none takes less than a byte."""
+    return max(min(items, length), 1)
+
+
+def _damaged(items: int, size: int, why: str) -> Record:
+    return Record("", b"", items, size, (Lost(items, "damaged", f"a record of the spool cannot be read: {why}"),))
+
+
+class _Segment:
+    """One file of the spool, whose lock we hold, unless its file system has none."""
+
+    def __init__(self, path: Path, file: int, form: Format, *, own: bool, locked: bool) -> None:
+        self.path, self.file, self.form, self.own, self.locked = path, file, form, own, locked
+        self.size = os.fstat(file).st_size
+        self._is_torn = False  # its last record, which could not be taken back
+        self._ours = 0  # items that we appended and that have not arrived
+        if own:
+            self.append(form.header(Position(_FIRST, 0)), 0)
+        said = form.begin(file, self.size)
+        self.says_how_far = said is not None
+        self.done = said or Position(0, 0)  # what has arrived
+        self.taken = self.done.offset  # what was read
+        self._read: list[tuple[int, int]] = []  # bytes and items of each record that was read and has not arrived
+
+    def append(self, data: bytes, items: int) -> None:
+        """Write a record at the end, whole or not at all."""
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self.file, data[written:], self.size + written)
+        except OSError:
+            self._is_torn = True
+            os.ftruncate(self.file, self.size)
+            self._is_torn = False
+            raise
+        self.size += len(data)
+        self._ours += items
+
+    @property
+    def ours(self) -> int:
+        """How many items that we appended have not arrived."""
+        return self._ours - (self.done.items if self.own else 0)
+
+    def is_as_left(self) -> bool:
+        """Tell whether it is in its folder, and as long as what was appended."""
+        found = os.fstat(self.file)
+        return bool(found.st_nlink) and found.st_size == self.size and not self._is_torn
+
+    def next(self) -> Record | None:
+        """Return the next record that was not read yet.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        size = os.fstat(self.file).st_size
+        record = self.form.read(self.file, self.taken, size)
+        if record is None:
+            return None
+        self.taken += record.size
+        self._read.append((record.size, record.items))
+        return record._replace(own=self.own)
+
+    def unread(self) -> None:
+        """Read the last record once more."""
+        size, _ = self._read.pop()
+        self.taken -= size
+
+    def again(self) -> None:
+        """Read again what has not arrived."""
+        self.taken = self.done.offset
+        self._read.clear()
+
+    def advance(self, size: int, items: int) -> None:
+        """Remember that records of so many bytes, and so many items after them, have arrived."""
+        self.done = Position(self.done.offset + size, items)
+        while size > 0 and self._read:
+            taken, found = self._read.pop(0)
+            size -= taken
+            self._ours -= found if self.own else 0
+
+    def note(self) -> None:
+        """Say in the file how far it has been delivered.
+
+        Raises:
+            OSError: the file does not take it; a process that takes the file over would send that again.
+        """
+        if self.says_how_far:
+            os.pwrite(self.file, self.form.header(self.done), 0)
+
+    def left(self, pace: Callable[[], None]) -> int:
+        """Return how many items have not arrived, as far as the file can be read."""
+        size = os.fstat(self.file).st_size
+        return max(self.form.count(self.file, self.done.offset, size, pace) - self.done.items, 0)
+
+    def remove(self) -> None:
+        """Delete the file, and let go of its lock."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        with contextlib.suppress(OSError):
+            os.close(self.file)
+
+
+class Spool:
+    """A bounded queue of records on disk; used by one thread at a time.
+
+    Args:
+        folder: of the destination; made by the first record, readable by its owner alone.
+        limit: bytes that this process may keep; beyond it the oldest segment goes.
+        lose: called where a segment goes, with a number of items, a reason, and whether they are our own.
+        pace: called between slices of work.
+        is_for_run: the folder is that of one run, and goes with its last segment.
+        older: formats of files that earlier versions have left there, by their suffix.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limit: int,
+        lose: Callable[[int, Reason, bool], None] = lambda _count, _reason, _own: None,
+        pace: Callable[[], None] = lambda: None,
+        *,
+        is_for_run: bool = False,
+        older: Mapping[str, Callable[[], Format]] | None = None,
+    ) -> None:
+        self.folder, self.limit, self.lose = folder, limit, lose
+        self.is_for_run = is_for_run
+        self._pace = pace
+        self._formats: dict[str, Callable[[], Format]] = {**(older or {}), SUFFIX: Framed}
+        self._framed = Framed()
+        self._segments: list[_Segment] = []
+        self._open: _Segment | None = None  # the one that is written to
+        self._reading: _Segment | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether it holds nothing."""
+        return not self._segments
+
+    @property
+    def is_reading(self) -> bool:
+        """Tell whether something was taken, and nothing is decided yet: not after :meth:`close`."""
+        return self._reading is not None
+
+    @property
+    def adoptable(self) -> bool:
+        """Tell whether another process can take over what it holds: not where there are no locks."""
+        return all(segment.locked for segment in self._segments)
+
+    def append(self, record: Record) -> None:
+        """Keep a record; one that is longer than the whole share is given up alone.
+
+        Raises:
+            OSError: it does not fit on the disk.
+        """
+        data = self._framed.record(record)
+        if len(data) + _FIRST > self.limit:
+            self.lose(record.items, "spool_full", True)
+            return
+        most = min(_SEGMENT, max(self.limit // 4, 1))
+        if self._open is None or self._open.size + len(data) > most or not self._open.is_as_left():
+            self._open = self._begin()
+            self._segments.append(self._open)
+        is_oldest = self._open.done.offset == self._open.size
+        self._open.append(data, record.items)
+        if record.uncertain and is_oldest:
+            self._open.done = self._open.done._replace(uncertain=True)
+            self._open.note()
+        while sum(segment.size for segment in self._segments) > self.limit and self._drop_oldest():
+            pass
+
+    def _begin(self) -> _Segment:
+        while True:
+            for folder in reversed((self.folder / "file").absolute().parents):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
+            path = self.folder / f"{time.time_ns():020d}{SUFFIX}"
+            try:
+                return _segment(path, Framed(), own=True)
+            except (FileExistsError, FileNotFoundError, BlockingIOError, _Gone):  # another process was quicker
+                continue
+            except OSError:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                raise
+
+    def _drop_oldest(self) -> bool:
+        for segment in self._segments:
+            if segment is not self._reading:  # what is on its way is counted where it arrives
+                self.lose(segment.left(self._pace), "spool_full", segment.own)
+                self._forget(segment)
+                return True
+        return False
+
+    def _forget(self, segment: _Segment) -> None:
+        self._segments.remove(segment)
+        if segment is self._open:
+            self._open = None
+        segment.remove()
+
+    def adopt(self) -> int:
+        """Take over the segments of processes that have ended, and return how many there are."""
+        held = {segment.path for segment in self._segments}
+        found = 0
+        for path in sorted(self.folder.glob("*")):
+            if path in held or path.suffix not in self._formats:
+                continue
+            with contextlib.suppress(OSError):  # gone in between, in use, or another user's
+                segment = _segment(path, self._formats[path.suffix](), own=False)
+                if not segment.locked or (
+                    path.suffix == SUFFIX and not segment.says_how_far and segment.size >= _FIRST
+                ):
+                    segment.close()  # there is no telling whether it is in use; or a later version wrote it
+                elif segment.size > segment.done.offset and (path.suffix != SUFFIX or segment.says_how_far):
+                    self._segments.append(segment)
+                    found += 1
+                else:
+                    segment.remove()
+        self._segments.sort(key=lambda segment: segment.path.name)
+        return found
+
+    def take(self, items: int | None) -> tuple[list[Record], int, bool]:
+        """Return the oldest records that were not taken yet, from one segment.
+
+        What was taken waits for :meth:`end` or :meth:`give_back`. A record of which nothing can be sent comes alone.
+
+        Args:
+            items: as many, or some more; None for one record.
+
+        Returns:
+            The records, how many items of the first have arrived already, and whether it may have arrived as a whole.
+
+        Raises:
+            OSError: the segment cannot be read; the others come before it from now on.
+        """
+        if self._reading is None:
+            self._reading = next(iter(self._segments), None)
+        segment = self._reading
+        if segment is None:
+            return [], 0, False
+        is_first = segment.taken == segment.done.offset
+        found: list[Record] = []
+        count = 0
+        try:
+            while (not found or count < (items or 0)) and (record := segment.next()) is not None:
+                if found and not record.payload:
+                    segment.unread()
+                    break
+                found.append(record)
+                count += record.items
+                if not record.payload:
+                    break
+                self._pace()
+        except OSError:
+            self._segments.sort(key=lambda segment: segment is self._reading)
+            raise
+        return found, segment.done.items if is_first else 0, segment.done.uncertain and is_first
+
+    def trying(self, *, uncertain: bool) -> None:
+        """Note that the first record is on its way, or that it has surely not arrived.
+
+        Raises:
+            OSError: the file does not take it.
+        """
+        segment = self._reading
+        if segment is not None and segment.done.uncertain != uncertain:
+            segment.done = segment.done._replace(uncertain=uncertain)
+            segment.note()
+
+    def advance(self, size: int, items: int) -> None:
+        """Note that part of what was taken has arrived: it is never taken again, by another process neither.
+
+        Args:
+            size: bytes of whole records, since the last time.
+            items: how many items of the record after them have arrived.
+
+        Raises:
+            OSError: it is noted in memory alone; the next process would take that part again.
+        """
+        if self._reading is not None:
+            self._reading.advance(size, items)
+            self._reading.note()
+
+    def end(self) -> None:
+        """Let go of what was taken; a segment of which all has arrived is deleted, the rest is taken again."""
+        segment, self._reading = self._reading, None
+        if segment is None:
+            return
+        if segment.done.offset >= os.fstat(segment.file).st_size:
+            if segment.ours > 0:  # they are gone with a part of the file
+                self.lose(segment.ours, "damaged", True)
+            self._forget(segment)
+        else:
+            segment.again()
+
+    def give_back(self) -> None:
+        """Take again, the next time, what was taken."""
+        segment, self._reading = self._reading, None
+        if segment is not None:
+            segment.again()
+
+    def lose_what_is_gone(self) -> None:
+        """Count, at the end, what was ours in files that were deleted or cut: no other process will find it."""
+        for segment in self._segments:
+            if segment.own and not segment.is_as_left():
+                gone = segment.ours - (segment.left(self._pace) if os.fstat(segment.file).st_nlink else 0)
+                if gone > 0:
+                    self.lose(gone, "damaged", True)
+
+    def close(self, *, tidy: bool = False) -> None:
+        """Leave the files to the next process.
+
+        Args:
+            tidy: remove the folder of a run where nothing is left in it.
+        """
+        segments, self._segments, self._open, self._reading = self._segments, [], None, None
+        for segment in segments:
+            segment.close()
+        if tidy and self.is_for_run and not segments:
+            with contextlib.suppress(OSError):  # another process of the run has files in it
+                self.folder.rmdir()
+
+
+class _Gone(OSError):  # noqa: N818 - no error, another process was quicker
+    """The file was deleted by the process that had it before."""
+
+
+def _segment(path: Path, form: Format, *, own: bool) -> _Segment:
+    """Return a segment, locked: a new one of our own, or another process's; see :func:`_lock`."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if own else 0), 0o600)
+    try:
+        return _Segment(path, file, form, own=own, locked=_lock(file))
+    except OSError:
+        os.close(file)
+        raise
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file; False where its file system has no locks.
+
+    Raises:
+        BlockingIOError: another process has it.
+        _Gone: and now it is deleted.
+        OSError: whatever else the file system says.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    if not os.fstat(file).st_nlink:
+        raise _Gone
+    return True

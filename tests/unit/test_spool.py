@@ -1,0 +1,314 @@
+"""The spool: what waits on the disk, bounded, in order, and never twice."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import programs
+from influx_points import event, events, leave_as_before
+from tachograph.exporters.influxdb.old_spool import JsonLines
+from tachograph.exporters.otlp.json_text import JsonText, events_of_json, records
+from tachograph.exporters.otlp.logs import log_requests
+from tachograph.exporters.spool import LIMIT, Framed, Position, Record, Spool, spool_limit_of
+
+_WHO = {"dl.rank": 3, "host.name": "h", "ratio": 0.5, "on": True, "args": ["a", "b"]}
+
+
+def opened(folder: Path, limit: int = 2**20) -> tuple[Spool, list[tuple[int, str, bool]]]:
+    """Return a spool, and where it says what it gave up."""
+    lost: list[tuple[int, str, bool]] = []
+    return Spool(
+        folder, limit, lambda *what: lost.append(what), older={".jsonl": lambda: JsonLines(lambda: None)}
+    ), lost
+
+
+def put(spool: Spool, *numbers: int) -> None:
+    """Keep a record of one item for each number."""
+    for number in numbers:
+        spool.append(Record("metrics", b"%d" % number, 1))
+
+
+def taken(spool: Spool) -> list[bytes]:
+    """Return the payloads of the oldest segment, in use now."""
+    return [record.payload for record in spool.take(10**9)[0]]
+
+
+def finish(spool: Spool) -> list[bytes]:
+    """Return the payloads of the oldest segment, which have arrived."""
+    found, _, _ = spool.take(10**9)
+    spool.advance(sum(record.size for record in found), 0)
+    spool.end()
+    return [record.payload for record in found]
+
+
+def test_records_come_back_in_order_and_segments_go(tmp_path: Path) -> None:
+    """Records are taken in the order in which they came, and a segment is deleted once they have arrived."""
+    spool, _ = opened(tmp_path)
+    put(spool, *range(100))
+    first = taken(spool)
+    spool.give_back()
+    assert taken(spool) == first == [b"%d" % number for number in range(100)]
+    put(spool, *range(100, 110))
+    spool.give_back()
+    assert [int(payload) for payload in finish(spool)] == list(range(110))
+    assert spool.empty
+    assert list(tmp_path.glob("*")) == []
+
+
+def test_what_has_arrived_of_a_segment_is_not_taken_again(tmp_path: Path) -> None:
+    """The next process goes on after the last item that arrived, in the middle of a record, too."""
+    spool, _ = opened(tmp_path)
+    for number in range(3):
+        spool.append(Record("lines", b"\n".join(b"%d" % each for each in range(number * 10, number * 10 + 10)), 10))
+    found, _, _ = spool.take(10**9)
+    spool.advance(found[0].size, 4)
+    spool.close()
+    other, _ = opened(tmp_path)
+    assert other.adopt() == 1
+    found, arrived, uncertain = other.take(10**9)
+    assert [record.payload[:2] for record in found] == [b"10", b"20"]
+    assert (arrived, uncertain) == (4, False)
+
+
+def test_what_was_on_its_way_at_a_kill_is_known_to_be(tmp_path: Path) -> None:
+    """A request that was being sent when its process was killed may have arrived: the next one knows that."""
+    spool, _ = opened(tmp_path)
+    put(spool, 1, 2)
+    spool.take(None)
+    spool.trying(uncertain=True)
+    spool.close()
+    other, _ = opened(tmp_path)
+    other.adopt()
+    assert other.take(None)[2]
+    other.trying(uncertain=False)
+    other.give_back()
+    assert not other.take(None)[2]
+
+
+def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    """Files are made 0600, and folders 0700."""
+    spool, _ = opened(tmp_path / "a" / "b")
+    put(spool, 1)
+    (file,) = (tmp_path / "a" / "b").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (file, file.parent, file.parent.parent)] == [0o600, 0o700, 0o700]
+
+
+def test_the_oldest_go_where_the_share_is_full(tmp_path: Path) -> None:
+    """The spool stays within its bound, and what goes is counted exactly."""
+    spool, lost = opened(tmp_path, 20_000)
+    put(spool, *range(2000))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 20_000
+    left: list[int] = []
+    while not spool.empty:
+        left += [int(payload) for payload in finish(spool)]
+    gone = sum(count for count, _, _ in lost)
+    assert left == list(range(gone, 2000))
+    assert 0 < gone < 2000
+    assert {(reason, own) for _, reason, own in lost} == {("spool_full", True)}
+
+
+def test_one_record_that_is_too_long_costs_only_itself(tmp_path: Path) -> None:
+    """A record that is longer than the whole share is given up; those that wait stay."""
+    spool, lost = opened(tmp_path, 2_000)
+    put(spool, 1, 2)
+    spool.append(Record("traces", b"x" * 2_000, 7))
+    assert lost == [(7, "spool_full", True)]
+    assert taken(spool) == [b"1", b"2"]
+
+
+def test_nobody_takes_over_what_is_in_use(tmp_path: Path) -> None:
+    """A segment that a living process uses is not taken over; once that is gone, one other takes it, and only one."""
+    mine, _ = opened(tmp_path)
+    put(mine, 1, 2, 3)
+    other, _ = opened(tmp_path)
+    assert other.adopt() == 0
+    mine.close()
+    third, _ = opened(tmp_path)
+    assert [other.adopt(), third.adopt()] == [1, 0]
+    assert len(taken(other)) == 3
+
+
+def test_a_folder_of_a_run_goes_with_its_last_segment(tmp_path: Path) -> None:
+    """A run's folder is not left behind where nothing waits in it, and stays where something does."""
+    for number, left in ((1, False), (2, True)):
+        spool = Spool(tmp_path / str(number), 2**20, is_for_run=True)
+        put(spool, 1)
+        if not left:
+            finish(spool)
+        spool.close(tidy=True)
+        assert (tmp_path / str(number)).exists() == left
+
+
+def test_a_torn_record_is_ignored_and_counted(tmp_path: Path) -> None:
+    """What a process that was killed had not finished is told apart from what it had, and stands for its items."""
+    program = """
+        import os, signal
+        from pathlib import Path
+        from tachograph.exporters.spool import Framed, Record, Spool
+        spool = Spool(Path("spool"), 2**20)
+        for number in range(40):
+            spool.append(Record("metrics", b"%d" % number, 1))
+        torn = Framed().record(Record("metrics", b"x" * 500, 7))[:-200]
+        os.pwrite(spool._open.file, torn, spool._open.size)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, str(programs.write(tmp_path, program))],
+        cwd=tmp_path,
+        env=programs.environment(tmp_path),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -9
+    spool, _ = opened(tmp_path / "spool")
+    assert spool.adopt() == 1
+    assert [int(payload) for payload in taken(spool)] == list(range(40))
+    found, _, _ = spool.take(10**9)
+    assert [(record.payload, record.items) for record in found] == [(b"", 7)]
+    assert [(lost.items, lost.reason) for record in found for lost in record.lost] == [(7, "damaged")]
+
+
+@given(
+    bodies=st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 40)), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_a_file_that_anything_happened_to_is_read_to_its_end(
+    tmp_path_factory: pytest.TempPathFactory, bodies: list[tuple[bytes, int]], data: st.DataObject
+) -> None:
+    """A cut, or a changed byte after the header, yields whole records and damaged ones, never anything else."""
+    form = Framed()
+    path = tmp_path_factory.mktemp("damage") / "1.spool"
+    whole = form.header(Position(form.begins_at, 0)) + b"".join(form.record(Record("logs", *each)) for each in bodies)
+    at = data.draw(st.integers(form.begins_at, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(data.draw(st.sampled_from([whole[:at], bytes(changed)])))
+    found: list[Record] = []
+    with path.open("rb") as file:
+        size, offset = os.fstat(file.fileno()).st_size, form.begins_at
+        while (record := form.read(file.fileno(), offset, size)) is not None:
+            found.append(record)
+            offset += record.size
+    assert offset == size
+    assert all((record.payload, record.items) in bodies or record.lost for record in found)
+
+
+def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path) -> None:
+    """A record that does not fit is an OSError, and those before it stay whole."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    spool, _ = opened(tmp_path)
+    put(spool, 1)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (160, before[1]))
+        with pytest.raises(OSError, match="large"):
+            spool.append(Record("metrics", b"second" * 10, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert taken(spool) == [b"1"]
+
+
+@pytest.mark.parametrize("size", [0, 10, 128, 150])
+def test_a_file_that_is_cut(tmp_path: Path, size: int) -> None:
+    """What a cut has taken is counted to the last item, what comes then is in a file of its own, and all is read."""
+    spool, lost = opened(tmp_path)
+    spool.append(Record("metrics", b"abc", 3))
+    spool.append(Record("metrics", b"de", 2))
+    (path,) = tmp_path.glob("*.spool")
+    os.truncate(path, size)
+    spool.append(Record("metrics", b"f", 1))
+    counted, whole = 0, 0
+    while not spool.empty:
+        found, _, _ = spool.take(10**9)
+        counted += sum(each.items for record in found for each in record.lost)
+        whole += sum(record.items for record in found if record.payload)
+        spool.advance(sum(record.size for record in found), 0)
+        spool.end()
+    assert whole + counted + sum(count for count, *_ in lost) == 6
+    assert whole == (4 if size == 150 else 1)
+    assert {reason for _, reason, _ in lost} <= {"damaged"}
+
+
+def test_files_that_are_deleted(tmp_path: Path) -> None:
+    """What was deleted can still be sent; at the end what could not is counted, and the rest waits on the disk."""
+    spool, lost = opened(tmp_path / "spool")
+    put(spool, 0, 1, 2)
+    shutil.rmtree(tmp_path / "spool")
+    put(spool, 3, 4)
+    assert len(taken(spool)) == 3
+    spool.give_back()
+    spool.lose_what_is_gone()
+    spool.close()
+    assert lost == [(3, "damaged", True)]
+    other, _ = opened(tmp_path / "spool")
+    assert other.adopt() == 1
+    assert taken(other) == [b"3", b"4"]
+
+
+def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    """A file whose first bytes this version does not know is neither sent nor deleted."""
+    (tmp_path / "1.spool").write_bytes(b"tachograph spool 2".ljust(200))
+    spool, _ = opened(tmp_path)
+    assert spool.adopt() == 0
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("arrived", [0, 40, 64])
+def test_a_file_of_an_earlier_version_is_sent(tmp_path: Path, arrived: int) -> None:
+    """What an earlier version has left becomes lines as it is read, without what had arrived, and the file goes."""
+    leave_as_before(tmp_path / "1.jsonl", events(0, 100), arrived=arrived)
+    spool, lost = opened(tmp_path)
+    assert spool.adopt() == 1
+    found = [line for payload in finish(spool) for line in payload.split(b"\n")]
+    assert [int(line.split(b"n=")[1].split(b"i")[0]) for line in found] == list(range(arrived, 100))
+    assert lost == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def as_json(seq: int) -> bytes:
+    """Return an event as earlier versions kept it."""
+    ((request, _),) = log_requests([event(seq)], _WHO, print, lambda: None)
+    return JsonText(lambda: None).line(request)
+
+
+def test_a_later_version_is_left_out() -> None:
+    """A record with a schema that is newer than ours is counted and not read."""
+    said = b'{"key":"tachograph.schema","value":{"intValue":"%d"}'
+    line = as_json(1)
+    assert said % 1 in line
+    ((_, found, newer),) = events_of_json(line.replace(said % 1, said % 2))
+    assert (found, newer) == ([], 1)
+
+
+def test_events_come_back_as_they_were() -> None:
+    """Who recorded it, its time and its number survive the way through JSON, and a line says how many it has."""
+    ((who, (found,), newer),) = events_of_json(as_json(7))
+    assert (who, found.seq, found.time_unix_nano, newer) == (_WHO, 7, event(7).time_unix_nano, 0)
+    assert records(as_json(7)) == 1
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"{", b'{"resourceLogs": [1]}', b'{"resourceLogs": 1}', b"\xff"])
+def test_what_is_no_request_is_said(line: bytes) -> None:
+    """A damaged line is a ValueError."""
+    with pytest.raises(ValueError, match=r"."):
+        events_of_json(line)
+
+
+def test_a_limit_is_only_there_where_it_is_set() -> None:
+    """TACHOGRAPH_SPOOL_LIMIT is a number of bytes; None where it is not set: InfluxDB alone has a default then."""
+    assert spool_limit_of({}) is None
+    assert spool_limit_of({"TACHOGRAPH_SPOOL_LIMIT": "0"}) == 0
+    assert spool_limit_of({"TACHOGRAPH_SPOOL_LIMIT": str(LIMIT)}) == LIMIT
+    with pytest.raises(ValueError, match="number of bytes"):
+        spool_limit_of({"TACHOGRAPH_SPOOL_LIMIT": "1G"})
