@@ -11,7 +11,7 @@ from counting_receiver import Arrived
 from random_programs import Expected, Program
 
 TICK = 1.0  # seconds: the second that may be lost; events leave once in it, at least
-FIRST_BACK_OFF = 0.5  # seconds: see tachograph.outbox
+FIRST_BACK_OFF = 0.5  # seconds: see tachograph.exporters.delivery
 SLACK = 1.0  # of a machine with few cores, for sending
 LONGEST_END = 15.0  # seconds: ten at most for a receiver that takes what comes, and what the machine takes
 
