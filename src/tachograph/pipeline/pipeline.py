@@ -472,8 +472,8 @@ class Pipeline:
         return not self._closed
 
     def before_fork(self) -> None:
-        """Let no fork happen in the middle of a collection: the child could never free the SDK's locks."""
-        self._forking = self._collecting.acquire(timeout=CLOSING)
+        """Wait a second for a collection to end: the child of a fork in its middle could never free the SDK's locks."""
+        self._forking = self._collecting.acquire(timeout=EXIT_TIMEOUT)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
