@@ -149,6 +149,7 @@ def test_a_folder_of_a_run_goes_with_its_last_segment(tmp_path: Path) -> None:
         assert (tmp_path / str(number)).exists() == left
 
 
+@pytest.mark.process
 def test_a_torn_record_is_ignored_and_counted(tmp_path: Path) -> None:
     """What a process that was killed had not finished is told apart from what it had, and stands for its items."""
     program = """

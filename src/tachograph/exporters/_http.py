@@ -28,7 +28,6 @@ from tachograph.logger.influx_target import is_loopback
 
 _PORTS = {"http": 80, "https": 443}
 _SENT_AT_ONCE = 2**16
-_SENT_AT_ONCE = 2**16
 
 
 def goes_direct(url: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -67,98 +66,6 @@ def _origin(url: str) -> tuple[str, str, int | None]:
         return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
     except ValueError:
         return "", "", None
-
-
-class TimeLimit(threading.local):
-    """End of the exchange that a thread is in; each thread has its own.
-
-    Attributes:
-        until: in seconds of the monotonic clock.
-    """
-
-    until = float("inf")
-
-    def begin(self, seconds: float) -> None:
-        """Begin an exchange that may take so many seconds."""
-        self.until = time.monotonic() + seconds
-
-    def left(self) -> float:
-        """Return the seconds that are left.
-
-        Raises:
-            TimeoutError: there are none.
-        """
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the time for the whole request is over")
-        return min(left, threading.TIMEOUT_MAX)
-
-
-class _Received(io.RawIOBase):
-    """Bytes from a socket, as long as the time limit allows."""
-
-    def __init__(self, sock: socket.socket, limit: TimeLimit) -> None:
-        super().__init__()
-        self._sock, self._limit = sock, limit
-        self._raw: Any = sock.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(self._limit.left())
-        found: int | None = self._raw.readinto(buffer)
-        return found
-
-    def close(self) -> None:
-        if not self.closed:
-            self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *arguments: Any, limit: TimeLimit, **more: Any) -> None:
-        super().__init__(sock, *arguments, **more)
-        self.fp.close()
-        self.fp = io.BufferedReader(_Received(sock, limit))
-
-
-def limited_pools(limit: TimeLimit) -> dict[str, Any]:
-    """Return ``pool_classes_by_scheme`` for a manager of urllib3's, whose connections keep to a time limit."""
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-
-    def send(connection: Any, data: Any, base: Any) -> None:
-        if connection.sock is None or not isinstance(data, bytes | bytearray | memoryview):
-            base.send(connection, data)
-            return
-        for start in range(0, len(data), _SENT_AT_ONCE):
-            connection.sock.settimeout(limit.left())
-            base.send(connection, data[start : start + _SENT_AT_ONCE])
-
-    def limited(pool: Any, connection: Any) -> Any:
-        methods = {"send": lambda self, data: send(self, data, connection)}
-        made = type(connection.__name__, (connection,), {**methods, "response_class": partial(_Response, limit=limit)})
-        return type(pool.__name__, (pool,), {"ConnectionCls": made})
-
-    return {
-        "http": limited(HTTPConnectionPool, HTTPConnection),
-        "https": limited(HTTPSConnectionPool, HTTPSConnection),
-    }
-
-
-def gzipped(body: bytes) -> bytes:
-    """Return a body compressed, without the time."""
-    # Unlike gzip.compress of CPython 3.10, this lets other threads run meanwhile.
-    compressor = zlib.compressobj(level=1, wbits=31)
-    return compressor.compress(body) + compressor.flush()
-
-
-def root(error: BaseException) -> BaseException:
-    """Return the innermost reason of an error: the outer ones repeat the URL and the headers, which may be secrets."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error
 
 
 class TimeLimit(threading.local):
