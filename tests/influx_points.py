@@ -13,7 +13,7 @@ from tachograph.exporters.influxdb._line import encoded
 from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, first_line
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.spool import Framed, Record, Spool
+from tachograph.exporters.spool import Framed, Spool, SpoolRecord
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.journal import LogEvent
@@ -50,7 +50,7 @@ def leave(spool: Spool, found: Sequence[LogEvent], resource: dict[str, Any] | No
     """Put points into a spool."""
     for start in range(0, len(found), 32):
         lines, _ = encoded(found[start : start + 32], resource or {}, lambda: None)
-        spool.append(Record("lines", b"\n".join(lines), len(lines)))
+        spool.append(SpoolRecord("lines", b"\n".join(lines), len(lines)))
 
 
 def leave_as_before(
@@ -68,7 +68,7 @@ def leave_as_before(
     return file
 
 
-def records_in(files: Iterable[Path]) -> Iterator[Record]:
+def records_in(files: Iterable[Path]) -> Iterator[SpoolRecord]:
     """Yield what waits in files of a spool: what has not arrived."""
     form = Framed()
     for path in files:

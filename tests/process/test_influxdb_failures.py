@@ -20,7 +20,7 @@ from receivers import Receiver, receiving
 from servers import free_port, wait_until
 from tachograph.exporters import delivery_queue, spool
 from tachograph.exporters.influxdb import InfluxDB, server
-from tachograph.exporters.spool import Record
+from tachograph.exporters.spool import SpoolRecord
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_for_a_while_is_not_deleted(
     left.close(0.1)
     real, calls = spool._Segment.next, [0]
 
-    def fails_after_two(segment: spool._Segment) -> Record | None:
+    def fails_after_two(segment: spool._Segment) -> SpoolRecord | None:
         calls[0] += 1
         if calls[0] in (3, 6):
             raise OSError(errno.EIO, "Input/output error")
@@ -147,11 +147,11 @@ def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path, monkeypatch
     """A file whose reading fails comes after the others, and is tried again."""
     made = spool.Spool(tmp_path, 2**20)
     for text in (b"first", b"second"):
-        made.append(Record("lines", text, 1))
+        made.append(SpoolRecord("lines", text, 1))
         made._open = None
     first, real = made._segments[0], spool._Segment.next
 
-    def fails(segment: spool._Segment) -> Record | None:
+    def fails(segment: spool._Segment) -> SpoolRecord | None:
         if segment is first:
             raise OSError(errno.ESTALE, "Stale file handle")
         return real(segment)
@@ -304,7 +304,7 @@ def test_an_error_of_a_lock_is_one_of_the_disk(
     made = spool.Spool(tmp_path / "x", 2**20)
     for _ in range(3):
         with pytest.raises(OSError, match="Input/output"):
-            made.append(Record("lines", b"x", 1))
+            made.append(SpoolRecord("lines", b"x", 1))
     assert list((tmp_path / "x").iterdir()) == []
     registry = Registry()
     out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
@@ -320,7 +320,7 @@ def test_a_file_that_somebody_adopts_at_once_is_another_ones(tmp_path: Path, mon
     """A new file on which another process has the lock in that moment is left to it."""
     monkeypatch.setattr(spool.fcntl, "flock", failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
     made = spool.Spool(tmp_path, 2**20)
-    made.append(Record("lines", b"x", 1))
+    made.append(SpoolRecord("lines", b"x", 1))
     assert [record.payload for record in made.take(None)[0]] == [b"x"]
 
 

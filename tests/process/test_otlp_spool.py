@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import programs
+from places import TESTS
 from scripted import Fast, counts, scripted
 from servers import free_port, wait_until
 from tachograph.exporters.otlp.exporter import OtlpExporter
@@ -113,7 +114,7 @@ def test_the_end_leaves_what_is_not_delivered_to_the_same_run(tmp_path: Path, ca
 
 _KILLED = """
     import sys, time
-    sys.path.insert(0, {tests!r})
+    sys.path[:0] = {folders!r}
     from pathlib import Path
     from test_otlp_spool import exporter, files, put
     from tachograph.recording.registry import Registry
@@ -133,7 +134,7 @@ def test_what_a_killed_process_had_spooled_is_sent_by_the_next(tmp_path: Path) -
     That one may have arrived, so it is counted: ``tachograph.resent``, which is no loss.
     """
     port = free_port()
-    program = _KILLED.format(tests=str(Path(__file__).parent), port=port)
+    program = _KILLED.format(folders=[str(TESTS), str(Path(__file__).parent)], port=port)
     with subprocess.Popen(
         [sys.executable, str(programs.write(tmp_path, program))],
         cwd=tmp_path,

@@ -16,7 +16,7 @@ from receivers import receiving
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.cli.replaying import recording
-from tachograph.exporters.spool import Record, Spool
+from tachograph.exporters.spool import Spool, SpoolRecord
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -141,7 +141,7 @@ def test_a_spool_of_otlp_is_sent_as_it_is(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool", 2**30)
     bodies = [("metrics", b"m1", 3), ("logs", b"l1", 2), ("metrics", b"m2", 1), ("traces", b"t1", 4)]
     for kind, body, items in bodies:
-        spool.append(Record(kind, body, items))
+        spool.append(SpoolRecord(kind, body, items))
     ((first,), _, _) = spool.take(None)
     spool.advance(first.size, 0)
     spool.close()
@@ -167,7 +167,7 @@ def test_a_spool_goes_where_it_was_meant_for(
     Files beside it do, so that the whole folder of spools can be named.
     """
     spool = Spool(tmp_path / "spool", 2**30)
-    spool.append(Record(kind, b"x", 1))
+    spool.append(SpoolRecord(kind, b"x", 1))
     spool.close()
     assert main(["replay", str(tmp_path / "spool"), "--to", to, "--delete"]) == 1
     assert said in capsys.readouterr().err

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from servers import wait_until
 from tachograph.exporters.delivery import Attempt, Request, Retry
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.spool import Record, Spool
+from tachograph.exporters.spool import Spool, SpoolRecord
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
@@ -352,7 +352,7 @@ def test_a_loss_is_counted_before_the_disk_forgets_it(tmp_path: Path) -> None:
     registry = Registry()
     noted: list[dict[str, float]] = []
     left = Spool(tmp_path, 2**20)
-    left.append(Record("metrics", b"a", 3))
+    left.append(SpoolRecord("metrics", b"a", 3))
     left.close()
 
     def deliver(requests: Sequence[Request], attempt: Attempt) -> None:

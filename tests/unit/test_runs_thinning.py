@@ -91,7 +91,7 @@ def test_a_million_points_are_quick(tmp_path: Path) -> None:
         writer = Points(connection, 1)
         same = [Sample(seq, seq, float(seq), math.sin(seq), {}) for seq in range(1, 1001)]
         about, block = outline(same), pack(same)
-        row = writer._curve(0, "loss", "")
+        row = writer._curve(0, "", "loss", "[]")
         for _ in range(1000):
             writer._insert(row, 0, 2, about, block)
     store.close()

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import programs
 from influx_points import event, events, leave_as_before
-from tachograph.exporters.influxdb.old_spool import JsonLines
+from tachograph.exporters.influxdb.old_spool import PointLines
 from tachograph.exporters.otlp.json_text import JsonText, events_of_json, records
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.spool import LIMIT, Framed, Position, Record, Spool, spool_limit_of
+from tachograph.exporters.spool import LIMIT, Framed, Position, Spool, SpoolRecord, spool_limit_of
 
 _WHO = {"dl.rank": 3, "host.name": "h", "ratio": 0.5, "on": True, "args": ["a", "b"]}
 
@@ -28,14 +28,14 @@ def opened(folder: Path, limit: int = 2**20) -> tuple[Spool, list[tuple[int, str
     """Return a spool, and where it says what it gave up."""
     lost: list[tuple[int, str, bool]] = []
     return Spool(
-        folder, limit, lambda *what: lost.append(what), older={".jsonl": lambda: JsonLines(lambda: None)}
+        folder, limit, lambda *what: lost.append(what), older={".jsonl": lambda: PointLines(lambda: None)}
     ), lost
 
 
 def put(spool: Spool, *numbers: int) -> None:
     """Keep a record of one item for each number."""
     for number in numbers:
-        spool.append(Record("metrics", b"%d" % number, 1))
+        spool.append(SpoolRecord("metrics", b"%d" % number, 1))
 
 
 def taken(spool: Spool) -> list[bytes]:
@@ -69,7 +69,9 @@ def test_what_has_arrived_of_a_segment_is_not_taken_again(tmp_path: Path) -> Non
     """The next process goes on after the last item that arrived, in the middle of a record, too."""
     spool, _ = opened(tmp_path)
     for number in range(3):
-        spool.append(Record("lines", b"\n".join(b"%d" % each for each in range(number * 10, number * 10 + 10)), 10))
+        spool.append(
+            SpoolRecord("lines", b"\n".join(b"%d" % each for each in range(number * 10, number * 10 + 10)), 10)
+        )
     found, _, _ = spool.take(10**9)
     spool.advance(found[0].size, 4)
     spool.close()
@@ -121,7 +123,7 @@ def test_one_record_that_is_too_long_costs_only_itself(tmp_path: Path) -> None:
     """A record that is longer than the whole share is given up; those that wait stay."""
     spool, lost = opened(tmp_path, 2_000)
     put(spool, 1, 2)
-    spool.append(Record("traces", b"x" * 2_000, 7))
+    spool.append(SpoolRecord("traces", b"x" * 2_000, 7))
     assert lost == [(7, "spool_full", True)]
     assert taken(spool) == [b"1", b"2"]
 
@@ -155,11 +157,11 @@ def test_a_torn_record_is_ignored_and_counted(tmp_path: Path) -> None:
     program = """
         import os, signal
         from pathlib import Path
-        from tachograph.exporters.spool import Framed, Record, Spool
+        from tachograph.exporters.spool import Framed, Spool, SpoolRecord
         spool = Spool(Path("spool"), 2**20)
         for number in range(40):
-            spool.append(Record("metrics", b"%d" % number, 1))
-        torn = Framed().record(Record("metrics", b"x" * 500, 7))[:-200]
+            spool.append(SpoolRecord("metrics", b"%d" % number, 1))
+        torn = Framed().record(SpoolRecord("metrics", b"x" * 500, 7))[:-200]
         os.pwrite(spool._open.file, torn, spool._open.size)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -189,12 +191,14 @@ def test_a_file_that_anything_happened_to_is_read_to_its_end(
     """A cut, or a changed byte after the header, yields whole records and damaged ones, never anything else."""
     form = Framed()
     path = tmp_path_factory.mktemp("damage") / "1.spool"
-    whole = form.header(Position(form.begins_at, 0)) + b"".join(form.record(Record("logs", *each)) for each in bodies)
+    whole = form.header(Position(form.begins_at, 0)) + b"".join(
+        form.record(SpoolRecord("logs", *each)) for each in bodies
+    )
     at = data.draw(st.integers(form.begins_at, len(whole) - 1))
     changed = bytearray(whole)
     changed[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(data.draw(st.sampled_from([whole[:at], bytes(changed)])))
-    found: list[Record] = []
+    found: list[SpoolRecord] = []
     with path.open("rb") as file:
         size, offset = os.fstat(file.fileno()).st_size, form.begins_at
         while (record := form.read(file.fileno(), offset, size)) is not None:
@@ -213,7 +217,7 @@ def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (160, before[1]))
         with pytest.raises(OSError, match="large"):
-            spool.append(Record("metrics", b"second" * 10, 1))
+            spool.append(SpoolRecord("metrics", b"second" * 10, 1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -224,11 +228,11 @@ def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path) -> None:
 def test_a_file_that_is_cut(tmp_path: Path, size: int) -> None:
     """What a cut has taken is counted to the last item, what comes then is in a file of its own, and all is read."""
     spool, lost = opened(tmp_path)
-    spool.append(Record("metrics", b"abc", 3))
-    spool.append(Record("metrics", b"de", 2))
+    spool.append(SpoolRecord("metrics", b"abc", 3))
+    spool.append(SpoolRecord("metrics", b"de", 2))
     (path,) = tmp_path.glob("*.spool")
     os.truncate(path, size)
-    spool.append(Record("metrics", b"f", 1))
+    spool.append(SpoolRecord("metrics", b"f", 1))
     counted, whole = 0, 0
     while not spool.empty:
         found, _, _ = spool.take(10**9)

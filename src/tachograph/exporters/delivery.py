@@ -192,7 +192,7 @@ class Done(NamedTuple):
     whole: list[Request]
 
 
-class Batch:
+class RequestBatch:
     """Requests on their way, and how many items of the first are done.
 
     Args:

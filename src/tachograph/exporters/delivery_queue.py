@@ -23,16 +23,16 @@ from tachograph.exporters.delivery import (
     FIRST_BACK_OFF,
     Attempt,
     BackOff,
-    Batch,
     Clock,
     Deliver,
     Done,
     Ended,
     LossReport,
     Request,
+    RequestBatch,
     Retry,
 )
-from tachograph.exporters.spool import Record, Spool
+from tachograph.exporters.spool import Spool, SpoolRecord
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
@@ -144,7 +144,7 @@ class DeliveryQueue:
         self._prepared = False
         self._waiting: deque[Request] = deque()
         self._items = self._bytes = 0  # of what waits, in memory
-        self._under_way: dict[int, Batch] = {}  # of what was in memory
+        self._under_way: dict[int, RequestBatch] = {}  # of what was in memory
         self._bytes_under_way = self._number = 0
         self._reading = self._writing = False  # of the spool
         self._disk_not_before = 0.0
@@ -319,7 +319,7 @@ class DeliveryQueue:
             self._items += request.items
             self._bytes += request.size
 
-    def _left(self, batch: Batch) -> list[Request]:
+    def _left(self, batch: RequestBatch) -> list[Request]:
         """Return the requests of a batch that are not done, the first one without what is."""
         left = list(batch.requests)
         if left and batch.done and self._rest is not None:
@@ -385,7 +385,7 @@ class DeliveryQueue:
         if not self._is_due(now, hurry=self._hurry or self._deadline is not None):
             return None
         self._number += 1
-        batch = self._under_way[self._number] = Batch(self._take(self._batch_items))
+        batch = self._under_way[self._number] = RequestBatch(self._take(self._batch_items))
         self._bytes_under_way += sum(request.size for request in batch.requests)
         return partial(self._send, self._number, batch)
 
@@ -428,7 +428,7 @@ class DeliveryQueue:
             context.detach(token)
             self.losses.took(self._clock() - began)
 
-    def _send(self, number: int, batch: Batch) -> None:
+    def _send(self, number: int, batch: RequestBatch) -> None:
         """Deliver what was in memory."""
 
         def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
@@ -482,7 +482,7 @@ class DeliveryQueue:
                 self._reading = False
                 self._changed.notify_all()
 
-    def _try_kept(self, spool: Spool, records: list[Record], kept: int, *, uncertain: bool) -> Retry | None:
+    def _try_kept(self, spool: Spool, records: list[SpoolRecord], kept: int, *, uncertain: bool) -> Retry | None:
         requests = [
             Request(record.payload, record.size, record.items, record.kind, lost=record.lost, own=record.own)
             for record in records
@@ -491,7 +491,7 @@ class DeliveryQueue:
         if kept and self._rest is not None:
             payload = self._rest(requests[0].payload, kept)
             requests[0] = requests[0]._replace(payload=payload, items=max(requests[0].items - kept, 0))
-        batch = Batch(requests, kept)
+        batch = RequestBatch(requests, kept)
 
         def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
             with self._spool_lock:
@@ -616,7 +616,7 @@ class DeliveryQueue:
         while requests and self._clock() < until:
             oldest = requests[0]
             uncertain = oldest.uncertain and self._at_least_once
-            spool.append(Record(oldest.kind, oldest.payload, oldest.items, uncertain=uncertain))
+            spool.append(SpoolRecord(oldest.kind, oldest.payload, oldest.items, uncertain=uncertain))
             requests.popleft()
             self._pace()
 

@@ -62,7 +62,7 @@ class Lost(NamedTuple):
     why: str
 
 
-class Record(NamedTuple):
+class SpoolRecord(NamedTuple):
     """One request on the disk.
 
     Attributes:
@@ -98,7 +98,7 @@ class Position(NamedTuple):
     uncertain: bool = False
 
 
-class Format(Protocol):
+class SpoolFormat(Protocol):
     """How the records of a segment lie in its file."""
 
     def begin(self, file: int, size: int) -> Position | None:
@@ -107,7 +107,7 @@ class Format(Protocol):
     def header(self, position: Position) -> bytes:
         """Return the first bytes, which say it."""
 
-    def read(self, file: int, offset: int, size: int) -> Record | None:
+    def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
         """Return the record at a place in a file of so many bytes; None at its end.
 
         Raises:
@@ -138,13 +138,13 @@ class Framed:
         """Return the first bytes."""
         return _HEADER.format(*position).ljust(_FIRST - 1).encode() + b"\n"
 
-    def record(self, record: Record) -> bytes:
+    def record(self, record: SpoolRecord) -> bytes:
         """Return a record as bytes."""
         kind = _KINDS.index(record.kind)
         length = len(record.payload)
         return _RECORD.pack(length, record.items, _checksum(record.payload, record.items, kind), kind) + record.payload
 
-    def read(self, file: int, offset: int, size: int) -> Record | None:
+    def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
         """Return the record at a place."""
         head = os.pread(file, _RECORD.size, offset)
         if not head:
@@ -158,7 +158,7 @@ class Framed:
         payload = os.pread(file, length, offset + _RECORD.size)
         if len(payload) < length or _checksum(payload, items, kind) != checksum:
             return _damaged(_plausible(items, length), whole, "a record has another checksum than it says")
-        return Record(_KINDS[kind], payload, items, whole)
+        return SpoolRecord(_KINDS[kind], payload, items, whole)
 
     def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
         """Return how many items there are from a place on."""
@@ -183,14 +183,14 @@ def _plausible(items: int, length: int) -> int:
     return max(min(items, length), 1)
 
 
-def _damaged(items: int, size: int, why: str) -> Record:
-    return Record("", b"", items, size, (Lost(items, "damaged", f"a record of the spool cannot be read: {why}"),))
+def _damaged(items: int, size: int, why: str) -> SpoolRecord:
+    return SpoolRecord("", b"", items, size, (Lost(items, "damaged", f"a record of the spool cannot be read: {why}"),))
 
 
 class _Segment:
     """One file of the spool, whose lock we hold, unless its file system has none."""
 
-    def __init__(self, path: Path, file: int, form: Format, *, own: bool, locked: bool) -> None:
+    def __init__(self, path: Path, file: int, form: SpoolFormat, *, own: bool, locked: bool) -> None:
         self.path, self.file, self.form, self.own, self.locked = path, file, form, own, locked
         self.size = os.fstat(file).st_size
         self._is_torn = False  # its last record, which could not be taken back
@@ -227,7 +227,7 @@ class _Segment:
         found = os.fstat(self.file)
         return bool(found.st_nlink) and found.st_size == self.size and not self._is_torn
 
-    def next(self) -> Record | None:
+    def next(self) -> SpoolRecord | None:
         """Return the next record that was not read yet.
 
         Raises:
@@ -305,12 +305,12 @@ class Spool:
         pace: Callable[[], None] = lambda: None,
         *,
         is_for_run: bool = False,
-        older: Mapping[str, Callable[[], Format]] | None = None,
+        older: Mapping[str, Callable[[], SpoolFormat]] | None = None,
     ) -> None:
         self.folder, self.limit, self.lose = folder, limit, lose
         self.is_for_run = is_for_run
         self._pace = pace
-        self._formats: dict[str, Callable[[], Format]] = {**(older or {}), SUFFIX: Framed}
+        self._formats: dict[str, Callable[[], SpoolFormat]] = {**(older or {}), SUFFIX: Framed}
         self._framed = Framed()
         self._segments: list[_Segment] = []
         self._open: _Segment | None = None  # the one that is written to
@@ -331,7 +331,7 @@ class Spool:
         """Tell whether another process can take over what it holds: not where there are no locks."""
         return all(segment.locked for segment in self._segments)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: SpoolRecord) -> None:
         """Keep a record; one that is longer than the whole share is given up alone.
 
         Raises:
@@ -403,7 +403,7 @@ class Spool:
         self._segments.sort(key=lambda segment: segment.path.name)
         return found
 
-    def take(self, items: int | None) -> tuple[list[Record], int, bool]:
+    def take(self, items: int | None) -> tuple[list[SpoolRecord], int, bool]:
         """Return the oldest records that were not taken yet, from one segment.
 
         What was taken waits for :meth:`end` or :meth:`give_back`. A record of which nothing can be sent comes alone.
@@ -423,7 +423,7 @@ class Spool:
         if segment is None:
             return [], 0, False
         is_first = segment.taken == segment.done.offset
-        found: list[Record] = []
+        found: list[SpoolRecord] = []
         count = 0
         try:
             while (not found or count < (items or 0)) and (record := segment.next()) is not None:
@@ -509,7 +509,7 @@ class _Gone(OSError):  # noqa: N818 - no error, another process was quicker
     """The file was deleted by the process that had it before."""
 
 
-def _segment(path: Path, form: Format, *, own: bool) -> _Segment:
+def _segment(path: Path, form: SpoolFormat, *, own: bool) -> _Segment:
     """Return a segment, locked: a new one of our own, or another process's; see :func:`_lock`."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if own else 0), 0o600)
     try:

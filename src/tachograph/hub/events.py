@@ -10,6 +10,7 @@ from itertools import groupby
 from math import isfinite
 from typing import Any, NamedTuple
 
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
 from tachograph.hub._dedup import SequenceNumbers, arrived
@@ -41,12 +42,14 @@ class CurveRecord(NamedTuple):
 
     Attributes:
         execution: the number of the task; 0 for the process.
+        attributes: of the curve, as JSON: pairs, sorted by key.
         branch: goes up where x goes back.
     """
 
     execution: int
     metric: str
     group: str
+    attributes: str
     branch: int
     sample: Sample | None
     about: Mapping[str, AttributeValue]
@@ -67,7 +70,7 @@ def told(record: LogRecord, seq: int, time: int) -> CurveRecord | None:
         return _definition(record)
     if record.event_name != POINT or record.trace_id:
         return None
-    names: dict[str, str] = {"group": ""}
+    names: dict[str, str] = {"group": "", "attributes": "[]"}
     numbers: dict[str, int | float] = {}
     for each in record.attributes:
         key, value = each.key, each.value
@@ -80,6 +83,8 @@ def told(record: LogRecord, seq: int, time: int) -> CurveRecord | None:
             numbers[key] = value.int_value
         elif kind == "string_value" and key in ("metric", "group"):
             names[key] = value.string_value
+        elif kind == "kvlist_value" and key == "attributes" and _exact(value.kvlist_value.values):
+            names[key] = json.dumps(plain_attributes(value.kvlist_value.values), separators=(",", ":"))
         else:
             return None
     return _point(names, numbers, seq, time)
@@ -92,13 +97,22 @@ def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, 
         return None
     if x is None or value is None or not (_holds(x) and _holds(value) and isfinite(x)):
         return None
-    if not numbers.keys().isdisjoint(("metric", "group")) or len(numbers) > MOST_COLUMNS:
+    if not numbers.keys().isdisjoint(names) or len(numbers) > MOST_COLUMNS:
         return None
     hidden = numbers.get("nonfinite", 0)
     if not isinstance(hidden, int) or not 0 <= hidden <= _MOST_HIDDEN:
         return None
     sample = Sample(seq, time, float(x), float(value), numbers)
-    return CurveRecord(execution, names["metric"], names["group"], branch, sample, {})
+    return CurveRecord(execution, names["metric"], names["group"], names["attributes"], branch, sample, {})
+
+
+def _exact(attributes: Iterable[KeyValue]) -> bool:
+    """Tell whether JSON gives attributes back as they came."""
+    kinds = [(each.value.WhichOneof("value"), each.value) for each in attributes]
+    return all(
+        kind in ("string_value", "bool_value", "int_value") or (kind == "double_value" and isfinite(value.double_value))
+        for kind, value in kinds
+    )
 
 
 def _holds(number: float) -> bool:
@@ -110,7 +124,7 @@ def _definition(record: LogRecord) -> CurveRecord | None:
     about = {key: value for key, value in plain_attributes(record.attributes) if key not in OURS}
     metric, execution, group = about.get("metric"), about.get("execution", 0), about.get("group", "")
     if isinstance(metric, str) and metric and isinstance(execution, int) and isinstance(group, str):
-        return CurveRecord(execution, metric, group, 0, None, about)
+        return CurveRecord(execution, metric, group, "[]", 0, None, about)
     return None
 
 
@@ -130,15 +144,15 @@ class Points:
 
     def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
         """Add what records say that were not there yet: number, time, and what it is."""
-        samples: dict[tuple[int, str, str], dict[int, list[Sample]]] = {}
+        samples: dict[tuple[int, str, str, str], dict[int, list[Sample]]] = {}
         for seq, time, each in found:
             if each.sample is None:
                 self._define(seq, time, each)
             else:
-                curve = samples.setdefault((each.execution, each.metric, each.group), {})
+                curve = samples.setdefault((each.execution, each.group, each.metric, each.attributes), {})
                 curve.setdefault(each.branch, []).append(each.sample)
-        for (execution, metric, group), branches in samples.items():
-            row = self._curve(execution, metric, group)
+        for named, branches in samples.items():
+            row = self._curve(*named)
             for branch, listed in branches.items():
                 listed.sort(key=lambda sample: sample.seq)
                 for first in range(0, len(listed), FULL):
@@ -146,22 +160,41 @@ class Points:
                     self._insert(row, branch, _FRESH, outline(part), pack(part))
 
     def _define(self, seq: int, time: int, each: CurveRecord) -> None:
+        self._name(each.execution, each.group, each.metric)
         self._connection.execute(
-            "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, metric) DO UPDATE"
-            " SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
-            (self._stream, each.execution, each.metric, seq, time, json.dumps(dict(each.about))),
+            "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, scope, metric) DO"
+            " UPDATE SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
+            (self._stream, each.execution, each.group, each.metric, seq, time, json.dumps(dict(each.about))),
         )
 
-    def _curve(self, execution: int, metric: str, group: str) -> int:
-        key = (self._stream, execution, metric)
-        find = "SELECT id, chart FROM curve WHERE stream = ? AND execution = ? AND metric = ?"
+    def _name(self, execution: int, group: str, metric: str) -> None:
+        """Name the group of a metric that had none: ``Metric`` may be told it later than its first points."""
+        if not group:
+            return
+        named = (group, self._stream, execution, metric)
+        of_metric = "SET scope = ? WHERE stream = ? AND execution = ? AND scope = '' AND metric = ?"
+        self._connection.execute(f"UPDATE OR IGNORE definition {of_metric}", named)
+        self._connection.execute(f"UPDATE OR IGNORE curve {of_metric}", named)
+
+    def _curve(self, execution: int, group: str, metric: str, attributes: str) -> int:
+        """Return the number of a curve, a new one where there is none; its definition alone may name its group."""
+        if not group:
+            where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
+            said = self._connection.execute(
+                f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
+                (self._stream, execution, metric),
+            ).fetchone()
+            group = said[0] if said else ""
+        key = (self._stream, execution, group, metric, attributes)
+        find = "SELECT id FROM curve WHERE stream = ? AND execution = ? AND scope = ? AND metric = ? AND attributes = ?"
         known = self._connection.execute(find, key).fetchone()
-        if known is None:
-            add = "INSERT INTO curve (stream, execution, metric, chart) VALUES (?, ?, ?, ?)"
-            return int(self._connection.execute(add, (*key, group)).lastrowid or 0)
-        if group and known[1] != group:  # said later than the first points
-            self._connection.execute("UPDATE curve SET chart = ? WHERE id = ?", (group, known[0]))
-        return int(known[0])
+        if known is None and group:
+            self._name(execution, group, metric)
+            known = self._connection.execute(find, key).fetchone()
+        if known is not None:
+            return int(known[0])
+        add = "INSERT INTO curve (stream, execution, scope, metric, attributes) VALUES (?, ?, ?, ?, ?)"
+        return int(self._connection.execute(add, key).lastrowid or 0)
 
     def _insert(self, curve: int, branch: int, level: int, about: Outline, block: Block) -> None:
         if about.n >= FULL:

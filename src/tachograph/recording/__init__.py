@@ -8,6 +8,6 @@ A value passes from a front door into an :class:`~tachograph.recording.instrumen
 
 Its face, by subject: ``values``, ``summary``, ``naming`` and ``points`` for values; ``accumulators``, ``instrument``,
 ``registry``, ``closed_windows`` and ``own_metrics`` for metrics; ``chart`` and ``curve`` for curves; ``journal`` for
-events; ``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``forking``, ``interrupts`` and ``gil_yield`` for
-the process that all of this runs in.
+events; ``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``forking``, ``interrupts``, ``timer`` and
+``gil_yield`` for the process that all of this runs in.
 """

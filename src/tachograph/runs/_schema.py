@@ -5,6 +5,19 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 
+# Rows of version 1 as those of version 2: a metric's group was the chart of its curve, or said by its definition alone.
+_SAID_1 = "CASE WHEN json_valid(about) AND json_type(about, '$.group') = 'text' THEN json_extract(about, '$.group') END"
+_DEFINITION_1 = f"""
+    SELECT stream, execution, coalesce(nullif(chart, ''), {_SAID_1}, '') AS scope, metric, seq, time, about
+    FROM main.definition LEFT JOIN (SELECT stream, execution, metric, chart FROM main.curve)
+    USING (stream, execution, metric)
+"""  # noqa: S608 - constants
+_CURVE_1 = f"""
+    SELECT id, stream, execution, coalesce(nullif(chart, ''), {_SAID_1}, '') AS scope, metric, '[]' AS attributes
+    FROM main.curve LEFT JOIN (SELECT stream, execution, metric, about FROM main.definition)
+    USING (stream, execution, metric)
+"""  # noqa: S608 - constants
+
 # One script a version, in order; PRAGMA user_version is how many of them a file has had. Never change one that was
 # released: add another.
 MIGRATIONS = (
@@ -112,7 +125,81 @@ MIGRATIONS = (
     CREATE INDEX block_level ON block (curve, branch, level);
     CREATE INDEX block_order ON block (curve, seq0);
     """,
+    f"""
+    CREATE TABLE definition_2 (          -- the latest word on each metric
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        execution INTEGER NOT NULL,      -- number of the task; 0 for the process
+        scope TEXT NOT NULL,             -- the metric's group, or empty
+        metric TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        time INTEGER NOT NULL,
+        about TEXT NOT NULL,             -- its attributes as JSON
+        PRIMARY KEY (stream, execution, scope, metric)
+    ) WITHOUT ROWID;
+    INSERT INTO definition_2 {_DEFINITION_1};
+    CREATE TABLE curve_2 (
+        id INTEGER PRIMARY KEY,
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        execution INTEGER NOT NULL,
+        scope TEXT NOT NULL,             -- the metric's group, or empty
+        metric TEXT NOT NULL,
+        attributes TEXT NOT NULL,        -- JSON: pairs, sorted by key
+        UNIQUE (stream, execution, scope, metric, attributes)
+    );
+    INSERT INTO curve_2 {_CURVE_1};
+    DROP TABLE definition;
+    DROP TABLE curve;
+    ALTER TABLE definition_2 RENAME TO definition;
+    ALTER TABLE curve_2 RENAME TO curve;
+    CREATE TABLE config (                -- the newest word of each start of a process on each key of its configuration
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,             -- JSON
+        seq INTEGER NOT NULL,
+        PRIMARY KEY (stream, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE summary (               -- the same of its results
+        stream INTEGER NOT NULL REFERENCES stream (id),
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,             -- JSON
+        seq INTEGER NOT NULL,
+        PRIMARY KEY (stream, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE tag (
+        name TEXT PRIMARY KEY
+    ) WITHOUT ROWID;
+    CREATE TABLE job_end (               -- how the job has ended, each time
+        time INTEGER PRIMARY KEY,
+        status INTEGER NOT NULL,         -- of its exit
+        reason TEXT NOT NULL
+    );
+    """,
 )
+
+
+# What makes a file of an older version look as one of today's to a connection that reads it, and changes nothing in the
+# file: SQLite looks for a name among the connection's own views before it looks for a table.
+_VIEWS: dict[int, dict[str, str]] = {
+    1: {
+        "definition": _DEFINITION_1,
+        "curve": _CURVE_1,
+        "config": "SELECT 0 AS stream, '' AS key, '' AS value, 0 AS seq WHERE 0",
+        "summary": "SELECT 0 AS stream, '' AS key, '' AS value, 0 AS seq WHERE 0",
+        "tag": "SELECT '' AS name WHERE 0",
+        "job_end": "SELECT 0 AS time, 0 AS status, '' AS reason WHERE 0",
+    },
+}
+
+
+def read_as_today(connection: sqlite3.Connection) -> int:
+    """Let a connection read a file of any version up to today's as one of today's; return the file's version.
+
+    Call it in a transaction, so that no hub changes the version afterwards.
+    """
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    for name, select in _VIEWS.get(version, {}).items():
+        connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
+    return version
 
 
 class NewerSchema(Exception):  # noqa: N818 - a finding; the store makes an error of it

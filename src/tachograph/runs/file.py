@@ -1,4 +1,4 @@
-"""The file of a run, opened to be read: beside a hub that writes it, and as far as damage allows."""
+"""The file of a run, opened to be read: of any version, beside a hub that writes it, and as far as damage allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tachograph.runs._schema import MIGRATIONS
+from tachograph.runs._schema import MIGRATIONS, read_as_today
 from tachograph.runs.store import StoreError
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
@@ -42,13 +42,8 @@ class RunFile:
         if version > len(MIGRATIONS):
             why = f"the file has schema version {version}: a newer Tachograph wrote it, read it with that one"
             raise StoreError(errno.EPROTO, why, str(path))
-        if version < len(MIGRATIONS):
-            why = (
-                "the file is empty"
-                if not version
-                else f"the file has schema version {version}: no hub has opened it yet"
-            )
-            raise StoreError(errno.EPROTO, why, str(path))
+        if not version:
+            raise StoreError(errno.EPROTO, "the file is empty", str(path))
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -62,8 +57,9 @@ class RunFile:
         name = f"file:{quote(str(self.path.absolute()))}?{how}"
         connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("PRAGMA query_only = ON")
             connection.execute("BEGIN")
+            read_as_today(connection)
+            connection.execute("PRAGMA query_only = ON")
             yield connection
         finally:
             connection.close()

@@ -126,6 +126,14 @@ def mapping(text: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def pairs(text: Any) -> dict[str, Any]:
+    """Return the attributes of a curve, JSON pairs; none where the text is damaged."""
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return {}
+
+
 def rank_of(resource: Mapping[str, AttributeValue]) -> int | None:
     """Return the rank that a resource names; None where it names none."""
     found = str(resource.get("dl.rank", ""))

@@ -48,6 +48,7 @@ class Curve(NamedTuple):
 
     Attributes:
         group: the chart that it is in; empty for none.
+        attributes: what tells it from other curves of the metric.
         execution: number of the task; 0 for the process.
         stream: the start of the process: random, and the same for all that it recorded.
         definition: what was said of the metric last: group, scale, units, bounds.
@@ -56,6 +57,7 @@ class Curve(NamedTuple):
 
     metric: str
     group: str
+    attributes: Mapping[str, AttributeValue]
     rank: int | None
     execution: int
     stream: str
@@ -96,6 +98,7 @@ class Point(NamedTuple):
     """A point of the journal, bit for bit as it was recorded.
 
     Attributes:
+        attributes: what tells its curve from others of the metric.
         rank: of the process; None where it has none.
         execution: number of the task; 0 for the process.
         branch: goes up where x goes back.
@@ -107,6 +110,7 @@ class Point(NamedTuple):
 
     metric: str
     group: str
+    attributes: Mapping[str, AttributeValue]
     units: str
     rank: int | None
     execution: int

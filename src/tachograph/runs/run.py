@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
-from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.members import mapping, pairs, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
 
 if TYPE_CHECKING:
@@ -73,25 +74,25 @@ class Run:
             LookupError: there is no such metric, or no curve of it in this rank.
         """
         found = []
-        for number, metric, chart, execution, stream, resource, about in self._file.rows(
-            "SELECT curve.id, curve.metric, chart, curve.execution, stream.name, resource, about FROM curve"
-            " JOIN stream ON stream.id = curve.stream JOIN process ON process.id = process"
-            " LEFT JOIN definition ON definition.stream = curve.stream"
-            " AND definition.execution = curve.execution AND definition.metric = curve.metric ORDER BY curve.id"
+        for number, metric, group, attributes, execution, stream, resource, about in self._file.rows(
+            "SELECT curve.id, curve.metric, curve.scope, attributes, curve.execution, stream.name, resource, about"
+            " FROM curve JOIN stream ON stream.id = curve.stream JOIN process ON process.id = process"
+            " LEFT JOIN definition ON definition.stream = curve.stream AND definition.execution = curve.execution"
+            " AND definition.scope = curve.scope AND definition.metric = curve.metric ORDER BY curve.id"
         ):
             definition = mapping(about) if about else {}
-            group = chart or str(definition.get("group", ""))
-            found.append(Curve(metric, group, rank_of(mapping(resource)), execution, stream, definition, number))
+            who = rank_of(mapping(resource))
+            found.append(Curve(metric, group, pairs(attributes), who, execution, stream, definition, number))
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
             raise LookupError(_missing(self.id, name, rank, found))
-        return sorted(wanted, key=lambda each: (each.metric, each.rank is None, each.rank or 0))
+        return sorted(wanted, key=lambda each: (each.metric, each.group, each.rank is None, each.rank or 0))
 
     def metrics(self) -> list[RecordedMetric]:
-        """Return what the run has points of, by name."""
-        curves: dict[str, list[Curve]] = {}
+        """Return what the run has points of, by name and group."""
+        curves: dict[tuple[str, str], list[Curve]] = {}
         for curve in self.curves():
-            curves.setdefault(curve.metric, []).append(curve)
+            curves.setdefault((curve.metric, curve.group), []).append(curve)
         about = {
             row[0]: row[1:]
             for row in self._file.rows(
@@ -101,7 +102,7 @@ class Run:
         }
         return [
             metric_of(name, each, [about[one.number] for one in each if one.number in about])
-            for name, each in curves.items()
+            for (name, _), each in curves.items()
         ]
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
@@ -130,7 +131,7 @@ class Run:
 
     def _points(self, curves: Iterable[Curve]) -> Iterator[Point]:
         for curve in curves:
-            named = curve.metric, curve.group, curve.units, curve.rank, curve.execution
+            named = curve.metric, curve.group, curve.attributes, curve.units, curve.rank, curve.execution
             for branch, sample in self._samples(curve):
                 seq, time, x, value, more = sample
                 yield Point(*named, branch, x, time, value, more, curve.stream, seq)
@@ -273,7 +274,7 @@ def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve
 # What points may say besides: of a throttled interval, and of a loop's progress.
 MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
 HEADER = (
-    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
+    *("metric", "group", "attributes", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
     *MORE,
     *("stream", "seq"),
 )
@@ -282,7 +283,8 @@ HEADER = (
 def row(point: Point) -> list[Any]:
     """Return a point's cells, in the order of :data:`HEADER`; None where it says nothing."""
     more = point.more
-    named = point.metric, point.group, point.units, point.rank, point.execution
+    attributes = json.dumps(dict(point.attributes)) if point.attributes else None
+    named = point.metric, point.group, attributes, point.units, point.rank, point.execution
     return [
         *named,
         point.branch,

@@ -9,7 +9,7 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from tachograph.runs.file import Look
-from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.members import mapping, pairs, rank_of
 from tachograph.runs.window import stretches
 
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
@@ -26,6 +26,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         number: in the file; 0 for a metric that is defined and has no points.
+        attributes: what tells it from other curves of the metric.
         start: which start of its process, from 0.
         about: what was said of it last: bounds are finite numbers, names and units texts, and all else is left out.
         said: when that was.
@@ -34,6 +35,7 @@ class Drawn(NamedTuple):
     number: int
     metric: str
     group: str
+    attributes: Mapping[str, Any]
     rank: int | None
     execution: int
     start: int
@@ -51,25 +53,23 @@ def curves(look: Look) -> list[Drawn]:
     """Return the curves of a run, and the metrics that are defined only."""
     streams = _streams(look)
     said = {
-        (stream, execution, metric): (_defined(about), time)
-        for stream, execution, metric, time, about in look.rows(
-            "SELECT stream, execution, metric, time, about FROM definition ORDER BY stream, time"
+        (stream, execution, scope, metric): (_defined(about), time)
+        for stream, execution, scope, metric, time, about in look.rows(
+            "SELECT stream, execution, scope, metric, time, about FROM definition ORDER BY stream, time"
         )
     }
     found = []
-    for number, stream, execution, metric, chart in look.rows(
-        "SELECT id, stream, execution, metric, chart FROM curve ORDER BY id"
+    for number, stream, execution, group, metric, attributes in look.rows(
+        "SELECT id, stream, execution, scope, metric, attributes FROM curve ORDER BY id"
     ):
-        about, time = said.pop((stream, execution, metric), ({}, 0))
+        about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank = streams.get(stream, (0, None))
-        group = chart or about.get("group", "")
-        found.append(Drawn(number, metric, group, rank, execution, start, about, time))
+        found.append(Drawn(number, metric, group, pairs(attributes), rank, execution, start, about, time))
     have = {(each.group, each.metric) for each in found}
-    for (stream, execution, metric), (about, time) in said.items():
+    for (stream, execution, group, metric), (about, time) in said.items():
         start, rank = streams.get(stream, (0, None))
-        each = Drawn(0, metric, about.get("group", ""), rank, execution, start, about, time)
-        if (each.group, each.metric) not in have:
-            found.append(each)
+        if (group, metric) not in have:
+            found.append(Drawn(0, metric, group, {}, rank, execution, start, about, time))
     return found
 
 
@@ -150,7 +150,8 @@ def _chart(group: str, listed: list[Drawn], extents: Mapping[int, Mapping[str, A
 
 
 def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"curve": each.number, "rank": each.rank, "execution": each.execution, "start": each.start}
+    about = {"curve": each.number, "attributes": dict(each.attributes), "rank": each.rank}
+    about |= {"execution": each.execution, "start": each.start}
     nothing = {key: 0 if key in ("branches", "points", "nonfinite") else None for key in _EXTENT}
     return {**about, "task": each.about.get("task"), **nothing, **extent}
 
@@ -267,7 +268,7 @@ def lines(
 
 
 def _lines(look: Look, each: Drawn, pairs: int, low: float, high: float) -> list[dict[str, Any]]:
-    named = {"curve": each.number, "metric": each.metric, "rank": each.rank}
+    named = {"curve": each.number, "metric": each.metric, "attributes": dict(each.attributes), "rank": each.rank}
     named |= {"execution": each.execution, "start": each.start}
     return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, pairs, low, high)]
 

@@ -21,7 +21,7 @@ from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, Ended,
 from tachograph.exporters.delivery_queue import LIMIT_BYTES, LOOK_AGAIN, DeliveryQueue
 from tachograph.exporters.influxdb._line import METRIC, encoded
 from tachograph.exporters.influxdb.old_spool import SUFFIX as OLD_SUFFIX
-from tachograph.exporters.influxdb.old_spool import JsonLines
+from tachograph.exporters.influxdb.old_spool import PointLines
 from tachograph.exporters.influxdb.server import TIMEOUT, BadLines, Server
 from tachograph.exporters.spool import LIMIT as SPOOL_LIMIT
 from tachograph.exporters.spool import Spool, spool_limit_of
@@ -108,7 +108,7 @@ class InfluxDB:
         own_pace = pace or Pace()
 
         def spool(lose: Callable[..., None]) -> Spool:
-            older = {OLD_SUFFIX: partial(JsonLines, own_pace)}
+            older = {OLD_SUFFIX: partial(PointLines, own_pace)}
             return Spool(spool_folder(target, store), limit, lose, Pace(), older=older)
 
         self._queue = DeliveryQueue(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tachograph.exporters.influxdb._line import encoded
 from tachograph.exporters.otlp.json_text import events_of_json, records
-from tachograph.exporters.spool import Lost, Position, Record
+from tachograph.exporters.spool import Lost, Position, SpoolRecord
 
 SUFFIX = ".jsonl"
 SIZE = 256  # bytes of the first line, its end included, whatever the numbers are
@@ -53,7 +53,7 @@ def delivered(line: bytes, size: int) -> Delivered | None:
     return Delivered(int(found[1]), int(found[2]))
 
 
-class JsonLines:
+class PointLines:
     """A format of :mod:`tachograph.exporters.spool`: each line becomes lines for InfluxDB as it is read.
 
     Args:
@@ -74,7 +74,7 @@ class JsonLines:
         """Return the first bytes: whole lines alone, as what is sent of one are other items than its records."""
         return first_line(Delivered(position.offset, 0))
 
-    def read(self, file: int, offset: int, size: int) -> Record | None:
+    def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
         """Return the line at a place, as lines for InfluxDB."""
         line = self._line(file, offset, size)
         if not line:
@@ -86,7 +86,7 @@ class JsonLines:
         except ValueError as error:
             count = max(records(line), 1)
             lost = Lost(count, "damaged", f"a line of the spool cannot be read: {error}")
-            return Record("", b"", count, len(line), (lost,))
+            return SpoolRecord("", b"", count, len(line), (lost,))
         skipped = self._arrived.records if offset == self._arrived.offset else 0
         lines: list[bytes] = []
         losses: list[Lost] = []
@@ -97,7 +97,7 @@ class JsonLines:
             losses += lost_here
             if part.newer:
                 losses.append(Lost(part.newer, "newer", "a later version of tachograph wrote it"))
-        return Record("lines", b"\n".join(lines), len(lines), len(line), tuple(losses))
+        return SpoolRecord("lines", b"\n".join(lines), len(lines), len(line), tuple(losses))
 
     def _line(self, file: int, offset: int, size: int) -> bytes:
         found = b""
