@@ -110,7 +110,10 @@ class AttackedHub:
         wire = Wire(self.address, PATIENCE)
         pages = {}
         for form, (accept, _) in FORMATS.items():
-            answer = wire.ask(request("GET", "/metrics", {"Accept": accept, "Accept-Encoding": "gzip"}))
+            try:
+                answer = wire.ask(request("GET", "/metrics", {"Accept": accept, "Accept-Encoding": "gzip"}))
+            except OSError as error:
+                return [f"/metrics as {form}: {error}"]
             if answer.status != 200:
                 return [f"/metrics as {form}: status {answer.status}: {answer.body[:300]!r}"]
             pages[form] = answer.body
