@@ -77,6 +77,8 @@ def plain_machine() -> Iterator[None]:
     _hold_tracing()  # a worker's own, which pytest-cov has set since
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as nohup and a shell's & leave it, to each program
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tachograph-state-") as state:
         for name in list(os.environ):
             if not name.startswith(_KEPT) and (name.startswith(_SETTINGS) or name in _RANK):

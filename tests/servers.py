@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import random
@@ -50,12 +51,12 @@ class Server:
 # Below what Linux gives to whoever asks for any port: no connection is made from one of these meanwhile.
 # Each worker of pytest-xdist has its own: between two looks at a port no other one takes it.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PORTS = iter(random.sample(range(16_384 + _WORKER % 16, 32_768, 16), 1024))
+_PORTS = itertools.cycle(random.sample(range(16_384 + _WORKER % 16, 32_768, 16), 1024))
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nothing listens now, each time another one."""
-    for port in _PORTS:
+    """Return a port of 127.0.0.1 on which nothing listens now, each time another one of a thousand."""
+    for port in itertools.islice(_PORTS, 1024):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
             probe.bind(("127.0.0.1", port))

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -22,6 +23,7 @@ from hubs import JSON, PROTOBUF, ask, points, request, serving
 from receivers import dropped, receiving, silent
 from servers import free_port, wait_until
 from tachograph.exporters.otlp.json_text import JsonText
+from tachograph.exporters.otlp.settings import Signal
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.recording.registry import Registry
 
@@ -42,6 +44,11 @@ def logs(count: int) -> ExportLogsServiceRequest:
     for i in range(count):
         scope.log_records.add(time_unix_nano=i + 1).body.int_value = i
     return made
+
+
+def forward(forwarding: Forwarding, signal: Signal, message: Message) -> None:
+    """Forward a message."""
+    forwarding(signal, message.SerializeToString(), message)
 
 
 def test_everything_is_passed_on_as_it_is(tmp_path: Path) -> None:
@@ -116,11 +123,11 @@ def test_what_the_other_rejects_is_counted() -> None:
     registry = Registry()
     with receiving(*answers, (400, {}, b""), (200, {}, b"\xff<html>")) as there:
         forwarding = Forwarding(there.url.removesuffix("/v1/metrics"), registry, {})
-        forwarding("metrics", b"", request(1.0, 2.0))
-        forwarding("logs", b"", logs(3))
-        forwarding("traces", b"", spans(4))
-        forwarding("traces", b"", spans(4))
-        forwarding("traces", b"", spans(4))
+        forward(forwarding, "metrics", request(1.0, 2.0))
+        forward(forwarding, "logs", logs(3))
+        forward(forwarding, "traces", spans(4))
+        forward(forwarding, "traces", spans(4))
+        forward(forwarding, "traces", spans(4))
         forwarding.flush(10)
         forwarding.close(1)
     assert dropped(registry) == {"rejected": 1 + 2 + 3 + 4}
@@ -131,7 +138,7 @@ def test_the_users_headers_go_along() -> None:
     environ = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     with receiving() as there:
         forwarding = Forwarding(there.url.removesuffix("/v1/metrics"), Registry(), environ)
-        forwarding("metrics", b"", request(1.0))
+        forward(forwarding, "metrics", request(1.0))
         assert forwarding.flush(10)
         forwarding.close(1)
     headers = {name.lower(): value for name, value in there.requests[0][1].items()}

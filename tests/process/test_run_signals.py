@@ -42,13 +42,17 @@ def test_signals_are_passed_on_once(tmp_path: Path) -> None:
     """What is sent to ``tachograph run`` alone reaches the job, once each; what SIGTERM does is its decision."""
     numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH]
     command = [*RUN, "--quiet", *NOWHERE, "--", sys.executable, str(write(tmp_path, COUNTING))]
-    with subprocess.Popen(
-        [*command, *(str(int(number)) for number in numbers)],
-        env=environment(tmp_path, OTEL_SDK_DISABLED="true"),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as job:
+    with (
+        subprocess.Popen(
+            [*command, *(str(int(number)) for number in numbers)],
+            env=environment(tmp_path, OTEL_SDK_DISABLED="true"),
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as job,
+        contextlib.ExitStack() as stack,
+    ):
         assert job.stdout is not None
+        stack.callback(job.kill)  # whatever fails below: nothing waits for it for ever
         assert job.stdout.readline() == "ready\n"
         for number in [*numbers, signal.SIGTERM]:
             job.send_signal(number)

@@ -16,7 +16,7 @@ from tachograph.identity.rank import HELPERS, is_helper
 from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
-from tachograph.pipeline import Settings, begin_ambient, read_settings
+from tachograph.pipeline import Settings, read_settings
 
 # Programs that do an errand for the job, by the names of their scripts, modules or folders.
 ERRANDS = frozenset(
@@ -69,6 +69,8 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
     if settings.disabled:
         unmark_start(os.environ)
         return
+    from tachograph.pipeline import begin_ambient  # needs the SDK, and instrumentors do not
+
     asked = text(os.environ, HELPERS) == "1"
     waits = not asked and not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
     begin_ambient(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
