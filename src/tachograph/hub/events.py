@@ -160,12 +160,22 @@ class Points:
                     self._insert(row, branch, _FRESH, outline(part), pack(part))
 
     def _define(self, seq: int, time: int, each: CurveRecord) -> None:
-        self._name(each.execution, each.group, each.metric)
+        group = each.group or self._group(each.execution, each.metric)
+        self._name(each.execution, group, each.metric)
         self._connection.execute(
             "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, scope, metric) DO"
             " UPDATE SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
-            (self._stream, each.execution, each.group, each.metric, seq, time, json.dumps(dict(each.about))),
+            (self._stream, each.execution, group, each.metric, seq, time, json.dumps(dict(each.about))),
         )
+
+    def _group(self, execution: int, metric: str) -> str:
+        """Return the group that the newest definition of a metric names; empty where none does."""
+        where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
+        said = self._connection.execute(
+            f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
+            (self._stream, execution, metric),
+        ).fetchone()
+        return str(said[0]) if said else ""
 
     def _name(self, execution: int, group: str, metric: str) -> None:
         """Name the group of a metric that had none: ``Metric`` may be told it later than its first points."""
@@ -178,13 +188,7 @@ class Points:
 
     def _curve(self, execution: int, group: str, metric: str, attributes: str) -> int:
         """Return the number of a curve, a new one where there is none; its definition alone may name its group."""
-        if not group:
-            where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
-            said = self._connection.execute(
-                f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
-                (self._stream, execution, metric),
-            ).fetchone()
-            group = said[0] if said else ""
+        group = group or self._group(execution, metric)
         key = (self._stream, execution, group, metric, attributes)
         find = "SELECT id FROM curve WHERE stream = ? AND execution = ? AND scope = ? AND metric = ? AND attributes = ?"
         known = self._connection.execute(find, key).fetchone()

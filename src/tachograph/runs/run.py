@@ -86,7 +86,7 @@ class Run:
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
             raise LookupError(_missing(self.id, name, rank, found))
-        return sorted(wanted, key=lambda each: (each.metric, each.group, each.rank is None, each.rank or 0))
+        return sorted(wanted, key=lambda each: (each.metric, each.rank is None, each.rank or 0))
 
     def metrics(self) -> list[RecordedMetric]:
         """Return what the run has points of, by name and group."""
@@ -274,17 +274,16 @@ def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve
 # What points may say besides: of a throttled interval, and of a loop's progress.
 MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
 HEADER = (
-    *("metric", "group", "attributes", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
+    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
     *MORE,
-    *("stream", "seq"),
+    *("stream", "seq", "attributes"),
 )
 
 
 def row(point: Point) -> list[Any]:
     """Return a point's cells, in the order of :data:`HEADER`; None where it says nothing."""
     more = point.more
-    attributes = json.dumps(dict(point.attributes)) if point.attributes else None
-    named = point.metric, point.group, attributes, point.units, point.rank, point.execution
+    named = point.metric, point.group, point.units, point.rank, point.execution
     return [
         *named,
         point.branch,
@@ -294,4 +293,5 @@ def row(point: Point) -> list[Any]:
         *[more.get(key) for key in MORE],
         point.stream,
         point.seq,
+        json.dumps(dict(point.attributes)) if point.attributes else None,
     ]
