@@ -10,6 +10,8 @@ import gpus
 from gpus import left_out, series, tells, values
 from tachograph.hardware._gpu import TABLE
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 GIB = 1 << 30
 ONCE = """
 observation = watch()

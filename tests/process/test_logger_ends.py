@@ -13,6 +13,8 @@ from documented_logger import documented
 from influx_points import lines_in, spool_files
 from receivers import receiving
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 
 def points(folder: Path) -> list[dict[str, object]]:
     """Return the attributes of each point that a program left in ``out.jsonl``."""

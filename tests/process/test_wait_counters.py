@@ -15,7 +15,7 @@ from tachograph.recording.summary import ValueSummary
 from tachograph.testing import Captured, capture
 
 monitor = pytest.importorskip("torch.monitor")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("traced")]
 
 WAITED = "torch.wait.duration"
 

@@ -17,6 +17,8 @@ from receivers import receiving
 from servers import exported_series, free_port, influxdb1, influxql, victoria_metrics, wait_until
 from tachograph.cli import main
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 # Coverage makes the client's import take seconds.
 _UNMEASURED = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 _STATISTICS = {"losses_mean": 0.25, "losses_min": 0.1, "losses_max": 0.4, "losses_median": 0.25}

@@ -13,6 +13,8 @@ from launches import Arrived, base, events, metrics
 from programs import environment, run, write
 from receivers import Receiver, receiving
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 pytest.importorskip("torch")
 
 OUTPUT = "torchelastic.worker.output"

@@ -23,6 +23,8 @@ from tachograph.metric.execution import RUN_START, Execution
 from tachograph.recording import journal as journals
 from tachograph.recording.chart import Definition, Definitions
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 START = """
 import math, os, signal, sys, threading, time
 import tachograph as cf

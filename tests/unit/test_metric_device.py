@@ -12,6 +12,8 @@ from tachograph.metric.execution import Execution
 from tachograph.recording import values
 from tachograph.recording.curve import CurveRecorder
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> None:

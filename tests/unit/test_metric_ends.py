@@ -19,6 +19,8 @@ from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording import values
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -22,6 +22,8 @@ from tachograph.metric import MetricGroup, progress
 from tachograph.metric import _progress as loops
 from tachograph.metric.execution import current
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
