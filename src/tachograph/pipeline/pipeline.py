@@ -424,12 +424,13 @@ class Pipeline:
         self._stopped = True
         if self._task is not None:
             self._task.close()
+        began = time.monotonic()
         if self._collecting.acquire(timeout=_left(self.last_moment or last_moment)):  # a tick is at work
             self._collecting.release()
         else:
             self._registry.count_error("end")
             _log.error("what was recorded last is lost: a collection hangs, in a callback of an instrument or a source")
-        deadline = max(deadline, time.monotonic() + _STUCK_TIMEOUT)
+        deadline += time.monotonic() - began
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._routes.delivered()
