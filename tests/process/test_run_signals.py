@@ -19,6 +19,8 @@ from programs import environment, run, write
 from tachograph.cli.hub_process import HubProcess
 from tachograph.cli.job import run_job
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 NOWHERE = ("--endpoint", "http://127.0.0.1:9")
 
 COUNTING = """

@@ -9,10 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hub_requests import logs, metrics, number, rank
 from hubs import PROTOBUF, Serving, ask, serving
 from recorded_runs import points
 from studio import Stream, Studio, studio
+
+pytestmark = pytest.mark.usefixtures("traced")
 
 RUN = "a/run"
 
