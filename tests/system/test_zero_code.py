@@ -516,5 +516,5 @@ def test_all_that_start_adds_shares_the_end(tmp_path: Path, ending: str) -> None
         urls = [base(slow) for slow in (one, two, three)]
         done = run_program(tmp_path, program, *urls, options=to(receiver))
         took = os.times().elapsed - float(done.stdout)
-        assert all(slow.requests for slow in (one, two, three))
+        assert min(len(slow.requests) for slow in (one, two, three)) >= 5  # none takes the others' time
     assert took < 22  # ten, and what a busy machine needs; three times ten before

@@ -24,7 +24,7 @@ from tachograph.exporters.log_emitter import foreign_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper
 from tachograph.pipeline._unheard import Unheard
-from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT
+from tachograph.pipeline.destinations import CLOSING
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.providers import owns_meter_provider
 from tachograph.pipeline.runtime import Runtime, settings_by_itself
@@ -222,12 +222,9 @@ def at_last() -> None:
     pipeline, deadline = runtime.pipeline, time.monotonic() + _Exit.timeout
     running = pipeline is not None and pipeline.running
     takes_events = journal.default.kept
-    last_moment = (pipeline.last_moment if pipeline is not None else None) or time.monotonic() + LONGEST_EXIT
-    for guest in pipeline.guests if pipeline is not None else ():
-        with _said("what start() has added"):
-            guest.last_moment = last_moment
-            guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
     if pipeline is not None:
+        with _said("what start() has added"):
+            pipeline.end_guests()
         with _said("the rest"):
             pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
     if not running:  # else it has closed them

@@ -114,7 +114,7 @@ class Pipeline:
         self._sigterm: SigtermFlush | None = None
         self._failed: set[str] = set()
         self._free_locks()
-        self._serves = self._forking = self._dying = self._stopped = False
+        self._serves = self._forking = self._dying = self._stopped = self._collected_last = False
         self._started, self._entered, self._left_by_all = 1, 0, False
         self._closed, self._due = idle, 0.0
         self._task: timer.Task | None = None
@@ -325,7 +325,7 @@ class Pipeline:
         if self._closed or os.getpid() != self._pid:
             return True
         deadline = time.monotonic() + timeout
-        collected = bool(self._export(metrics=True, wait=timeout))
+        collected = bool(self._export(metrics=not self._collected_last, wait=timeout))
         arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
         collect = self._dying or not self._unasked
@@ -372,16 +372,42 @@ class Pipeline:
         self._dying = dying  # before the guests' end: it is theirs, too
         if dying and self.last_moment is None:
             self.last_moment = time.monotonic() + LONGEST_EXIT
-        for guest in self.guests:
-            if dying:
-                guest.last_moment = self.last_moment
-                guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
-            else:
-                guest.flush(EXIT_TIMEOUT / 2)
         if dying:
+            self.end_guests()
             self.shutdown(self.hand_on(), exiting=True)
-        else:
-            self.flush(EXIT_TIMEOUT)
+            return
+        for guest in self.guests:
+            guest.flush(EXIT_TIMEOUT / 2)
+        self.flush(EXIT_TIMEOUT)
+
+    def end_guests(self) -> None:
+        """End those that the program has started beside it, with the process.
+
+        All collect before the first one ends, and this one as well where that takes long: a slow receiver takes nothing
+        from the others' time.
+        """
+        if not self.guests or os.getpid() != self._pid:
+            return
+        last_moment = self.last_moment or time.monotonic() + LONGEST_EXIT
+        arrived = [guest.collect_last(last_moment) for guest in self.guests]
+        if not all(arrived) and not self._closed:
+            self._export(metrics=True, wait=EXIT_TIMEOUT / 2)
+        for guest in self.guests:
+            guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
+
+    def collect_last(self, last_moment: float) -> bool:
+        """Collect metrics for the last time, for an end by ``last_moment``; False where they do not arrive at once."""
+        self.last_moment = last_moment
+        if self._closed or not self._ending.acquire(blocking=False):  # another thread is at it
+            return True
+        try:
+            self._collected_last = self._export(metrics=True, wait=EXIT_TIMEOUT / 2) is not None
+            return self._routes.flush(time.monotonic() + CLOSING)
+        except Exception as error:  # noqa: BLE001 - its end tries once more, and says what is wrong
+            pass_on(error)
+            return False
+        finally:
+            self._ending.release()
 
     def shutdown(self, timeout: float | None = None, *, exiting: bool = False) -> None:
         """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
@@ -425,7 +451,8 @@ class Pipeline:
         if self._task is not None:
             self._task.close()
         began = time.monotonic()
-        if self._collecting.acquire(timeout=_left(self.last_moment or last_moment)):  # a tick is at work
+        longest = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
+        if self._collecting.acquire(timeout=longest):  # a tick is at work
             self._collecting.release()
         else:
             self._registry.count_error("end")
