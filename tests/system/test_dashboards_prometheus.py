@@ -118,11 +118,11 @@ def running(folder: Path, stop: Path, **more: str) -> Iterator[str]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             try:
-                process.wait(60)
+                process.wait(20)
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.wait(30)
+                process.wait(5)
 
 
 def refuse(url: str) -> None:
