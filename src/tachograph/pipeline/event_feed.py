@@ -145,7 +145,13 @@ class EventFeed:
     def _drained(self, limit: int) -> list[LogEvent]:
         pace, events = Pace(), list[LogEvent]()
         while len(events) < limit and len(self._journal):  # a slice may be empty: of events that cannot be made
-            events += self._journal.drain(min(_SLICE, limit - len(events)))
+            some: list[LogEvent] = []
+            try:
+                some = self._journal.drain(min(_SLICE, limit - len(events)))
+                events += some
+            except MemoryError:  # those before it still leave
+                self._registry.count_dropped("encoding", "journal", len(some))
+                break
             pace()
         return events
 

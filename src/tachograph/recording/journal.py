@@ -191,15 +191,14 @@ class Journal:
         with contextlib.suppress(IndexError):  # somebody else takes some out, too
             for _ in range(len(events) if limit is None else limit):
                 name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
-                if isinstance(attributes, tuple):
-                    try:
+                number = next(numbers)
+                try:
+                    if isinstance(attributes, tuple):
                         attributes = attributes[0](*attributes[1:])
-                    except Exception as error:  # noqa: BLE001 - one event that cannot be made costs the others nothing
-                        next(numbers)
-                        self._fail(name, error)
-                        continue
-                span = trace_id, span_id, flags
-                found.append(LogEvent(name, at, observed, attributes, next(numbers), *span, stream))
+                    span = trace_id, span_id, flags
+                    found.append(LogEvent(name, at, observed, attributes, number, *span, stream))
+                except Exception as error:  # noqa: BLE001 - one that cannot be made (out of memory) costs itself alone
+                    self._fail(name, error)
         return found
 
     def _fail(self, name: str, error: Exception) -> None:
