@@ -139,11 +139,8 @@ def describe(row: Row, tries: Sequence[Tried]) -> None:
     kept = "nothing lost" if not any(lost) else f"{min(lost)} to {max(lost)} lost, all counted"
     if row.failed:
         kept = "see the failure"
-    known = {f"known: {tried.fault.known}" for tried in tries if tried.verdict.known}
-    if known and not any(lost):
-        kept = "none counted as lost"
     spent = f"end {statistics.median(ends):.1f} s, at most {max(ends):.1f}; longest call {longest * 1e3:.1f} ms"
-    row.outcome = "; ".join([kept, *known, spent])
+    row.outcome = f"{kept}; {spent}"
 
 
 def attack(results: Results, wanted: Sequence[Fault], *, rounds: int, side_by_side: int) -> None:

@@ -48,13 +48,11 @@ class Verdict:
     Attributes:
         wrong: broken invariants.
         late: broken limits of time, and what they cost, counted: a busy machine may break them, too.
-        known: what is wrong and known to be.
         lost: how much was counted as lost.
     """
 
     wrong: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
     lost: int = 0
 
 
@@ -73,12 +71,12 @@ def judge(fault: Fault, backend: Backend, account: Account, asked: dict[str, Any
     found.wrong += backend.wrong(recorded, found.lost)
     if fault.complete and found.lost:
         found.late.append(f"{found.lost} counted as lost, where nothing may be: {runs[0].report['dropped']}")
-    there: list[str] = []
     if account.repeated:
-        there.append(f"{len(account.repeated)} came again after they had been acknowledged: {account.repeated[0]}")
+        found.wrong.append(
+            f"{len(account.repeated)} came again after they had been acknowledged: {account.repeated[0]}"
+        )
     if not fault.opaque:
-        there += _otlp(account, asked, runs[0]) if fault.door == "otlp" else _lines(account, recorded, found.lost)
-    (found.known if fault.known else found.wrong).extend(there)
+        found.wrong += _otlp(account, asked, runs[0]) if fault.door == "otlp" else _lines(account, recorded, found.lost)
     return found
 
 

@@ -47,7 +47,6 @@ class Fault:
         takes: it goes on taking what comes, if slowly: the end may take ten seconds.
         complete: nothing may be lost.
         opaque: what has arrived is not in the account; ``Backend.wrong`` looks.
-        known: a fault of ours that is known, in what is there: the table says it, and it fails no run.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Fault:
     takes: bool = False
     complete: bool = False
     opaque: bool = False
-    known: str = ""
 
     @property
     def title(self) -> str:

@@ -215,7 +215,7 @@ def _missing(numbers: list[int], recorded: int, lost: int) -> list[str]:
 
 
 def _fault(name: str, behaviour: Behaviour = takes, **more: Any) -> Fault:
-    told = {key: more.pop(key) for key in ("takes", "complete", "known") if key in more}
+    told = {key: more.pop(key) for key in ("takes", "complete") if key in more}
     return Fault(name, "InfluxDB", partial(serving, behaviour=behaviour, **more), **told)
 
 
