@@ -651,6 +651,39 @@ def test_exit_handlers_are_heard_beside_a_provider_of_the_program(tmp_path: Path
     assert number(found["torchelastic", "late.success"]) == 1
 
 
+@pytest.mark.usefixtures("untraced")  # coverage needs memory, too
+@pytest.mark.parametrize("left", [0, 2**20, 2**22])
+def test_a_program_without_memory_ends_as_it_would_have(tmp_path: Path, left: int) -> None:
+    """Where there is no memory to encode in, protobuf's C code is not called: it would end the process."""
+    program = f"""
+    import resource, sys
+    from pathlib import Path
+    import tachograph
+    from tachograph.monitor import Event, log_event
+    from datetime import datetime, timezone
+
+    tachograph.start(metrics="otlp", logs="otlp", traces="none", endpoint=sys.argv[1], interval=600)
+    for number in range(20_000):
+        tachograph.put_metric(f"x{{number % 500}}.success", 1)
+        log_event(Event("e", datetime.now(timezone.utc), {{"number": number}}))
+    spare = bytearray({left})
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, resource.RLIM_INFINITY))
+    kept = []
+    for step in (2**20, 2**16, 2**12, 2**9):
+        try:
+            while True:
+                kept.append(bytearray(step))
+        except MemoryError:
+            pass
+    del spare
+    """
+    with receiving() as receiver:
+        done = run(tmp_path, program, f"http://127.0.0.1:{receiver.server_port}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Fatal Python error" not in done.stderr
+
+
 def test_values_leave_though_a_tick_is_at_many_events_when_the_end_begins(tmp_path: Path) -> None:
     """The tick leaves the rest of the events to the end, which delivers the metrics first, and counts what is left."""
     program = """

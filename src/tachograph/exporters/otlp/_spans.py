@@ -9,6 +9,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
+from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -27,11 +28,17 @@ def span_requests(
         lose: called with a number of spans and a reason for what cannot be encoded.
         pace: called between slices.
     """
+    if spans and not has_memory():
+        lose(len(spans), OUT_OF_MEMORY)
+        return
     request, count, size = ExportTraceServiceRequest(), 0, 0
     for start in range(0, len(spans), _SLICE):
         for found, number, added in _encoded(spans[start : start + _SLICE], lose):
             if count and (size + added > BYTES_PER_REQUEST or count + number > SPANS_PER_REQUEST):
                 yield request, count
+                if not has_memory():
+                    lose(len(spans) - start, OUT_OF_MEMORY)
+                    return
                 request, count, size = ExportTraceServiceRequest(), 0, 0
             _add(request, found)
             count += number

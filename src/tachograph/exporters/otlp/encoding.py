@@ -16,7 +16,7 @@ from tachograph.exporters._deltas import ClosedWindowReader, Deltas, resumed
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, encoded_sdk_metrics, metric_message
 from tachograph.exporters.otlp.settings import Temporality
-from tachograph.exporters.otlp.values import add_attributes, scope_and_schema
+from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
@@ -78,18 +78,23 @@ class MetricsEncoder:
 
     def requests(self, batch: Batch) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
         """Yield the requests that carry a batch's metrics, each with its number of points."""
-        filling = _Filling(batch.resource)
-        for scope, metric in self._metrics(batch):
+        sent, enough = 0, has_memory()
+        filling: _Filling | None = None
+        for scope, metric in self._metrics(batch) if enough else ():
             size = metric.ByteSize()
-            if filling.points and filling.size + size > BYTES_PER_REQUEST:
+            if filling is not None and (filling.points >= self._limit or filling.size + size > BYTES_PER_REQUEST):
                 yield filling.request, filling.points
+                sent += filling.points
+                filling, enough = None, has_memory()
+                if not enough:
+                    break
+            if filling is None:
                 filling = _Filling(batch.resource)
             filling.add(scope, metric, size)
-            if filling.points >= self._limit:
-                yield filling.request, filling.points
-                filling = _Filling(batch.resource)
-        if filling.points:
+        if filling is not None and filling.points:
             yield filling.request, filling.points
+        if not enough:
+            self._lose(_points_of(batch) - sent, OUT_OF_MEMORY)
 
     def _metrics(self, batch: Batch) -> Iterator[tuple[ScopeMetrics, Metric]]:
         since_rest = 0
@@ -129,6 +134,13 @@ class MetricsEncoder:
         if not self._lost_some:
             self._lost_some = True
             _log.warning("%s: a series was left out (further ones are counted): %s", self._destination, why)
+
+
+def _points_of(batch: Batch) -> int:
+    """Return how many points a batch has, those that SDK instruments hold included."""
+    scopes = [scope for resource in batch.sdk.resource_metrics for scope in resource.scope_metrics] if batch.sdk else []
+    theirs = [metric for scope in scopes for metric in scope.metrics]
+    return sum(len(metric.points) for metric in batch.metrics) + sum(len(metric.data.data_points) for metric in theirs)
 
 
 class _Filling:

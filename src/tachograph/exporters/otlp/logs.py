@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ScopeLogs
 
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
-from tachograph.exporters.otlp.values import add_attributes, scope_and_schema, text
+from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema, text
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX
@@ -28,6 +28,9 @@ def log_requests(
         lose: called with a number of events and a reason for what cannot be encoded.
         pace: called between slices.
     """
+    if not has_memory():
+        lose(len(events), OUT_OF_MEMORY)
+        return
     request, records = _empty(resource)
     size = 0
     for number, event in enumerate(events, 1):
@@ -41,6 +44,9 @@ def log_requests(
         added = record.ByteSize()
         if records.log_records and (size + added > BYTES_PER_REQUEST or len(records.log_records) >= EVENTS_PER_REQUEST):
             yield request, len(records.log_records)
+            if not has_memory():
+                lose(len(events) - number + 1, OUT_OF_MEMORY)
+                return
             request, records = _empty(resource)
             size = 0
         records.log_records.append(record)

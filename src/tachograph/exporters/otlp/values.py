@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, Protocol
 
@@ -10,9 +11,21 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.values import fits_int64
 
+OUT_OF_MEMORY = "there is no memory for it"
+_ROOM = 2**23  # bytes: for a request of a MiB, as messages, as bytes and compressed
+
 
 class _KeyValues(Protocol):
     def add(self, *, key: str) -> KeyValue: ...
+
+
+def has_memory() -> bool:
+    """Tell whether there is memory for a request: where there is none, protobuf's C code ends the process (SIGSEGV)."""
+    try:
+        mmap.mmap(-1, _ROOM).close()  # address space alone, of which nothing is touched
+    except OSError:
+        return False
+    return True
 
 
 def text(value: str) -> str:
