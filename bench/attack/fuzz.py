@@ -2,7 +2,8 @@
 
 Run: ``python bench/attack/fuzz.py --seconds 60`` (or ``--inputs 1000000``; ``--only metrics``; ``--seed 7``). Each
 input follows from the seed, its kind and its number alone, but for times, which are around now: ``--only KIND --first
-NUMBER --inputs 1`` makes it again. Whatever fails is kept in the folder that is printed.
+NUMBER --inputs 1`` makes it again. Whatever fails is kept in the folder that is printed. SIGTERM
+ends it early, with its results.
 
 While it runs, an honest program records through the same hub, Prometheus 2 and 3 scrape it, and its pages are parsed
 every so many inputs. At the end the honest program's totals are exact, on the page, in the store, and on the page of
@@ -15,6 +16,7 @@ import argparse
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -152,7 +154,12 @@ class Fuzz:
                     self.memory, self.largest = max(self.memory, hub.memory), max(self.largest, hub.largest)
                 if not failed:
                     shutil.rmtree(folder)
+                print(f"{sum(row.tried for row in self.results.rows):,} inputs on {self.hubs} hubs so far", flush=True)
         self._outcomes()
+
+    def stop(self, *_: object) -> None:
+        """Begin no more."""
+        self.left = 0
 
     def goes_on(self) -> bool:
         """Tell whether there is more to do."""
@@ -272,6 +279,7 @@ def main() -> int:
     results = Results("fuzz", options.seed)
     fuzz = Fuzz(options, results)
     print(f"seed {options.seed}; what fails is kept in {fuzz.kept}", flush=True)
+    signal.signal(signal.SIGTERM, fuzz.stop)
     fuzz.run()
     if not any(row.failed for row in results.rows):
         shutil.rmtree(fuzz.kept, ignore_errors=True)
