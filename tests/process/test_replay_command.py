@@ -119,6 +119,19 @@ def test_an_exported_run_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 metrics, spans and definitions left out" in said
 
 
+@pytest.mark.parametrize("inside", ["resourceMetrics", "resourceLogs"])
+def test_a_line_that_is_nested_too_deeply_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], inside: str
+) -> None:
+    """A line that JSON's decoder gives up on is one that cannot be read; the others are sent."""
+    event = {"kind": "event", "rank": None, "name": "saved", "time_unix_nano": 1, "attributes": {}, "seq": 2}
+    (tmp_path / "run.jsonl").write_text(f'{{"{inside}":[' * 100_000 + "\n" + json.dumps(event) + "\n")
+    out = tmp_path / "out.jsonl"
+    assert main(["replay", str(tmp_path / "run.jsonl"), "--to", "jsonl", "--output", str(out)]) == 1
+    assert [each["eventName"] for each in programs.events(out)] == ["saved"]
+    assert "1 lines cannot be read" in capsys.readouterr().err
+
+
 def test_the_console_shows_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """--to console prints a line for each event."""
     assert main(["replay", str(as_before(tmp_path / "spool", 0, 3)), "--to", "console"]) == 0

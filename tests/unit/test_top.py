@@ -251,6 +251,13 @@ def test_answers_of_another_kind_are_no_harm(stranger: str, capsys: pytest.Captu
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("stranger", [b"[" * 100_000], indirect=True)
+def test_an_answer_that_is_nested_too_deeply_is_no_harm(stranger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that JSON's decoder gives up on is none of a hub."""
+    assert "is no hub of Tachograph" in top(capsys, stranger, code=2)
+
+
+@pytest.mark.process
 def test_the_environment_names_the_hub_and_its_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

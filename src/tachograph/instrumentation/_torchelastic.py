@@ -248,7 +248,7 @@ def _inner(text: object) -> dict[str, Any]:
     """Return the mapping in a JSON text; a list of one, as torchelastic writes by mistake, stands for what it holds."""
     try:
         found = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

@@ -190,7 +190,10 @@ def files(paths: list[Path]) -> list[Path]:
 def _parts(line: bytes) -> list[Part]:
     if b'"resourceLogs"' in line:
         return [Part(part.resource, part.events, part.newer) for part in events_of_json(line)]
-    told = json.loads(line)
+    try:
+        told = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     kind = told.get("kind")
     if kind in {"point", "event"}:
         resource = {} if told.get("rank") is None else {"dl.rank": told["rank"]}

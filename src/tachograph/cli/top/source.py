@@ -152,7 +152,7 @@ class Asking:
             raise self._refusal(response.status, body)
         try:
             return json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HubRefused(f"what answers at {self.url} is no hub of Tachograph") from error
 
     def stream(self, path: str) -> Iterator[StreamEvent]:
@@ -199,7 +199,7 @@ class Asking:
             return HubRefused(f"the hub at {self.url} wants its token: set {TOKEN}")
         try:
             words = str(json.loads(body)["error"])
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             if status == HTTPStatus.NOT_FOUND:
                 return HubRefused(f"what answers at {self.url} is no hub of Tachograph, or an older one")
             words = body.decode(errors="replace").strip()[:200] or f"it answers {status}"
@@ -225,6 +225,6 @@ def _events(response: http.client.HTTPResponse) -> Iterator[StreamEvent]:
         if data:
             try:
                 yield StreamEvent(name or "message", cursor, json.loads("\n".join(data)))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise http.client.HTTPException(f"an event is no JSON: {error}") from error
         name, data = "", []

@@ -310,7 +310,7 @@ def _reason(answer: _Answer) -> tuple[str, str]:
     try:
         told = json.loads(answer.text)
         return str(told.get("code", "")), str(told.get("message") or told.get("error") or answer.text)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return "", answer.text.strip() or HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else ""
 
 

@@ -127,7 +127,7 @@ def events_of_json(line: bytes) -> list[JsonEvents]:
     try:
         request = json.loads(line)
         return [_part(part) for part in request.get("resourceLogs", ())]
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no OTLP request: {type(error).__name__}: {error}") from None
 
 
