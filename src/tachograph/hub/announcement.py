@@ -35,7 +35,7 @@ class Announcement:
             _say(f"run {summary['run']}, kept in {summary['store']}")
 
     def ended(self, summary: Mapping[str, Any]) -> None:
-        """Announce the end, with the counts of what was received."""
+        """Announce the end, with the counts of received items."""
         self._write(summary)
         if not self._quiet:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""

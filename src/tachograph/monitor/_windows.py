@@ -1,4 +1,4 @@
-"""The windows of Stats: the process's timer closes them on time, whatever their size.
+"""The windows of Stats: the process's timer closes them on time, of any size.
 
 Their events go to the journal at once, and to handlers in a thread of their own. A window's number is the wall clock
 divided by its size, so that all ranks' windows line up. Overdue windows are closed late, together as one.
