@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 
 _CATCH_UP = 0.2
-
-_log = logging.getLogger("tachograph")
 
 
 class Call:
@@ -55,6 +54,7 @@ class BlockingCalls:
         self._calls: list[Call] = []
         self._busy: tuple[Call, float] | None = None
         self._thread: threading.Thread | None = None
+        self._log_once = LogOnce()
 
     def every(
         self,
@@ -84,9 +84,10 @@ class BlockingCalls:
         while (call := self._next(me)) is not None:
             try:
                 call.make()
-            except Exception:  # noqa: BLE001 - the border to drivers and file systems: the other calls are made
+            except Exception as error:  # noqa: BLE001 - the border to drivers and file systems: the other calls are made
                 registries.default.count_error("system")
-                _log.exception("hardware could not be read; it is tried again")
+                message = "hardware could not be read; it is tried again (further errors are counted)"
+                self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
             with self._changed:
                 if self._thread is not me:
                     return  # it did not come back in time, and another thread goes on

@@ -17,6 +17,7 @@ from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 from tachograph.pipeline import Settings, read_settings
+from tachograph.recording import registry
 
 # Auxiliary programs of a job, by the names of their scripts, modules or folders.
 ERRANDS = frozenset(
@@ -154,6 +155,7 @@ def _instrument_others(environ: Mapping[str, str]) -> None:
         try:
             entry_point.load()().instrument()
         except Exception as error:  # noqa: BLE001 - the border to their code
+            registry.default.count_error("instrumentation")
             _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)
 
 
@@ -186,6 +188,7 @@ def _attempt(what: str, begin: Callable[[], None]) -> None:
     try:
         begin()
     except Exception as error:  # noqa: BLE001 - zero code: the job goes on without us
+        registry.default.count_error("instrumentation")
         _log.warning("%s is not recorded: %s", what, error)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr-defined]
 
 from tachograph.instrumentation._zero_code import begin, begun, loads_instrumentors
+from tachograph.recording import registry
 
 _OURS = "tachograph"
 
@@ -54,6 +55,7 @@ class TachographConfigurator:
         try:
             begin()
         except Exception as error:  # noqa: BLE001 - the border to the program: it starts, with telemetry or without
+            registry.default.count_error("instrumentation")
             _log.warning("no telemetry, the program goes on without it: %r", error)
 
 

@@ -179,11 +179,10 @@ class Studio:
             return await asyncio.get_running_loop().run_in_executor(self._pool, read)
         except Unanswered:
             raise
-        except (Abandoned, RuntimeError) as error:
-            if not self._closing.is_set():
-                raise
-            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
-        except Exception as error:  # the border to the store: one question must not end the server; who asked is told
+        except Exception as error:  # the border to the store: one question must not end the server; the client is told
+            # The pool is shut down, or the reading was given up.
+            if self._closing.is_set() and isinstance(error, Abandoned | RuntimeError):
+                raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
             self._failed()
             message = "an answer of the Studio failed (further failures are counted)"
             self._log_once("answer", message, exc_info=True)
