@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from places import PACKAGE
+from places import PACKAGE, ROOT
 
 # Rooms whose docstrings still have such words.
 _ROOMS_TO_BE_WRITTEN = {"recording", "profiling", "elastic", "metric", "logger", "exporters", "pipeline", "hub", "cli"}
@@ -35,9 +35,10 @@ def without_a_noun(line: str) -> bool:
 def test_first_lines_name_their_thing() -> None:
     """No first line of a docstring says "what …" or "somebody" where the field has a noun."""
     found = [
-        f"{path.relative_to(PACKAGE)}:{number}: {line}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in _ROOMS_TO_BE_WRITTEN
+        f"{path.relative_to(root)}:{number}: {line}"
+        for root in (PACKAGE, ROOT / "bench")
+        for path in sorted(root.rglob("*.py"))
+        if root != PACKAGE or path.relative_to(root).parts[0] not in _ROOMS_TO_BE_WRITTEN
         for number, line in first_lines(path.read_text())
         if without_a_noun(line)
     ]
