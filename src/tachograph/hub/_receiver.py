@@ -69,12 +69,20 @@ class Receiver:
         hub: stores them.
         forwarding: passes them on; None for no forwarding.
         intake: bounds of bodies.
+        decoder: of bodies in JSON.
 
     Attributes:
         last: time of the latest request, in seconds (monotonic).
     """
 
-    def __init__(self, hub: Hub, forwarding: Forwarding | None = None, *, intake: Intake | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        forwarding: Forwarding | None = None,
+        *,
+        intake: Intake | None = None,
+        decoder: Decoder | None = None,
+    ) -> None:
         self._keep: dict[Signal, Callable[[Any], Rejected]] = {
             "metrics": hub.receive_metrics,
             "logs": hub.receive_logs,
@@ -83,7 +91,7 @@ class Receiver:
         self._hub = hub
         self._forwarding = forwarding
         self._intake = intake or Intake()
-        self._decode = Decoder()
+        self._decode = decoder or Decoder()
         self._log_once = LogOnce()
         self._keeper = ThreadPoolExecutor(1, "tachograph keep")
         self._left = MOST_WAITING

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -309,9 +309,11 @@ class Decoder:
 
     Args:
         most_waiting: bytes of JSON that may wait, those under decoding included.
+        beside: decodes on the other thread; by default :func:`decode`.
     """
 
-    def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, *, most_waiting: int = MOST_WAITING, beside: Callable[..., Any] | None = None) -> None:
+        self._beside = beside or decode
         self._left = most_waiting
         self._waiting = 0
         self._turn = asyncio.Lock()
@@ -331,7 +333,7 @@ class Decoder:
         self._waiting += 1
         try:
             async with self._turn:
-                return await asyncio.to_thread(decode, body, media_type, kind)
+                return await asyncio.to_thread(self._beside, body, media_type, kind)
         finally:
             self._left += len(body)
             self._waiting -= 1

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.hub._connections import ClientTimeouts, Connections, Why
 from tachograph.hub._receiver import Receiver
-from tachograph.hub._request import Intake
+from tachograph.hub._request import Decoder, Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
@@ -106,6 +106,7 @@ class HubServer:
         token: required in ``Authorization: Bearer``; None for no such rule.
         forwarding: gets everything that is received, too.
         intake: bounds of bodies.
+        decoder: of bodies in JSON.
         patience: limits for slow clients.
 
     Attributes:
@@ -121,13 +122,14 @@ class HubServer:
         token: str | None = None,
         forwarding: Forwarding | None = None,
         intake: Intake | None = None,
+        decoder: Decoder | None = None,
         patience: ClientTimeouts | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
         self._hub = hub
         self._listener = listener
-        self._receiver = Receiver(hub, forwarding, intake=intake)
+        self._receiver = Receiver(hub, forwarding, intake=intake, decoder=decoder)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
         self._studio = Studio(hub.store.parent.parent, hub.summary()["run"], failed=self._studio_failed)
         self._scrapes = 0
