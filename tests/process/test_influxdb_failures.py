@@ -7,9 +7,11 @@ import fcntl
 import gzip
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,10 @@ def test_a_client_that_does_not_load_costs_nothing(
     """With a client whose import raises everything waits, on the disk and in memory, until it loads."""
     registry = Registry()
     with receiving() as there:
-        monkeypatch.setattr(server, "import_module", failing(10**6, ImportError("a broken dependency"), len))
+        _break_the_client(tmp_path / "broken", monkeypatch)
         dead = exporter(base(there), tmp_path, registry)
         feed(dead, events(0, 40))
-        wait_until(lambda: "broken" in caplog.text)
+        wait_until(lambda: "a broken dependency" in caplog.text)
         dead.close(0.2)
         assert waits(tmp_path) == list(range(40))
         before = [file.stat().st_size for file in spool_files(tmp_path)]
@@ -89,6 +91,15 @@ def test_a_client_that_does_not_load_costs_nothing(
     assert dropped(registry) == {}
     assert spool_files(tmp_path) == []
     assert sum("a broken dependency" in record.message for record in caplog.records) == 2  # by each of the two
+
+
+def _break_the_client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next import of InfluxDB's client find a broken installation, until the patch is undone."""
+    folder.mkdir()
+    (folder / "influxdb_client.py").write_text("raise ImportError('a broken dependency')\n", encoding="utf-8")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "influxdb_client"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(folder)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -296,18 +307,16 @@ def test_a_small_queue_goes_in_small_parts(tmp_path: Path) -> None:
     out.close(0.1)
 
 
-def test_an_error_of_a_lock_is_one_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where locking fails for another reason than somebody's holding it no file is left, and that is said once."""
-    monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.EIO, "Input/output error"), len))
-    made = spool.Spool(tmp_path / "x", 2**20)
+def test_an_error_of_a_lock_is_one_of_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where locking fails for another reason than another lock no file is left, and that is said once."""
+    flock = failing(10**6, OSError(errno.EIO, "Input/output error"), len)
+    made = spool.Spool(tmp_path / "x", 2**20, flock=flock)
     for _ in range(3):
         with pytest.raises(OSError, match="Input/output"):
             made.append(SpoolRecord("lines", b"x", 1))
     assert list((tmp_path / "x").iterdir()) == []
-    registry = Registry()
-    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
+    registry, nowhere = Registry(), f"http://127.0.0.1:{free_port()}"
+    out = exporter(nowhere, tmp_path, registry, first_back_off=0.01, make_spool=partial(spool.Spool, flock=flock))
     feed(out, events(0, 40))
     wait_until(lambda: "what waits stays in memory" in caplog.text)
     out.close(0.1)
@@ -316,27 +325,25 @@ def test_an_error_of_a_lock_is_one_of_the_disk(
     assert sum("Input/output" in record.message for record in caplog.records) == 1
 
 
-def test_a_file_that_somebody_adopts_at_once_is_another_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_adopted_at_once_is_another_ones(tmp_path: Path) -> None:
     """A new file on which another process has the lock in that moment is left to it."""
-    monkeypatch.setattr(spool.fcntl, "flock", failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
-    made = spool.Spool(tmp_path, 2**20)
+    made = spool.Spool(tmp_path, 2**20, flock=failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
     made.append(SpoolRecord("lines", b"x", 1))
     assert [record.payload for record in made.take(None)[0]] == [b"x"]
 
 
-def test_without_locks_replay_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_locks_replay_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file system without locks keeps what waits; as no process can take it over by itself, the log says how to."""
-    monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.ENOLCK, "No locks available"), len))
-    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, Registry(), first_back_off=0.01)
+    flock = failing(10**6, OSError(errno.ENOLCK, "No locks available"), len)
+    make_spool, nowhere = partial(spool.Spool, flock=flock), f"http://127.0.0.1:{free_port()}"
+    out = exporter(nowhere, tmp_path, Registry(), first_back_off=0.01, make_spool=make_spool)
     feed(out, events(0, 40))
     out.close(0.1)
     assert waits(tmp_path) == list(range(40))
     assert "tachograph replay" in caplog.text
     assert "for the next process" not in caplog.text
     (folder,) = (tmp_path / "spool").iterdir()
-    other = spool.Spool(folder, 2**20)
+    other = make_spool(folder, 2**20)
     assert other.adopt() == 0
     assert waits(tmp_path) == list(range(40))
 

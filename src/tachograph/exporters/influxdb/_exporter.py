@@ -70,6 +70,7 @@ class InfluxDB:
         pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
         look_again: seconds between looks for what processes that ended have left.
         clock: seconds, monotonic.
+        make_spool: makes the spool of a folder, as :class:`tachograph.exporters.spool.Spool`.
 
     Raises:
         ModuleNotFoundError: the extra ``influxdb`` is not installed.
@@ -90,6 +91,7 @@ class InfluxDB:
         pace: Callable[[], None] | None = None,
         look_again: float = LOOK_AGAIN,
         clock: Clock | None = None,
+        make_spool: Callable[..., Spool] = Spool,
     ) -> None:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
@@ -109,7 +111,7 @@ class InfluxDB:
 
         def spool(lose: Callable[..., None]) -> Spool:
             older = {OLD_SUFFIX: partial(PointLines, own_pace)}
-            return Spool(spool_folder(target, store), limit, lose, Pace(), older=older)
+            return make_spool(spool_folder(target, store), limit, lose, Pace(), older=older)
 
         self._queue = DeliveryQueue(
             NAME,
