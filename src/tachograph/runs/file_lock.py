@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 SUFFIX = "-lock"
@@ -21,6 +22,7 @@ class Claim:
     Args:
         path: the run's file.
         alone: no other process may use it.
+        sleep: waits between two looks at the lock.
 
     Attributes:
         shared: another process used it already. Of two that begin at once, one sees the other.
@@ -30,7 +32,8 @@ class Claim:
         OSError: the lock cannot be had; on a file system without locks, only with ``alone``.
     """
 
-    def __init__(self, path: Path, *, alone: bool = False) -> None:
+    def __init__(self, path: Path, *, alone: bool = False, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._sleep = sleep
         self.path = path.with_name(path.name + SUFFIX)
         self.shared = False
         self._file = self._open(alone=alone)
@@ -39,7 +42,7 @@ class Claim:
         while True:
             file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
-                self.shared = not _is_ours_alone(file, _LOOKS if alone else _MANY_LOOKS)
+                self.shared = not self._is_ours_alone(file, _LOOKS if alone else _MANY_LOOKS)
                 if not alone:
                     fcntl.flock(file, fcntl.LOCK_SH)
                 elif self.shared:
@@ -53,6 +56,18 @@ class Claim:
                 return file
             os.close(file)  # the run was deleted in between
 
+    def _is_ours_alone(self, file: int, looks: int) -> bool:
+        """Lock a file against all others; False where another process holds the lock, and not only to look."""
+        for look in range(looks):
+            if look:
+                self._sleep(_LOOK_AGAIN)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return True
+        return False
+
     def release(self) -> None:
         """Release the claim."""
         if self._file >= 0:
@@ -60,25 +75,12 @@ class Claim:
             self._file = -1
 
 
-def _is_ours_alone(file: int, looks: int) -> bool:
-    """Lock a file against all others; False where another process holds the lock, and not only to look."""
-    for look in range(looks):
-        if look:
-            time.sleep(_LOOK_AGAIN)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        return True
-    return False
-
-
-def in_use(path: Path) -> bool:
-    """Tell whether a hub writes a run's file."""
+def in_use(path: Path, *, sleep: Callable[[float], object] = time.sleep) -> bool:
+    """Tell whether a hub writes a run's file; ``sleep`` waits between two looks at the lock."""
     if not path.with_name(path.name + SUFFIX).exists():
         return False
     try:
-        Claim(path, alone=True).release()
+        Claim(path, alone=True, sleep=sleep).release()
     except OSError:
         return True
     return False

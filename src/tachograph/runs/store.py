@@ -20,9 +20,9 @@ from tachograph.runs.open_stores import OpenStores
 
 SUFFIX = ".db"
 MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
-_LOG_BYTES = 64 * 2**20  # of the log on disk, unless a reader holds it for long
+_LOG_BYTES = 64 * 2**20
 _FEW = 256  # pages of the log: a moment's writing
-_MANY = 4096  # of them, from which on it begins anew: 16 MiB
+_LOG_PAGES = 4096  # 16 MiB
 _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
@@ -48,6 +48,8 @@ class Store:
         folder: the hub's store.
         run: the run's id.
         open_stores: bounds how many files are open at once; None for no bound.
+        log_bytes: of SQLite's log on disk, unless a reader holds it for long.
+        log_pages: of SQLite's log, from which on it begins anew.
 
     Attributes:
         shared: another hub used the file already when this one began.
@@ -57,7 +59,16 @@ class Store:
         StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
     """
 
-    def __init__(self, folder: Path, run: str, open_stores: OpenStores | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        open_stores: OpenStores | None = None,
+        *,
+        log_bytes: int = _LOG_BYTES,
+        log_pages: int = _LOG_PAGES,
+    ) -> None:
+        self._log_bytes, self._log_pages = log_bytes, log_pages
         self.path = path_of(folder, run)
         self.shared = False
         self.renewed = 0
@@ -177,7 +188,7 @@ class Store:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
-            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")  # once it begins anew
+            connection.execute(f"PRAGMA journal_size_limit = {self._log_bytes}")  # once it begins anew
             migrate(connection)
             # Read the schema and the ends of the tables: damage there would show when it is too late for a message.
             connection.execute("SELECT max(id) FROM process").fetchone()
@@ -314,7 +325,7 @@ class Store:
                 return
             pages, left = _take_over(self._checkpoints)
             # More is left only while a reader holds it for long: holding up others is of no use then.
-            if pages >= _MANY and left <= _FEW:
+            if pages >= self._log_pages and left <= _FEW:
                 with self._lock:
                     _take_over(self._checkpoints)
             self._noted()
