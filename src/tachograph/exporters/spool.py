@@ -294,7 +294,7 @@ class Spool:
         lose: called where a segment goes, with a number of items, a reason, and whether they are our own.
         pace: called between slices of work.
         is_for_run: the folder is that of one run, and goes with its last segment.
-        older: formats of files that earlier versions have left there, by their suffix.
+        formats: of files that other processes have left there, by their suffix: those of earlier versions.
         flock: locks a file, as :func:`fcntl.flock`.
     """
 
@@ -306,13 +306,13 @@ class Spool:
         pace: Callable[[], None] = lambda: None,
         *,
         is_for_run: bool = False,
-        older: Mapping[str, Callable[[], SpoolFormat]] | None = None,
+        formats: Mapping[str, Callable[[], SpoolFormat]] | None = None,
         flock: Callable[[int, int], object] = fcntl.flock,
     ) -> None:
         self.folder, self.limit, self.lose, self._flock = folder, limit, lose, flock
         self.is_for_run = is_for_run
         self._pace = pace
-        self._formats: dict[str, Callable[[], SpoolFormat]] = {**(older or {}), SUFFIX: Framed}
+        self._formats: dict[str, Callable[[], SpoolFormat]] = {SUFFIX: Framed, **(formats or {})}
         self._framed = Framed()
         self._segments: list[_Segment] = []
         self._open: _Segment | None = None  # the one that is written to
