@@ -72,6 +72,7 @@ class InfluxDB:
         clock: seconds, monotonic.
         disk_again: seconds after which a disk that took no more is tried again.
         make_spool: makes the spool of a folder, as :class:`tachograph.exporters.spool.Spool`.
+        make_server: makes the client of a target, as :class:`tachograph.exporters.influxdb.server.Server`.
 
     Raises:
         ModuleNotFoundError: the extra ``influxdb`` is not installed.
@@ -94,6 +95,7 @@ class InfluxDB:
         clock: Clock | None = None,
         disk_again: float = DISK_AGAIN,
         make_spool: Callable[..., Spool] = Spool,
+        make_server: Callable[[InfluxTarget], Server] = Server,
     ) -> None:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
@@ -106,7 +108,8 @@ class InfluxDB:
         self._together = min(_TOGETHER, batch_size, max(target.queue_size // 4, 1))
         self._pace = pace or Pace()
         self._clock = clock or Clock()
-        self._server = Server(target)
+        self._make_server = make_server
+        self._server = make_server(target)
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
         limit = SPOOL_LIMIT if limit is None else limit
         own_pace = pace or Pace()
@@ -233,7 +236,7 @@ class InfluxDB:
             return
         self._process = os.getpid()
         _left_to_the_parent.append(self._server)
-        self._server = Server(self._target)
+        self._server = self._make_server(self._target)
         self._queue.reset_in_child()
 
 
