@@ -27,7 +27,7 @@ from tachograph.logger.influx_target import PORT as INFLUXDB_PORT
 from tachograph.pipeline.settings import PROMETHEUS_PORT
 from tachograph.version import __version__
 
-COLLECTOR_VERSION = "0.158.0"  # the one in ../shared/bin, with which the collector files were tested
+COLLECTOR_VERSION = "0.158.0"  # with which the collector files were tested
 OTLP = set(OTLP_PORTS.values())
 COLLECTORS_OWN = int(default("OWN_METRICS_PORT"))
 SCRAPED = int(default("PROMETHEUS").rpartition(":")[2])

@@ -16,6 +16,7 @@ _WORDS = "what|whatever|who|whoever|whom|whose|somebody|someone|something|nobody
 _IN_PLACE_OF_A_NOUN = re.compile(rf"(?:{_WORDS})\b", re.IGNORECASE)
 # "Return what was read": a relative pronoun behind a noun ("a span whose end is known") is fine.
 _AS_AN_OBJECT = re.compile(r"\b(?:what|whatever|whoever|somebody|nobody|anybody)\b", re.IGNORECASE)
+_ELSEWHERE = re.compile(r"\b(?:HAZARDS|DESIGN|STYLE)\b|\bshared/")
 
 
 def first_lines(source: str) -> Iterator[tuple[int, str]]:
@@ -41,6 +42,19 @@ def test_first_lines_name_their_thing() -> None:
         if root != PACKAGE or path.relative_to(root).parts[0] not in _ROOMS_TO_BE_WRITTEN
         for number, line in first_lines(path.read_text())
         if without_a_noun(line)
+    ]
+    assert found == []
+
+
+def test_no_comment_needs_a_file_of_another_place() -> None:
+    """Code and its comments name no document that does not come with this repository."""
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for root in (PACKAGE, ROOT / "bench")
+        for path in sorted(root.rglob("*.py"))
+        if root != PACKAGE or path.relative_to(root).parts[0] not in _ROOMS_TO_BE_WRITTEN
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if _ELSEWHERE.search(line)
     ]
     assert found == []
 
