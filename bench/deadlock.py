@@ -1,6 +1,6 @@
 """Four threads log events with a Python handler: the real ``torch.monitor`` hangs, ours does not.
 
-``python bench/deadlock.py`` runs each side in a process of its own, with a time limit, and says what became of it.
+``python bench/deadlock.py`` runs each side in a process of its own, with a time limit, and prints the outcome.
 The original holds a C++ mutex while the handler runs, and others wait for it while they hold the interpreter.
 """
 
@@ -35,7 +35,7 @@ os._exit(0)
 
 
 def outcome(module: str, events: int, limit: float) -> str:
-    """Return what became of four threads that log events."""
+    """Return the outcome of four threads that log events."""
     program = [sys.executable, "-c", PROGRAM.format(module=module, events=events)]
     try:
         ran = subprocess.run(program, capture_output=True, text=True, timeout=limit, check=False)  # noqa: S603 - our own

@@ -1,4 +1,4 @@
-"""A fleet that there is not: N nodes of 8 ranks, through real agents and a real gateway, into a real Prometheus.
+"""A simulated fleet: N nodes of 8 ranks, through real agents and a real gateway, into a real Prometheus.
 
 ``python bench/fleet.py --nodes 64``: every process of every node records as a training does, and exports once an
 interval, spread over it; OTLP goes to agents (``collector-config/agent.yaml``, one stands for several nodes), from
@@ -7,10 +7,10 @@ there to the gateway (``gateway.yaml``, ``gateway-remote-write.yaml``, and with 
 halfway a job ends and another begins.
 
 ``--check``: every sample of every series is in Prometheus with its time and its value, nothing else is, every event is
-in the gateway's file once, and with ``--aggregate`` the sums over all ranks are those of what was recorded.
+in the gateway's file once, and with ``--aggregate`` the sums over all ranks are those of the recorded values.
 
 CPU and memory of each server are those of the rounds behind the first, in which all series are made. Memory "a 1,000
-series" is what the server has more than it had idle.
+series" is the server's growth since it was idle.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from fleet_servers import Way, stored
 NODES_A_JOB = 8
 QUANTILE = "histogram_quantile(0.99, sum by (le, dl_run_id) (rate({name}_bucket[{range}])))"
 MEAN = "rate({name}_sum[{range}]) / rate({name}_count[{range}])"
-PATIENCE = 120.0  # seconds for what is under way when the last round is over
+PATIENCE = 120.0  # seconds for requests under way when the last round is over
 
 
 class Fleet:
-    """All nodes, and what happens to them between rounds.
+    """All nodes, and the changes between rounds.
 
     Args:
-        nodes: how many.
+        nodes: their number.
         replaced: the share of them that is replaced in a minute.
         interval: seconds between two exports of a process.
     """
@@ -74,7 +74,7 @@ class Fleet:
         return [node for job in self.jobs for node in job]
 
     def go_on(self, *, job_ends: bool) -> None:
-        """Let happen what happens between two rounds."""
+        """Make the changes between two rounds."""
         self._readings.again()
         self._due += self._each_round
         while self._due >= 1:
@@ -90,12 +90,12 @@ class Fleet:
 
 
 class Played(NamedTuple):
-    """How the rounds behind the first went.
+    """The measurements of the rounds after the first.
 
     Args:
         seconds: that they took.
         cpu: seconds of CPU that the generator took for them.
-        series: that the processes which there were at the end had.
+        series: of the processes at the end.
         rate: samples a second that they sent.
     """
 
@@ -130,11 +130,11 @@ def play(way: Way, fleet: Fleet, turns: int, interval: float) -> Played:
 
 
 def lost(way: Way, patience: float = PATIENCE) -> list[str]:
-    """Compare what has arrived with what was sent, and return what is wrong.
+    """Compare arrived and sent samples, and return the differences.
 
     Args:
-        way: what was sent, and the servers.
-        patience: seconds for what is still under way.
+        way: the servers, and the requests that were sent.
+        patience: seconds for requests that are still under way.
     """
     patiently = partial(_patiently, time.monotonic() + patience)
     wrong = patiently(lambda: ["the agents' queues do not get empty"] if way.waiting() else [])
@@ -183,7 +183,7 @@ def _sums(wanted: dict[arrived.Series, float], found: dict[arrived.Series, float
 
 
 def report(way: Way, fleet: Fleet, played: Played, interval: float) -> None:
-    """Print what it took."""
+    """Print the costs."""
     print(
         f"{played.series:,} series and {played.rate:,.0f} samples/s sent; "
         f"{fleet.replaced} nodes replaced, {fleet.ended} jobs ended"
@@ -224,7 +224,7 @@ def _of(memory: list[int]) -> tuple[float, int]:
 
 
 def run(options: argparse.Namespace, *, aggregate: bool) -> list[str]:
-    """Play one fleet through servers of its own, print what they took, and return what was lost."""
+    """Play one fleet through servers of its own, print their costs, and return the losses."""
     print(
         f"\n{options.nodes} nodes, {options.nodes * RANKS} ranks, an export each {options.interval:g} s, "
         f"{'with' if aggregate else 'without'} aggregation",
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--aggregate", choices=("no", "yes", "both"), default="both")
     parser.add_argument("--rules", action="store_true", help="Prometheus evaluates deploy/prometheus/rules")
     options = parser.parse_args()
-    gc.disable()  # of what thousands of ranks hold, nothing is garbage, and looking for it takes longer and longer
+    gc.disable()  # thousands of ranks hold no garbage, and the search for it takes longer and longer
     ways = {"no": [False], "yes": [True], "both": [False, True]}[options.aggregate]
     wrong = [found for aggregate in ways for found in run(options, aggregate=aggregate)]
     sys.exit(1 if options.check and wrong else 0)

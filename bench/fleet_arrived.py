@@ -1,4 +1,4 @@
-"""What was sent by each process, as Prometheus has to show it, and what Prometheus shows."""
+"""The samples that each process has sent, as Prometheus has to show them, and those that Prometheus shows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.naming import prometheus_label, prometheus_name
 
 RANGE = "2h"  # longer than any run of this program
-ALL_RANKS = ".all_ranks"  # what gateway-aggregate.yaml appends
+ALL_RANKS = ".all_ranks"  # the suffix of gateway-aggregate.yaml
 GATEWAY = "gateway"  # the instance under which it has the sums
 
 Series = tuple[str, frozenset[tuple[str, str]]]  # name and labels, without those of the scraper
 Samples = dict[int, float]  # value by time in milliseconds
-Ask = Callable[[str], list[dict[str, Any]]]  # what Prometheus answers to an expression
-# Left out of a comparison: who is speaking is asked for, and a scope has neither version nor schema.
+Ask = Callable[[str], list[dict[str, Any]]]  # returns Prometheus's answer to an expression
+# Left out of a comparison: the process is given by the query, and a scope has neither version nor schema.
 _NOT_COMPARED = {"__name__", "job", "instance", "otel_scope_version", "otel_scope_schema_url"}
 
 
@@ -103,7 +103,7 @@ def expected(bodies: Iterable[bytes], *, aggregated: bool) -> dict[Series, Sampl
 
 
 def over_all_ranks(sent: Iterable[Iterable[bytes]]) -> dict[Series, float]:
-    """Return what the histograms of all ranks together have to come to: the last totals of each start of each rank."""
+    """Return the expected totals of the histograms of all ranks: the last ones of each start of each rank."""
     lives: dict[tuple[Series, str, int], dict[Series, float]] = {}
     for number, bodies in enumerate(sent):
         for name, kind, labels, point in told(bodies, ALL_RANKS):
@@ -122,7 +122,7 @@ def over_all_ranks(sent: Iterable[Iterable[bytes]]) -> dict[Series, float]:
 
 
 def shown(ask: Ask, instance: str) -> dict[Series, Samples]:
-    """Return every sample that Prometheus has of one process, as far as it was sent."""
+    """Return every sample that Prometheus has of one process, without those that the scrape itself makes."""
     query = f'{{job="{SERVICE}",instance="{instance}",__name__!~"{_NOT_SENT}"}}[{RANGE}]'
     found: dict[Series, Samples] = {}
     for one in ask(query):
@@ -140,7 +140,7 @@ def last(ask: Ask, instance: str) -> dict[Series, float]:
 
 
 def events_sent(bodies: Iterable[bytes]) -> int:
-    """Return how many events are in some requests."""
+    """Return the number of events in some requests."""
     return sum(
         len(scope.log_records)
         for body in bodies
@@ -150,7 +150,7 @@ def events_sent(bodies: Iterable[bytes]) -> int:
 
 
 def events_written(folder: Path) -> tuple[int, int]:
-    """Return how many events are in the gateway's files, and how many different ones."""
+    """Return the number of events in the gateway's files, and the number of different ones."""
     seen = 0
     known: set[tuple[str, str]] = set()
     for path in folder.glob("telemetry*.jsonl"):

@@ -1,4 +1,4 @@
-"""What the processes of a training node record, and send as OTLP: with Tachograph's own registry, tables and encoders.
+"""The processes of a training node, which record and send OTLP with Tachograph's own registry, tables and encoders.
 
 A node is torchrun's agent and 8 ranks. Local rank 0 speaks for the node's hardware, as where no hub runs
 (``tachograph.identity.rank.speaks_for_node``).
@@ -56,7 +56,7 @@ Sent = tuple[str, bytes]  # path under /v1, and body
 
 
 class _Answer(int):
-    """What NVML may answer: a number that has every field and every element."""
+    """An answer of NVML's: a number that has every field and every element."""
 
     used = total = memory = gpu = 50
 
@@ -65,7 +65,7 @@ class _Answer(int):
 
 
 class _Api:
-    """The constants of NVML, whatever they are called."""
+    """The constants of NVML, of any name."""
 
     def __getattr__(self, _name: str) -> int:
         return 1
@@ -91,11 +91,11 @@ class _Card:
 
 
 class Machine:
-    """The hardware of a node: this machine's own system and process metrics, and eight GPUs that there are not.
+    """The hardware of a node: this machine's own system and process metrics, and eight simulated GPUs.
 
     Args:
         host: its name.
-        chance: where the GPUs' answers come from.
+        chance: the source of the GPUs' answers.
     """
 
     def __init__(self, host: str, chance: random.Random) -> None:
@@ -105,7 +105,7 @@ class Machine:
         ]
 
     def metrics(self, system_readings: Iterable[Reading], since: int) -> Iterator[MetricPoints]:
-        """Yield what local rank 0 says of the node; counters begin with the node."""
+        """Yield local rank 0's metrics of the node; counters begin with the node."""
         cards = [
             reading for card, more in self._cards for row in gpu.TABLE for reading in tried(row, card, more, _fail)
         ]
@@ -117,7 +117,7 @@ def _fail(name: str, error: Exception) -> None:
 
 
 class Readings:
-    """What all nodes read, once a round: this machine's system and process metrics."""
+    """The readings of all nodes, once a round: this machine's system and process metrics."""
 
     def __init__(self) -> None:
         self._machine, self._process = system.Machine(), process.ProcessState()
@@ -135,9 +135,9 @@ class Sender:
 
     Args:
         who: its resource attributes.
-        readings: what it reads of the hardware.
-        machine: the node that it speaks for, if it does.
-        seed: what its values follow from.
+        readings: of the hardware.
+        machine: the node whose hardware it reports; None for none.
+        seed: of its values.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Sender:
         self.resource["process.pid"] = self._chance.randrange(2, 2**22)
 
     def requests(self) -> Iterator[Sent]:
-        """Record what an interval brings, and yield the requests of the export that ends it."""
+        """Record the values of an interval, and yield the requests of the export at its end."""
         if "dl.rank" in self.resource:
             self._train()
         else:
@@ -224,8 +224,8 @@ class Node:
         run: the job's run id.
         number: the node's in its job.
         host: its name.
-        readings: what all nodes read.
-        seed: what its values follow from.
+        readings: of all nodes.
+        seed: of its values.
     """
 
     def __init__(self, run: str, number: int, host: str, readings: Readings, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Agents, a gateway and a Prometheus, really: what is sent to them, and what they cost."""
+"""Real agents, a gateway and a Prometheus: the requests to them, and their costs."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Watched:
 
 
 class Way:
-    """Agents, gateway and Prometheus, while they run, and what was sent to them.
+    """Agents, gateway and Prometheus, while they run, and the requests to them.
 
     Args:
         folder: of their files.
-        agents: how many.
+        agents: their number.
         stack: ends them.
         aggregate: with ``gateway-aggregate.yaml``.
         rules: Prometheus evaluates those of ``deploy/prometheus/rules``.
@@ -121,7 +121,7 @@ class Way:
                 server.look()
 
     def watch_idle(self) -> None:
-        """Note what the servers cost without load."""
+        """Note the servers' costs without load."""
         for server in self.servers:
             server.begin()
         time.sleep(IDLE)
@@ -142,12 +142,12 @@ class Way:
             server.end()
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
-        """Return what Prometheus answers to an expression."""
+        """Return Prometheus's answer to an expression."""
         found: list[dict[str, Any]] = api(self.base, "query", query=expression)["result"]
         return found
 
     def waiting(self) -> float:
-        """Return how much the agents have in their queues."""
+        """Return the number of requests in the agents' queues."""
         return sum(
             value
             for ports in self._ports
@@ -163,7 +163,7 @@ def _page(url: str) -> list[str]:
 
 
 def stored(way: Way) -> dict[str, float]:
-    """Return what Prometheus has: series, samples, the bytes of the log and of a block made of it.
+    """Return Prometheus's series, samples, and the bytes of its log and of a block made of it.
 
     And the seconds that one evaluation of all rules takes.
     """

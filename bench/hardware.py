@@ -1,7 +1,7 @@
-"""What observing the hardware costs: eight GPUs each second, and a collection of everything.
+"""The cost of observing the hardware: eight GPUs each second, and a collection of everything.
 
-The GPUs are the tests' stand-in for NVML, a real shared library that nvidia-ml-py loads by its own path: what is
-measured is our side and nvidia-ml-py's, not a driver's. Run it as ``python bench/hardware.py``.
+The GPUs are the tests' stand-in for NVML, a real shared library that nvidia-ml-py loads by its own path: our side and
+nvidia-ml-py's are measured, not a driver's. Run it as ``python bench/hardware.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "tests" / "fake_nvml.c"
 
 
 def measure() -> None:
-    """Print, as JSON, what this process spends while it does nothing but observe its hardware."""
+    """Print, as JSON, the costs of this process while it does nothing but observe its hardware."""
     from tachograph.hardware._observation import Observation
     from tachograph.recording.gil_yield import Pace
     from tachograph.recording.registry import Registry

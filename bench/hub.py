@@ -1,4 +1,4 @@
-"""How fast the hub receives, how fast it renders its page, and what it holds after ten hours of coming and going.
+"""The hub's speed in receiving and in rendering its page, and its memory after ten hours of changing series.
 
 Run: ``python bench/hub.py [--check]``. Goals: 100,000 data points a second on one core, in requests of 500, parsing
 included; a page of 64 ranks with 500 series each in half a second; an answer on a kept connection within 5 ms (median);
@@ -94,7 +94,7 @@ def receiving(folder: Path) -> float:
 def rendering(folder: Path) -> tuple[float, float]:
     """Return the seconds of the first page and the median of later ones, 64 ranks with 500 gauges each.
 
-    They come within one second, so that the hub has seen to its series once before somebody asks.
+    They come within one second, so that the hub has saved its series once before the first page.
     """
     hub = Hub(folder, run="rendering")
     for rank in range(64):

@@ -1,4 +1,4 @@
-"""What ``import tachograph`` costs, beside ``import opentelemetry.metrics``: fresh processes in turn."""
+"""The cost of ``import tachograph``, beside ``import opentelemetry.metrics``: fresh processes in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ assert "{module}" != "tachograph" or not loaded, loaded
 
 
 def seconds(module: str) -> float:
-    """Return what one import takes in a process of its own."""
+    """Return the seconds of one import in a process of its own."""
     program = [sys.executable, "-c", PROGRAM.format(module=module)]
     return float(subprocess.run(program, check=True, capture_output=True, text=True).stdout)  # noqa: S603 - our own
 

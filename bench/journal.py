@@ -1,8 +1,8 @@
-"""What the exact history costs: ``python bench/journal.py [--check] [--seconds 60]``.
+"""The cost of the exact history: ``python bench/journal.py [--check] [--seconds 60]``.
 
 Goals: eight processes that record 200 points a second each, unthrottled, through a hub: nothing is missing, and each
-process spends at most 2 % of a core on it, beyond what the same loop takes with recording off. A million points in the
-store, thinned to 2,000 pairs in at most 50 ms. Also shown: how fast a hub takes points on one core.
+process spends at most 2 % of a core on it, beyond the cost of the same loop with recording off. A million points in the
+store, thinned to 2,000 pairs in at most 50 ms. Also shown: the points a second that a hub takes on one core.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ sys.exit(not pipeline.flush(30))
 
 
 def job(folder: Path, count: int, **more: str) -> list[float]:
-    """Return which share of a core each rank used."""
+    """Return the share of a core that each rank used."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "TACHOGRAPH_"))}
     environ = {**kept, "TACHOGRAPH_STORE": str(folder), "WORLD_SIZE": str(RANKS), **more}
     ranks = [
@@ -72,7 +72,7 @@ def job(folder: Path, count: int, **more: str) -> list[float]:
 
 
 def through_a_hub(seconds: int) -> list[Goal]:
-    """Run the ranks, with recording off and with a hub, and count what is in its store."""
+    """Run the ranks, with recording off and with a hub, and count the points in its store."""
     count = seconds * RATE
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""The job that ``bench/kills.py`` kills: it records fifty times a second, and notes beside it what it has recorded.
+"""The job that ``bench/kills.py`` kills: it records fifty times a second, and notes each value beside it.
 
 The notes are written after the value was recorded, without a buffer, so that they survive the process.
 """

@@ -3,9 +3,9 @@
 ``python bench/kills.py`` kills a hundred jobs one by one, each at a moment that its seed chooses: the agent or one of
 its two ranks, by SIGKILL or SIGTERM. Of each process:
 
-- killed by SIGKILL, or left alone by an agent that was: what it recorded up to a second (one export interval) and what
-  the machine takes to send it before that has arrived;
-- otherwise: everything, but for what it went on to record while it was ending and its last words were on their way;
+- killed by SIGKILL, or left alone by an agent that was: the values up to a second (one export interval) and the time to
+  send them before that have arrived;
+- otherwise: everything, but for values that it went on to record at its end, during the last export;
 - each event once, none missing in between, and the counters of a hub on the same store say the same.
 """
 
@@ -41,7 +41,7 @@ ENDING = 0.2  # seconds between SIGTERM and the end, in which a worker goes on
 
 
 class Kill(NamedTuple):
-    """Who is killed, how, and how many seconds after every rank has begun."""
+    """A kill: its victim, its signal, and the seconds after every rank has begun."""
 
     victim: str
     signal: int
@@ -49,7 +49,7 @@ class Kill(NamedTuple):
 
     @classmethod
     def chosen(cls, seed: int) -> Kill:
-        """Return what a seed stands for."""
+        """Return the kill of a seed."""
         chance = random.Random(seed)
         victim = chance.choice(["agent", *(f"rank {rank}" for rank in range(RANKS))])
         return cls(victim, chance.choice([signal.SIGKILL, signal.SIGTERM]), chance.uniform(0.3, 3.5))
@@ -78,7 +78,7 @@ class Worker(NamedTuple):
         )
 
     def least(self, plan: Kill, moment: float) -> int:
-        """Return how many values must have arrived."""
+        """Return the least number of values that must have arrived."""
         if self.done:
             return len(self.noted)
         first = "-0-" in self.who
@@ -87,12 +87,12 @@ class Worker(NamedTuple):
         return self.recorded_by(self.noted[-1] - ENDING) if self.noted else 0
 
     def recorded_by(self, moment: float) -> int:
-        """Return how many values it had recorded by then."""
+        """Return the number of values that it had recorded by then."""
         return sum(noted <= moment for noted in self.noted)
 
 
 def wait_for_workers(folder: Path, job: subprocess.Popen[bytes]) -> list[Worker]:
-    """Wait until every rank has recorded something."""
+    """Wait until every rank has recorded a value."""
     deadline = time.monotonic() + TIME_LIMIT / 2
     while time.monotonic() < deadline and job.poll() is None:
         found = [Worker.read(path) for path in folder.glob("*.notes")]
@@ -128,7 +128,7 @@ def kill(plan: Kill, folder: Path) -> tuple[float, int]:
             moment = time.time()
             os.kill(victim, plan.signal)
             if plan.victim == "agent" and plan.signal == signal.SIGKILL:
-                for worker in workers:  # nobody ends them, otherwise
+                for worker in workers:  # they would run on, otherwise
                     os.kill(worker.pid, signal.SIGKILL)
             return moment, started.wait(TIME_LIMIT)
         except subprocess.TimeoutExpired:
@@ -172,7 +172,7 @@ def hub(folder: Path) -> Iterator[str]:
 
 
 def counters(folder: Path) -> dict[int, float]:
-    """Return what the page of a hub on the same store says of each rank's counter."""
+    """Return each rank's counter on the page of a hub on the same store."""
     with hub(folder) as url, urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:  # noqa: S310 - our own hub
         page = answer.read().decode()
     found = {}
@@ -184,7 +184,7 @@ def counters(folder: Path) -> dict[int, float]:
 
 
 def judge(plan: Kill, moment: float, folder: Path) -> str:
-    """Compare what was recorded with what is there; return a line about it."""
+    """Compare recorded and stored values; return a line about it."""
     there = arrived(folder)
     lost = 0
     for worker in map(Worker.read, sorted(folder.glob("*.notes"))):
@@ -201,7 +201,7 @@ def judge(plan: Kill, moment: float, folder: Path) -> str:
 
 
 def judge_counters(plan: Kill, moment: float, folder: Path) -> None:
-    """Compare the counters with what was recorded."""
+    """Compare the counters with the recorded values."""
     page = counters(folder)
     for rank in range(RANKS):
         workers = [Worker.read(path) for path in folder.glob(f"{rank}-*.notes")]
@@ -212,7 +212,7 @@ def judge_counters(plan: Kill, moment: float, folder: Path) -> None:
 
 
 def one(seed: int) -> str:
-    """Kill one job; return what came of it."""
+    """Kill one job; return its outcome."""
     plan = Kill.chosen(seed)
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         folder = Path(name)

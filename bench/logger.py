@@ -1,9 +1,9 @@
-"""What ``MetricsLogger.log`` costs: ``python bench/logger.py``.
+"""The cost of ``MetricsLogger.log``: ``python bench/logger.py``.
 
 A point of two fields and three tags, one of which counts up, beside the same point built and queued with
 influxdb-client's batching WriteApi. That writes to a port of this process that takes everything, as ours does: nothing
-waits for a server. The memory that 600,000 points take which wait for one is measured in a process of its own, and so
-is how long a process lives on that logs three points and ends.
+waits for a server. Also measured, in processes of their own: the memory of 600,000 points that wait for a server, and
+the time to the end of a process that logs three points and ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Taking(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def serve() -> int:
@@ -78,7 +78,7 @@ def calls(port: int) -> list[Goal]:
     from tachograph.recording import journal
 
     # Its timer's thread keeps the process alive until the interval is over.
-    client = InfluxDBClient(url=f"http://127.0.0.1:{port}", token="t", org="o")  # noqa: S106 - nobody's
+    client = InfluxDBClient(url=f"http://127.0.0.1:{port}", token="t", org="o")  # noqa: S106 - no real token
     api = client.write_api(WriteOptions(batch_size=10 * CALLS, flush_interval=60_000))
     logger = MetricsLogger(prefix="miner", role="miner")
 
@@ -95,7 +95,7 @@ def calls(port: int) -> list[Goal]:
                 {"step": step, "split": "a", "host": "node-7"},
                 {"loss": 0.5 * step, "accuracy": 0.25 * step},
             )
-        journal.default._events.clear()  # noqa: SLF001 - what leaves does so in another thread
+        journal.default._events.clear()  # noqa: SLF001 - events leave in another thread
 
     def and_drained() -> None:
         for step in range(CALLS):
@@ -124,7 +124,7 @@ def resident() -> float:
 
 
 def fill() -> None:
-    """Print the megabytes that points take which wait."""
+    """Print the megabytes of waiting points."""
     from tachograph.logger import MetricsLogger
     from tachograph.recording import journal
 

@@ -1,8 +1,8 @@
-"""What ``tachograph.Metric`` and ``tachograph.progress`` cost: ``python bench/metric.py``.
+"""The costs of ``tachograph.Metric`` and ``tachograph.progress``: ``python bench/metric.py``.
 
 A value that is held back is measured beside an OpenTelemetry gauge, one that is kept beside TensorBoard's
-``add_scalar``, an item of ``progress`` beside one of tqdm's, drawing to the null device. The journal is drained within
-what is measured, as a pipeline does it meanwhile.
+``add_scalar``, an item of ``progress`` beside one of tqdm's, drawing to the null device. The measured time includes
+draining the journal, as a pipeline does it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def held_back() -> list[Goal]:
 def kept() -> list[Goal]:
     """Measure a record of which each value becomes a point."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what TensorBoard says of itself
+        warnings.simplefilter("ignore")  # TensorBoard's own
         from torch.utils.tensorboard import SummaryWriter
 
     import tachograph

@@ -1,7 +1,7 @@
-"""What ``tachograph.monitor`` costs, beside the real ``torch.monitor``: ``python bench/monitor.py``.
+"""The costs of ``tachograph.monitor``, beside the real ``torch.monitor``: ``python bench/monitor.py``.
 
 ``Stat.add`` includes its folds and the closing of its window, with six aggregations. Closing all windows at once is
-measured in the CPU time of the process, and in what a thread waits that drops the interpreter and takes it again.
+measured in the CPU time of the process, and in the waits of a thread that releases the GIL and takes it again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def events() -> list[Goal]:
 
 
 def closing() -> list[Goal]:
-    """Measure what closing many windows at once costs, and how long it holds others up."""
+    """Measure the cost of closing many windows at once, and the longest wait of another thread."""
     from tachograph import monitor as ours
     from tachograph.monitor._event_log import EventLog
     from tachograph.monitor._windows import Windows

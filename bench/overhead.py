@@ -1,4 +1,4 @@
-"""What Tachograph costs a real DDP loop with 100 recorded values a step, and what it changes.
+"""The overhead of Tachograph in a real DDP loop with 100 recorded values a step, and its effect on the weights.
 
 ``python bench/overhead.py``: ranks train on gloo and send to a hub on this machine, once in each block. A step's time,
 on against off, in alternating blocks of a second; judged is the upper bound of the 95 % interval (Student's t, over the
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 JOB = Path(__file__).parent / "overhead_job.py"
-# Half of the cores: what runs beside the training (the hub, our threads) finds one, as on a machine with a GPU.
+# Half of the cores: the rest is for the hub and our threads, as on a machine with a GPU.
 RANKS = max(1, min(4, (os.cpu_count() or 1) // 2))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 GOAL = 0.01

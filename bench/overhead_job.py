@@ -1,8 +1,8 @@
 """The training that ``bench/overhead.py`` measures: DDP on gloo, 100 recorded values a step. torchrun starts it.
 
-``--pairs N`` times blocks of about a second, on and off in turn, in one process, so that whatever else the machine does
-falls on both. ``--steps N`` trains that many steps and prints digests of the weights and of the random states; whether
-Tachograph is on is then up to who starts it.
+``--pairs N`` times blocks of about a second, on and off in turn, in one process, so that other load of the machine
+falls on both. ``--steps N`` trains that many steps and prints digests of the weights and of the random states; the
+caller then decides whether Tachograph is on.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NAMES = [f"value.{number}" for number in range(VALUES // 2)] + [
 
 
 class Training:
-    """A model on two or more ranks, and what it takes to train it."""
+    """A model on two or more ranks, with its optimizer."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         random.seed(0)
-        np.random.seed(0)  # noqa: NPY002 - the global state is what must stay untouched
+        np.random.seed(0)  # noqa: NPY002 - the global state must stay untouched
         layers = [nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
         self.model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(HIDDEN, 10)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
@@ -73,7 +73,7 @@ def agreed(number: float) -> int:
 
 
 def block(training: Training, steps: int, *, on: bool) -> float:
-    """Return the seconds of a step in a block; what starts and stops around it is not counted."""
+    """Return the seconds of a step in a block, without the start and the stop around it."""
     pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=0.8) if on else None
     for _ in range(3):
         training.step(on)
@@ -89,7 +89,7 @@ def block(training: Training, steps: int, *, on: bool) -> float:
 
 
 def pairs(training: Training, number: int) -> list[tuple[float, float]]:
-    """Return the seconds of a step of each pair, on and off; who goes first changes."""
+    """Return the seconds of a step of each pair, on and off, in alternating order."""
     started = time.perf_counter()
     for _ in range(50):
         training.step(False)
@@ -105,7 +105,7 @@ def pairs(training: Training, number: int) -> list[tuple[float, float]]:
 
 
 def main() -> None:
-    """Train, and leave what rank 0 has found in a file."""
+    """Train, and write rank 0's results to a file."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0)

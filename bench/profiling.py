@@ -1,4 +1,4 @@
-"""What ``@prof`` costs, beside torchelastic's and a bare OpenTelemetry span: ``python bench/profiling.py``."""
+"""The cost of ``@prof``, beside torchelastic's and a bare OpenTelemetry span: ``python bench/profiling.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ways to do the same, timed side by side: each repetition runs every side, so that noise falls on all alike."""
+"""Two ways to do the same, timed side by side: each repetition runs every side, so that noise falls on all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Side = Callable[[], object]
 
 
 class Goal(NamedTuple):
-    """One promise: what was measured against what, and the ratio that must not be exceeded."""
+    """One promise: a measurement, its reference, and the largest permitted ratio of the two."""
 
     what: str
     measured: float
@@ -24,7 +24,7 @@ class Goal(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Return how much of the reference was used."""
+        """Return the ratio of the measurement to the reference."""
         return self.measured / self.reference
 
     @property

@@ -1,4 +1,4 @@
-"""What recording one value costs, beside torch.monitor, torchelastic, prometheus_client and the OpenTelemetry SDK.
+"""The cost of recording one value, beside torch.monitor, torchelastic, prometheus_client and the OpenTelemetry SDK.
 
 The values are log-normal; the cost of a distribution includes its folds. Run it as ``python bench/recording.py``.
 Without NumPy (measured in a process of its own) nothing gates: torch programs have imported it.
@@ -94,7 +94,7 @@ def theirs() -> dict[str, Side]:
 
 
 def kibibytes(make: Callable[[int], object], count: int) -> float:
-    """Return the KiB that each of ``count`` things keeps."""
+    """Return the KiB that each of ``count`` objects keeps."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for index in range(count):
@@ -105,7 +105,7 @@ def kibibytes(make: Callable[[int], object], count: int) -> float:
 
 
 def memory() -> list[Goal]:
-    """Measure what a gauge series and a distribution that has just been used a lot keep."""
+    """Measure the memory of a gauge series, and of a distribution after many values."""
     import tachograph
 
     gauge = tachograph.declare("bench.memory.gauge", group="bench")

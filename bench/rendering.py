@@ -1,4 +1,4 @@
-"""How long a page of 11,000 lines takes: ours, and prometheus_client's for the same series.
+"""The time of a page of 11,000 lines: ours, and prometheus_client's for the same series.
 
 Run: ``python bench/rendering.py``. Goal: at most a quarter of prometheus_client's time (medians of one run).
 """
@@ -23,7 +23,7 @@ GOAL = 0.25
 
 
 def medians() -> tuple[int, dict[str, float]]:
-    """Return how many samples the page has, and the seconds for a page by who rendered it."""
+    """Return the number of samples on the page, and the seconds for a page by its renderer."""
     ours, theirs = Registry(), CollectorRegistry()
     _fill(ours, theirs)
     page = Page(LABELS, {}, ours)

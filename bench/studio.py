@@ -1,4 +1,4 @@
-"""How long the Studio's server takes for a million points, and what a live page costs the hub.
+"""The time of the Studio's server for a million points, and the cost of a live page for the hub.
 
 Run: ``python bench/studio.py [--check]``. Goals: a metric of a million points is answered in a second, JSON included,
 and a zoom into a hundredth of it in 0.2 s; 10 ranks that each record 50 points a second on 100 charts, watched live,
@@ -62,7 +62,7 @@ def hub(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def asked(address: str, path: str) -> tuple[float, Any]:
-    """Return the seconds that an answer takes, as a browser asks for it, and how many points it has."""
+    """Return the seconds of an answer to a browser's question, and the number of its points."""
     connection = http.client.HTTPConnection(address)
     began = time.perf_counter()
     connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
@@ -148,7 +148,7 @@ _HEADERS = {"Content-Type": "application/x-protobuf"}
 
 
 def listen(address: str, streamed: list[int]) -> None:
-    """Take what a live page takes."""
+    """Read the stream as a live page does."""
     connection = http.client.HTTPConnection(address)
     connection.request("GET", "/api/runs/job/live")
     answer = connection.getresponse()
@@ -157,7 +157,7 @@ def listen(address: str, streamed: list[int]) -> None:
 
 
 def watching(points_a_second: int) -> float:
-    """Return the share of a core that watching adds."""
+    """Return the share of a core that a watched page adds."""
     (alone, _), (together, streamed) = (live(points_a_second, watched=watched) for watched in (False, True))
     print(
         f"{RANKS} ranks x {points_a_second} points/s on {CHARTS} charts: the hub takes {alone:.1%} of a core,"

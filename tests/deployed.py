@@ -130,7 +130,9 @@ def _expanded(env: dict[str, str]) -> dict[str, str]:
 
 def containers(place: str) -> list[Container]:
     """Return all containers of a place."""
-    return list(composed() if place == "compose" else contained(place))
+    found = list(composed() if place == "compose" else contained(place))
+    assert found, place
+    return found
 
 
 def read_by(*configs: Path) -> dict[str, bool]:

@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from programs import environment
 from tachograph.hub._connections import ClientTimeouts
-from tachograph.hub._request import Intake
+from tachograph.hub._request import Decoder, Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import HubServer, listen
@@ -92,6 +92,7 @@ def serving(
     token: str | None = None,
     forwarding: Forwarding | None = None,
     intake: Intake | None = None,
+    decoder: Decoder | None = None,
     patience: ClientTimeouts | None = None,
     kind: Callable[[Path], Hub] = Hub,
     port: int = 0,
@@ -102,9 +103,8 @@ def serving(
 
     async def serve() -> None:
         hub = kind(store)
-        server = HubServer(
-            hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, intake=intake, patience=patience
-        )
+        bounds: dict[str, Any] = {"intake": intake, "decoder": decoder, "patience": patience}
+        server = HubServer(hub, listen("127.0.0.1", port), token=token, forwarding=forwarding, **bounds)
         started = asyncio.Event()
         task = asyncio.create_task(server.serve(started))
         await started.wait()

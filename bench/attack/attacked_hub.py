@@ -35,16 +35,16 @@ _OPEN = "honest_success_total"
 
 
 class AttackedHub:
-    """A running hub, and what is known of it.
+    """A running hub, and the observations of it.
 
     Args:
-        folder: of its store and of what it writes to stderr.
+        folder: of its store and of its stderr.
         url: of a hub that runs already: then nothing beside it is started, and only its pages are judged.
         prometheus: whether Prometheus servers scrape it.
 
     Attributes:
         address: host and port.
-        health: what came of each ``/healthz``.
+        health: the outcome of each ``/healthz``.
         memory: the most bytes that the hub's process had.
         largest: bytes of the largest page.
     """
@@ -68,7 +68,7 @@ class AttackedHub:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what still runs."""
+        """Stop the processes that still run."""
         self._stack.close()
 
     def _begin(self, stack: ExitStack) -> None:
@@ -102,10 +102,10 @@ class AttackedHub:
                 self._prometheus[major] = stack.enter_context(servers.prometheus(config, major=major))
 
     def judged(self, *, parsed: int | None = None) -> list[str]:
-        """Return what is wrong with its pages now, and with what it says and takes.
+        """Return the broken invariants of its pages now, of its log and of its memory.
 
         Args:
-            parsed: number of the look, of which follows which format is parsed; None for all of them.
+            parsed: number of the look, which chooses the format to parse; None for all of them.
         """
         wire = Wire(self.address, PATIENCE)
         pages = {}
@@ -136,7 +136,7 @@ class AttackedHub:
         return wrong
 
     def end(self) -> list[str]:
-        """End all of it; return what is wrong then: the honest program's totals, files, the hub that comes next."""
+        """End all of it; return the broken invariants then: the honest program's totals, files, the next hub."""
         if self._given is not None:
             return []
         recorded, _ = self._honest.communicate("", timeout=PATIENCE)
@@ -151,7 +151,7 @@ class AttackedHub:
             wrong.append(f"the hub ended with {self._hub.process.returncode}")
         wrong += _integrity(self._folder / "store")
         wrong += self._kept(said) if said else []
-        with _hub(self._folder) as again:  # what was kept can be shown again, whatever it is
+        with _hub(self._folder) as again:  # everything that was kept can be shown again
             self._hub, self.address = again, again.address
             wrong += [
                 f"the next hub on the same store: {each}"
@@ -168,7 +168,7 @@ class AttackedHub:
         return pages
 
     def _totals(self, said: dict[str, Any]) -> list[str]:
-        """Hold the honest program's series against what it says."""
+        """Compare the honest program's series with its own report."""
         wanted = {
             "honest_success_total": said["success"],
             "honest_step_milliseconds_count": said["steps"],
@@ -188,7 +188,7 @@ class AttackedHub:
         ]
 
     def _kept(self, said: dict[str, Any]) -> list[str]:
-        """Hold what is in the store against what the honest program says."""
+        """Compare the store with the honest program's report."""
         path = self._folder / "store" / "runs" / f"{RUN}.db"
         with contextlib.closing(sqlite3.connect(path)) as connection:
             ((events, different),) = connection.execute(
@@ -215,7 +215,7 @@ class _Hub:
         return int(psutil.Process(self.process.pid).memory_info().rss)
 
     def wrong(self) -> list[str]:
-        """Return that it has ended, or logged a traceback."""
+        """Return complaints: it has ended, or logged a traceback."""
         ended = self.process.poll()
         found = [] if ended in (None, 0) else [f"the hub has ended with {ended}"]
         said = self._stderr.read_text("utf-8", "replace")

@@ -133,7 +133,7 @@ def note(results: Results, tries: Sequence[Tried]) -> None:
 
 
 def describe(row: Row, tries: Sequence[Tried]) -> None:
-    """Say in the row what came of it."""
+    """Describe the outcome in the row."""
     lost = [tried.verdict.lost for tried in tries]
     ends, longest = [tried.exit for tried in tries], max(tried.longest for tried in tries)
     kept = "nothing lost" if not any(lost) else f"{min(lost)} to {max(lost)} lost, all counted"
@@ -144,7 +144,7 @@ def describe(row: Row, tries: Sequence[Tried]) -> None:
 
 
 def attack(results: Results, wanted: Sequence[Fault], *, rounds: int, side_by_side: int) -> None:
-    """Try every fault in every round, some side by side, and again by itself what took too long."""
+    """Try every fault in every round, some side by side; those that took too long again, by themselves."""
     work = [(fault, results.seed + number) for number in range(rounds) for fault in wanted]
     tries: dict[str, list[Tried]] = {}
     with ThreadPoolExecutor(side_by_side) as pool:
@@ -168,7 +168,7 @@ def chosen(every: Sequence[Fault], only: str | None, *, quick: bool, seed: int) 
 
 
 def main() -> int:
-    """Attack, and print and write what came of it."""
+    """Attack, and print and write the results."""
     parser = arguments("backends")
     parser.add_argument("--only", help="the name of a fault, or a part of some names")
     parser.add_argument("--rounds", type=int, default=1, help="times that each is tried, with a seed of its own")

@@ -22,7 +22,7 @@ calls: list[float] = []
 
 
 def leave_report() -> None:
-    """Write down what was recorded, and what was counted as lost, once nothing is delivered any more."""
+    """Write the counts of recorded and of lost values, once nothing is delivered any more."""
     from tachograph.recording import registry
 
     lost, errors = {}, 0
@@ -49,7 +49,7 @@ SCHEDULED = Path("/proc/thread-self/schedstat")  # proc(5): seconds on a core, a
 
 
 def witness(batch: Any) -> None:
-    """Note what every destination was handed."""
+    """Note each batch that every destination was handed."""
     report["handed_events"] += len(batch.events)
     for metric in batch.metrics:
         report["handed_points"] += len(metric.points)

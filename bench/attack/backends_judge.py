@@ -1,4 +1,4 @@
-"""What has to hold after a program has delivered to a faulty backend."""
+"""The invariants after a program has delivered to a faulty backend."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Ran:
     exit: float
 
     def lost(self, *destinations: str) -> int:
-        """Return what it has counted as lost for these destinations."""
+        """Return its count of losses for these destinations."""
         told = self.report.get("dropped", {})
         return int(sum(count for what, count in told.items() if what.split()[0] in destinations))
 
 
 @dataclass
 class Verdict:
-    """What was found.
+    """The findings about one program.
 
     Attributes:
         wrong: broken invariants.
-        late: broken limits of time, and what they cost, counted: a busy machine may break them, too.
+        late: broken limits of time, and their counted losses: a busy machine may break them, too.
         lost: how much was counted as lost.
     """
 
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(fault: Fault, backend: Backend, account: Account, asked: dict[str, Any], runs: list[Ran]) -> Verdict:
-    """Return the verdict on a program, and on those that came after it to deliver what it had left."""
+    """Return the verdict on a program, and on those after it that delivered its rest."""
     found = Verdict()
     for ran in runs:
         found.wrong += _manners(ran)
@@ -137,7 +137,7 @@ def _otlp(account: Account, asked: dict[str, Any], ran: Ran) -> Iterator[str]:
 
 
 def _counts(taken: Iterable[Item], recorded: int, lost: int, *, delta: bool) -> Iterator[str]:
-    """Hold the counter that arrived against what was counted; ``lost`` is how much may be missing of it."""
+    """Compare the counter that arrived with the program's; ``lost`` is the amount that may be missing."""
     points = sorted((item for item in taken if item.counts), key=lambda item: item.time)
     if delta:
         there = sum(item.value for item in points)

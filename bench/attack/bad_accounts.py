@@ -1,4 +1,4 @@
-"""What a faulty backend has taken: by item, so that nothing is there twice and nothing is missing uncounted."""
+"""The items that a faulty backend has taken, so that nothing is there twice and nothing is missing uncounted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NUMBER = re.compile(rb"[ ,]n=(\d+)i")
 
 
 class Item(NamedTuple):
-    """One point or event, as it can be told from every other.
+    """One point or event, by its identity.
 
     Attributes:
         kind: ``event``, ``point`` or ``line``.
         key: of an event its number in its stream; of a point its series and time; of a line its text.
-        number: of an event or a line: as the program counts what it records; else 0.
+        number: of an event or a line: the program's own count; else 0.
         start: of a point: the beginning of its interval.
         time: of a point.
         value: of a point of the counter; else 0.
@@ -42,12 +42,12 @@ class Item(NamedTuple):
 
 
 class Account:
-    """What came to one backend; used by several threads.
+    """The items that one backend has received; used by several threads.
 
     Attributes:
-        acknowledged: what the backend has taken and said so, and the client must have heard it.
-        unsure: what it has taken or may have, and the client cannot know: it may come again.
-        repeated: what came although it was acknowledged before.
+        acknowledged: items that the backend has taken, with an answer that the client must have read.
+        unsure: items that it has taken, or may have, without the client knowing: they may come again.
+        repeated: items that came although they were acknowledged before.
         texts: the lines that came, by the number of their point.
     """
 
@@ -59,7 +59,7 @@ class Account:
         self.texts: dict[int, set[object]] = {}
 
     def see(self, items: Iterable[Item]) -> None:
-        """Note what a request holds, whatever becomes of it."""
+        """Note the items of a request, whether they are taken or not."""
         with self._lock:
             for item in items:
                 if item in self.acknowledged:
@@ -68,23 +68,23 @@ class Account:
                     self.texts.setdefault(item.number, set()).add(item.key)
 
     def take(self, items: Iterable[Item]) -> None:
-        """Take it, without a word so far."""
+        """Take items, without an answer so far."""
         with self._lock:
             self.unsure.update(items)
 
     def acknowledge(self, items: Iterable[Item]) -> None:
-        """Take it, and have said so."""
+        """Take items, and note that the client has the answer."""
         with self._lock:
             self.acknowledged.update(items)
 
     @property
     def taken(self) -> set[Item]:
-        """Everything that is there now, once."""
+        """All items that are there now, each once."""
         return self.acknowledged | self.unsure
 
 
 def otlp_items(path: str, body: bytes) -> list[Item]:
-    """Return what an OTLP request holds; nothing for a body that is none."""
+    """Return the items of an OTLP request; none for a body that is no request."""
     if "logs" in path.lower():
         return [_event(each) for each in _log_records(ExportLogsServiceRequest.FromString(body))]
     request = ExportMetricsServiceRequest.FromString(body)

@@ -1,4 +1,4 @@
-"""A fault of a backend: its name, how it is put up, and what has to hold for a program that delivers there."""
+"""A fault of a backend: its name, its set-up, and the invariants for a program that delivers there."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Backend:
         environ: variables of the program.
         training_ended: called once the training is over.
         heal: makes it take everything from now on.
-        wrong: returns what is wrong with what is there, given how much was recorded, and how much of that was counted
-            as lost; for a backend that is real, or that is not all of it.
+        wrong: returns the broken invariants of the backend's content, given the recorded and the lost amounts; for a
+            backend that is real, or is not the whole of it.
     """
 
     settings: dict[str, Any]
@@ -43,10 +43,10 @@ class Fault:
     Attributes:
         name: of the row, without its door.
         kind: ``HTTP``, ``gRPC``, ``hub`` or ``InfluxDB``.
-        put_up: puts it up, given an account and a folder.
-        takes: it goes on taking what comes, if slowly: the end may take ten seconds.
+        put_up: starts it, given an account and a folder.
+        takes: it goes on taking requests, if slowly: the end may take ten seconds.
         complete: nothing may be lost.
-        opaque: what has arrived is not in the account; ``Backend.wrong`` looks.
+        opaque: arrived items are not in the account; ``Backend.wrong`` looks.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Fault:
 
     @property
     def door(self) -> str:
-        """Which program it is for."""
+        """The program that it is for."""
         return "influxdb" if self.kind == "InfluxDB" else "otlp"
 
 

@@ -37,7 +37,7 @@ class Call:
         self.number, self.signal, self.items, self.context, self.server = number, signal, items, context, server
 
     def takes(self, items: list[Item] | None = None) -> None:
-        """Take it, or a part; the client has heard of it unless its time was up."""
+        """Take it, or a part; the client has the answer unless its time was up."""
         taken = self.items if items is None else items
         self.server.account.take(taken)
         left = self.context.time_remaining()
@@ -49,7 +49,7 @@ Behaviour = Callable[[Call], bytes]
 
 
 class Server:
-    """A gRPC server that behaves as it is told to."""
+    """A gRPC server with a given behaviour."""
 
     def __init__(self, account: Account, behaviour: Behaviour) -> None:
         self.account, self._behaviour = account, behaviour
@@ -106,7 +106,7 @@ def at_first(behaviour: Behaviour) -> Behaviour:
 
 
 def hangs(call: Call) -> bytes:
-    """Answer nothing, for as long as the client waits."""
+    """Give no answer, for as long as the client waits."""
     while call.context.is_active() and not call.server.stopped.wait(0.05):
         pass
     return b""
@@ -133,7 +133,7 @@ def partial_success(call: Call) -> bytes:
 
 
 def junk(call: Call) -> bytes:
-    """Take it, and answer what is no protobuf."""
+    """Take it, and answer with bytes that are no protobuf."""
     call.takes()
     return b"\xff\xfe\x00 no protobuf"
 
@@ -150,7 +150,7 @@ def serving(account: Account, _folder: Path, *, behaviour: Behaviour) -> Iterato
 
 @contextlib.contextmanager
 def no_grpc(account: Account, _folder: Path, *, accepts: Any) -> Iterator[Backend]:
-    """Put up what takes connections and is no gRPC server."""
+    """Start a server that takes connections and speaks no gRPC."""
     server = HttpServer(account, otlp_items, lambda _exchange: None, accepts=accepts)
     try:
         yield Backend(otlp(server.port, protocol="grpc"))
@@ -160,7 +160,7 @@ def no_grpc(account: Account, _folder: Path, *, accepts: Any) -> Iterator[Backen
 
 @contextlib.contextmanager
 def behind_a_proxy(account: Account, _folder: Path) -> Iterator[Backend]:
-    """Put up a server whose connections break before the first answers; the client cannot know what was taken."""
+    """Put up a server whose connections break before the first answers: the client cannot know about them."""
 
     def only_takes(call: Call) -> bytes:
         call.server.account.take(call.items)

@@ -1,4 +1,4 @@
-"""An HTTP server over raw sockets that fails as it is told to, on a free port of the loopback."""
+"""An HTTP server over raw sockets that fails in a given way, on a free port of the loopback."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Request(NamedTuple):
 
 
 class Exchange:
-    """A request and what is answered to it.
+    """A request and its answer.
 
     Args:
         sock: the connection.
-        request: what came.
-        server: that it came to.
+        request: as it was received.
+        server: that received it.
     """
 
     def __init__(self, sock: socket.socket, request: Request, server: HttpServer) -> None:
@@ -44,11 +44,11 @@ class Exchange:
         self._account = server.account
 
     def take(self) -> None:
-        """Take it, without a word."""
+        """Take it, without an answer."""
         self._account.take(self.request.items)
 
     def send(self, data: bytes) -> None:
-        """Send something, whatever that is."""
+        """Send any bytes."""
         self.sock.sendall(data)
 
     def acknowledged(self, items: Sequence[Item]) -> None:
@@ -78,7 +78,7 @@ class Exchange:
                 return
 
     def silence(self) -> None:
-        """Say nothing more, until the client has had enough."""
+        """Send nothing more, until the client gives up."""
         self.sock.settimeout(0.1)
         while not self.server.stopped.is_set():
             with contextlib.suppress(TimeoutError):
@@ -101,10 +101,10 @@ def reset(sock: socket.socket) -> None:
 
 
 class HttpServer:
-    """Answers each request as ``behaviour`` says.
+    """Answers each request by its ``behaviour``.
 
     Args:
-        account: what is told what came.
+        account: gets the received items.
         read: returns the items of a body, by its path.
         behaviour: answers.
         tls: how it speaks TLS; None for plain HTTP.
@@ -185,7 +185,7 @@ class HttpServer:
             return Request(self._count, line[1].decode(), headers, items, since)
 
     def close(self) -> None:
-        """End, and break off what is open."""
+        """End, and break off the open connections."""
         self.stopped.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -96,7 +96,7 @@ def serving(
     """Put up a server.
 
     Args:
-        account: what is told what came.
+        account: gets the received items.
         behaviour: answers.
         accepts: takes connections in its place.
         back: when it listens: ``soon``, at the ``end``, or for the ``next`` process; by default from the beginning.
@@ -181,7 +181,7 @@ def real_influxdb(_account: Account, folder: Path, *, plan: Plan) -> Iterator[Ba
 
 @contextlib.contextmanager
 def victoria_metrics(_account: Account, folder: Path, *, plan: Plan) -> Iterator[Backend]:
-    """Run VictoriaMetrics behind a proxy; it has every point, and one that it was sent twice twice."""
+    """Run VictoriaMetrics behind a proxy; it has every point, and stores a point twice that was sent twice."""
     there = folder / "victoria"
     there.mkdir()
     port = _free_port()

@@ -104,7 +104,7 @@ def partial_success(exchange: Exchange) -> None:
 
 
 def partial_junk(exchange: Exchange) -> None:
-    """Take all, and say things about it that cannot be."""
+    """Take all, and answer with a partial success that is impossible."""
     number = exchange.request.number
     body = (
         _partial(exchange, -5, "fewer than none"),

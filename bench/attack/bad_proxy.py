@@ -50,7 +50,7 @@ class Proxy:
 
     Args:
         upstream: the server's port.
-        plan: says what happens before each answer (what comes back after something was sent), counted from 1.
+        plan: decides for each answer (the bytes that follow a request), counted from 1.
     """
 
     def __init__(self, upstream: int, plan: Plan = passes) -> None:
@@ -146,7 +146,7 @@ def hub_behind(_account: Account, folder: Path, *, plan: Plan, temporality: str)
 
 
 def _differences(url: str, folder: Path, run: str, recorded: int, lost: int) -> list[str]:
-    """Return how the hub's page and its store differ from what was recorded, once they had time not to."""
+    """Return the differences between the recorded values and the hub's page and store, after some time to settle."""
     found = ["the hub was not asked"]
     until = time.monotonic() + _WITHIN
     while found and time.monotonic() < until:

@@ -58,7 +58,7 @@ _ENDLESS = ("hub", "run")  # a wrong option keeps them from starting anything
 
 
 class CommandLine(NamedTuple):
-    """A command line, and what is in the file that it may name."""
+    """A command line, and the content of the file that it may name."""
 
     arguments: list[str]
     content: bytes
@@ -109,7 +109,7 @@ def _judge_command(given: Sequence[CommandLine]) -> str:
 
 @cache
 def _store() -> Path:
-    """Return a store in which a hub has kept what many hostile requests said."""
+    """Return a store in which a hub has kept the contents of many hostile requests."""
     store, random = folder() / "store", Random(1)
     hub = Hub(store)
     for _ in range(200):

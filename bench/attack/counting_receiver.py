@@ -1,4 +1,4 @@
-"""An OTLP receiver over HTTP on a free loopback port that keeps what it takes, and what that comes to."""
+"""An OTLP receiver over HTTP on a free loopback port that keeps its requests, and adds them up."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class _Answering(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """Keeps each request that it answers with 200, which it does but for the first ones.
+    """Keeps each request that it answers with 200: all but the first ones.
 
     Args:
         refusals: so many requests are answered with 503 first.
@@ -68,10 +68,10 @@ class Receiver(http.server.ThreadingHTTPServer):
             return 200
 
     def handle_error(self, *_: Any) -> None:
-        """Say nothing: a process that is killed leaves its connection in the middle of a request."""
+        """Log nothing: a process that is killed leaves its connection in the middle of a request."""
 
     def arrived(self) -> Arrived:
-        """Return what has arrived so far."""
+        """Return the arrivals so far."""
         with self._taking:
             kept = list(self._kept)
         return Arrived(kept)
@@ -99,11 +99,11 @@ class Last(NamedTuple):
 
 
 class Arrived:
-    """What requests come to.
+    """The totals of requests.
 
     Attributes:
-        windows: how many values the closed windows of a Stat have, by its name.
-        wrong: what no honest sender sends: a counter that goes back, an event that comes twice.
+        windows: the number of values in the closed windows of a Stat, by its name.
+        wrong: items that no honest sender sends: a counter that goes back, an event that comes twice.
     """
 
     def __init__(self, requests: list[tuple[str, bytes]]) -> None:
@@ -189,7 +189,7 @@ class Arrived:
         return self._numbers.get((door, who), [])
 
     def dropped(self) -> dict[str, float]:
-        """Return what was counted as dropped, by reason."""
+        """Return the numbers of dropped items, by reason."""
         found: dict[str, float] = defaultdict(float)
         for (name, attributes), series in self._series.items():
             if name == "tachograph.dropped":

@@ -35,11 +35,11 @@ class Unavailable(Exception):  # noqa: N818 - a finding
 
 @dataclass
 class Place:
-    """Where a fault strikes.
+    """The place of a fault.
 
     Args:
-        folder: what the process under attack writes into.
-        chance: decides what is left open.
+        folder: that the process under attack writes into.
+        chance: the source of random choices.
         files: returns the files that the process writes now.
         calls: those that fail on demand.
         pid: of the process; 0 before it runs.
@@ -102,7 +102,7 @@ def tmpfs(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def failing(folder: Path, base: Path) -> Iterator[FailingCalls]:
-    """Return calls on the files of ``folder`` that fail on demand; what that needs is in ``base``.
+    """Return calls on the files of ``folder`` that fail on demand; their library is in ``base``.
 
     Raises:
         Unavailable: there is no C compiler.
@@ -130,7 +130,7 @@ def full(place: Place) -> Iterator[None]:
 
 
 def errors(number: int) -> Callable[[Place], AbstractContextManager[None]]:
-    """Return what lets each write, fsync, open and ftruncate fail with an errno."""
+    """Return a fault by which each write, fsync, open and ftruncate fails with an errno."""
 
     @contextmanager
     def strike(place: Place) -> Iterator[None]:
@@ -196,7 +196,7 @@ def deleted_log(place: Place) -> Iterator[None]:
 
 
 def overwritten(suffix: str = "") -> Callable[[Place], AbstractContextManager[None]]:
-    """Return what writes into the middle of the files whose names end so."""
+    """Return a fault that writes into the middle of the files with this suffix."""
 
     @contextmanager
     def strike(place: Place) -> Iterator[None]:
@@ -213,7 +213,7 @@ def overwritten(suffix: str = "") -> Callable[[Place], AbstractContextManager[No
 
 
 def truncated(suffix: str = "") -> Callable[[Place], AbstractContextManager[None]]:
-    """Return what cuts the files whose names end so, to a part or to nothing."""
+    """Return a fault that cuts the files with this suffix, to a part or to nothing."""
 
     @contextmanager
     def strike(place: Place) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The hub while its disk fails: what it must do, and what is looked at afterwards."""
+"""The hub while its disk fails: its duties, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def struck(fault: Fault, seed: int, seen: Counter[str], *, quick: bool) -> Itera
 
     Args:
         fault: strikes it.
-        seed: of what is left to chance.
-        seen: is told of the hub's answers.
+        seed: of random choices.
+        seen: counts the hub's answers.
         quick: take no longer than it must.
 
     Raises:
@@ -117,9 +117,9 @@ def judged(
 
     Args:
         hub: it.
-        senders: that sent to it.
+        senders: of its requests.
         allowed: statuses that it may answer.
-        since: what was acknowledged before that is not looked for: seconds, monotonic.
+        since: items that were acknowledged earlier are not looked for: seconds, monotonic.
     """
     if hub.status:
         yield f"the hub ended with {hub.status}: {hub.log[-800:]}"
@@ -141,7 +141,7 @@ def judged(
 
 
 def said(hub: HubProcess, senders: Iterable[Sender]) -> Iterator[str]:
-    """Yield what a hub has kept to itself: that senders were refused, or that files were begun anew."""
+    """Yield complaints about a hub's log, which must name refusals, and files that were begun anew."""
     if any(sender.statuses.get(503) for sender in senders) and "could not keep a request" not in hub.log:
         yield f"503 was answered, and the log does not say why: {hub.log[-500:]}"
     for renewed in hub.last.get("renewed", []):
@@ -150,7 +150,7 @@ def said(hub: HubProcess, senders: Iterable[Sender]) -> Iterator[str]:
 
 
 def _again(base: Path, store: Path) -> Iterator[str]:
-    """Yield what breaks where the next hub begins on the same store."""
+    """Yield the invariants that break where the next hub begins on the same store."""
     hub = HubProcess(base / "next.log", store)
     if not hub.serves:
         hub.end()

@@ -1,4 +1,4 @@
-"""A training process while the disk of one of its destinations fails: what it must do, and what is looked at then."""
+"""A training process while the disk of one of its destinations fails: its duties, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Taking(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @dataclass
@@ -87,10 +87,10 @@ class Job:
 
     Attributes:
         status: its exit status.
-        log: what it wrote to stderr.
-        report: what :mod:`disk_program` reports; empty where it did not.
+        log: its stderr.
+        report: of :mod:`disk_program`; empty where it made none.
         found: numbers that are on the disk, or at the server.
-        illegible: what is on the disk and cannot be read.
+        illegible: content on the disk that cannot be read.
     """
 
     status: int
@@ -103,9 +103,9 @@ class Job:
         """Yield the invariants that broke.
 
         Args:
-            since: what was recorded before that is not looked for: seconds, monotonic.
-            destroys: what is illegible may have been made so by others.
-            left: what is there may be there twice: it was sent, and the answer came too late.
+            since: values that were recorded earlier are not looked for: seconds, monotonic.
+            destroys: illegible content may have been damaged by the fault.
+            left: items may be there twice: they were sent, and the answer came too late.
         """
         if self.status != STATUS or not self.report:
             yield f"it ended with {self.status}: {self.log[-1500:]}"
@@ -135,7 +135,7 @@ class Running:
 
     Args:
         kind: ``jsonl``, ``tensorboard`` or ``influxdb``.
-        base: a folder for what it reports.
+        base: a folder for its report.
         folder: where its destination writes.
         seconds: that it records.
         environment: more of it.
@@ -160,7 +160,7 @@ class Running:
         return sorted(self._folder.glob(pattern[self._kind]))
 
     def wait_for_files(self, seconds: float = 30.0) -> bool:
-        """Tell whether it comes to write something within some seconds."""
+        """Tell whether it writes anything within some seconds."""
         until = time.monotonic() + seconds
         while not any(path.stat().st_size for path in self.files()):
             if time.monotonic() > until or self.process.poll() is not None:
@@ -169,7 +169,7 @@ class Running:
         return True
 
     def end(self) -> Job:
-        """Wait for its end, and return what came of it."""
+        """Wait for its end, and return its outcome."""
         try:
             status = self.process.wait(_ENDS_WITHIN)
         except subprocess.TimeoutExpired:
@@ -240,8 +240,8 @@ def struck(kind: str, fault: Fault, seed: int, seen: Counter[str]) -> Iterator[s
     Args:
         kind: the destination.
         fault: strikes it.
-        seed: of what is left to chance.
-        seen: is told of the job's report.
+        seed: of random choices.
+        seen: counts the job's reports.
 
     Raises:
         Unavailable: the fault cannot be made here.

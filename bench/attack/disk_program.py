@@ -1,4 +1,4 @@
-"""The program whose disk fails: it records a number each millisecond, and says at its end what it had to wait for.
+"""The program whose disk fails: it records a number each millisecond, and reports its longest wait at its end.
 
 ``python disk_program.py KIND REPORT SECONDS``: ``KIND`` is the destination, ``REPORT`` a file elsewhere.
 """
@@ -24,7 +24,7 @@ _MARK_EVERY = 0.05
 
 
 def recorder(kind: str) -> tuple[Callable[[int], None], Callable[[], object]]:
-    """Start the destination, and return what records a number, and what ends it."""
+    """Start the destination, and return two functions: one records a number, one ends it."""
     if kind == "influxdb":
         tachograph.start(metrics="none", logs=["none"], interval=0.1)
         logger = MetricsLogger(max_queue_size=400, write_options=MertricsLoggerWriteOptions(100))

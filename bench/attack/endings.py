@@ -1,4 +1,4 @@
-"""How the processes of random programs end, and what is to come of each end."""
+"""The ends of random programs' processes, and the expected outcome of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Outside(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a process ends: its last lines, its exit status (minus a signal's number), and what arrives."""
+    """An end of a process: its last lines, its exit status (minus a signal's number), and the expected arrivals."""
 
     lines: str
     status: int

@@ -41,7 +41,7 @@ _PLAIN = ("OTEL_", "TACHOGRAPH_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", 
 
 
 class Outcome(NamedTuple):
-    """What came of one program, and where it is kept where that is wrong."""
+    """The outcome of one program, and the folder where it is kept if an invariant broke."""
 
     program: Program
     verdict: Verdict
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 def attack(seed: int, number: int, *, keep: Path | None, discards: str = "") -> Outcome:
-    """Run one program and judge it; its source, output and notes stay in ``keep`` where something is wrong."""
+    """Run one program and judge it; its source, output and notes stay in ``keep`` where an invariant broke."""
     program = write(seed, number)
     folder = Path(tempfile.mkdtemp(prefix=f"ends-{seed}-{number}-", dir=keep))
     (folder / "program.py").write_text(program.source)
@@ -129,7 +129,7 @@ def _signal(program: Program, process: subprocess.Popen[bytes], folder: Path, de
 
 
 def _others(group: int) -> list[int]:
-    """Return the processes of a group that run (proc_pid_stat(5)): a zombie has ended, whoever is to reap it."""
+    """Return the processes of a group that run (proc_pid_stat(5)): a zombie has ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("--discards", default="", help="metrics or logs: the receiver loses a request, which is found")
     options = parser.parse_args()
     for each in (signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(each) is signal.SIG_IGN:  # by nohup: programs would inherit that, and not what is handled
+        if signal.getsignal(each) is signal.SIG_IGN:  # by nohup: programs inherit an ignored signal, but no handler
             signal.signal(each, lambda *_: None)
     results, began = Results("ends", options.seed), time.monotonic()
     numbers = range(options.programs) if options.only is None else [options.only]

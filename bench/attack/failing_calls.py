@@ -68,10 +68,10 @@ class FailingCalls:
 
     @property
     def calls(self) -> int:
-        """How many calls there have been."""
+        """The number of calls so far."""
         return int(_CONTROL.unpack(self._control)[0])
 
     @property
     def hits(self) -> int:
-        """How many have failed since :meth:`fail`."""
+        """The number of calls that have failed since :meth:`fail`."""
         return int(_CONTROL.unpack(self._control)[5])

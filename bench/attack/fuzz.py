@@ -1,8 +1,8 @@
-"""Bad input of every kind, against a real hub and the library: no error of ours, no loss for who is honest.
+"""Bad input of every kind, against a real hub and the library: no error of ours, no loss for an honest program.
 
 Run: ``python bench/attack/fuzz.py --seconds 60`` (or ``--inputs 1000000``; ``--only metrics``; ``--seed 7``). Each
 input follows from the seed, its kind and its number alone, but for times, which are around now: ``--only KIND --first
-NUMBER --inputs 1`` makes it again. Whatever fails is kept in the folder that is printed. SIGTERM
+NUMBER --inputs 1`` makes it again. Failing inputs are kept in the folder that is printed. SIGTERM
 ends it early, with its results.
 
 While it runs, an honest program records through the same hub, Prometheus 2 and 3 scrape it, and its pages are parsed
@@ -45,16 +45,16 @@ KINDS: dict[str, HubKind | ProcessKind] = {**HUB_KINDS, **PROCESS_KINDS}
 HUB, HEALTH, PAGE = "the hub meanwhile", "/healthz meanwhile", "its pages meanwhile"
 _AT_ONCE = 200  # inputs that a worker gets together
 _MOST_KEPT = 10  # failures of one kind that are printed
-_NO_ANSWER = 0.3  # seconds: where what is sent is no HTTP, there may be none
+_NO_ANSWER = 0.3  # seconds: for input that is no HTTP there may be none
 _ENOUGH = 1000  # samples of which the 99.9th percentile says something
 
 
 @dataclass
 class Part:
-    """What came of some inputs of a kind.
+    """The outcome of some inputs of a kind.
 
     Attributes:
-        failures: number, what is wrong, and the input.
+        failures: number, complaint and input.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Part:
 
 
 def attack(kind: str, seed: int, first: int, count: int, address: tuple[str, int] | None) -> Part:
-    """Send or give inputs, in a process of its own, and judge what comes."""
+    """Send or pass inputs, in a process of its own, and judge the answers."""
     part = Part(kind, first)
     if kind in HUB_KINDS:
         if address is not None:
@@ -110,7 +110,7 @@ def _send(part: Part, kind: HubKind, seed: int, numbers: Sequence[int], address:
             answer, why = Answer(0, "", b""), f"{type(error).__name__}: {error}"
             wire.close()
         if not kind.whole:
-            wire.close()  # whatever is left there belongs to no later question
+            wire.close()  # bytes that are left there belong to no later question
         part.tried += 1
         part.answers[answer.status] += 1
         if why:
@@ -122,7 +122,7 @@ class Fuzz:
 
     Args:
         options: of the command line.
-        results: where is noted what came of it.
+        results: takes the outcome.
     """
 
     def __init__(self, options: argparse.Namespace, results: Results) -> None:
@@ -136,10 +136,10 @@ class Fuzz:
         self.health: list[Sample] = []
         self.memory = self.largest = self.pages = self.hubs = 0
         self.kept = Path(tempfile.mkdtemp(prefix="tachograph-fuzz-"))
-        os.environ["TMPDIR"] = str(self.kept)  # what processes of the attack leave behind is there
+        os.environ["TMPDIR"] = str(self.kept)  # for the leftovers of the attack's processes
 
     def run(self) -> None:
-        """Attack until the inputs or the seconds are used up: each hub takes so many, then comes another one."""
+        """Attack until the inputs or the seconds are used up; each hub takes some of them, then a new one starts."""
         context = multiprocessing.get_context("spawn")
         workers = self.options.workers
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
@@ -162,12 +162,12 @@ class Fuzz:
         self.left = 0
 
     def goes_on(self) -> bool:
-        """Tell whether there is more to do."""
+        """Tell whether inputs or seconds are left."""
         seconds = self.options.seconds
         return self.left > 0 and (seconds is None or time.monotonic() - self.began < seconds)
 
     def _parts(self, address: tuple[str, int], most: int) -> Iterator[tuple[str, int, int, int, tuple[str, int]]]:
-        """Yield what a worker is to do next, kinds mixed by their shares, until this hub has had enough."""
+        """Yield the work of the workers, kinds mixed by their shares, until this hub has its number of inputs."""
         while most > 0 and self.goes_on():
             kind = min(self.kinds, key=lambda name: (self.next[name] - self.options.first) / self.kinds[name].share)
             count = min(_AT_ONCE, max(10, 2 * KINDS[kind].share), self.left, most)
@@ -229,7 +229,7 @@ class Fuzz:
         return f"python bench/attack/fuzz.py --seed {self.results.seed}{url}"
 
     def _judge(self, wrong: list[str], first: dict[str, int]) -> None:
-        """Note what is wrong with the hub after the inputs from ``first`` on."""
+        """Note the broken invariants of the hub after the inputs from ``first`` on."""
         self.pages += 1
         self.results.row(HUB).tried += 1
         for why in wrong:
@@ -254,7 +254,7 @@ class Fuzz:
             self._health()
 
     def _health(self) -> None:
-        """Hold the 99.9th percentile against the limit, without what the machine has added to it."""
+        """Compare the 99.9th percentile with the limit, without the machine's own delays."""
         row, allowed = self.results.row(HEALTH), self.options.healthz
         row.tried = len(self.health)
         row.outcome, own, late = outcome(self.health)

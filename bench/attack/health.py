@@ -1,4 +1,4 @@
-"""How long a hub's ``/healthz`` takes while it is attacked, and how much of that is the machine's."""
+"""Times of a hub's ``/healthz`` while it is attacked, and the machine's share of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Sample(NamedTuple):
     """One question, in seconds.
 
     Attributes:
-        wait: until the answer came.
-        withheld: how long threads of the hub were ready to run meanwhile, and the machine ran others; 0 where the
-            system does not say.
-        late: by how much the watcher woke up too late before it.
+        wait: until the answer.
+        withheld: time in which threads of the hub were ready to run meanwhile, and the machine ran others; 0 where the
+            system does not report it.
+        late: by which the watcher woke up too late before it.
     """
 
     wait: float
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def watch(address: tuple[str, int], pid: int, told: Connection) -> None:
-    """Ask again and again until something is said; then tell all samples."""
+    """Ask again and again until ``told`` has a message; then send all samples."""
     samples: list[Sample] = []
     wire = Wire(address, PATIENCE)
     sent = request("GET", "/healthz", {})
@@ -62,7 +62,7 @@ def _withheld(pid: int) -> float:
 
 
 def outcome(samples: list[Sample]) -> tuple[str, float, float]:
-    """Return the samples in words, their 99.9th percentile without what was withheld, and that of being late."""
+    """Return the samples in words, their 99.9th percentile without the withheld time, and that of ``late``."""
     waits, late = [each.wait for each in samples], percentile([each.late for each in samples], 0.999)
     own = percentile([max(0.0, each.wait - each.withheld) for each in samples], 0.999)
     half, slow, most = (found * 1e3 for found in (percentile(waits, 0.5), percentile(waits, 0.999), max(waits)))

@@ -1,6 +1,6 @@
-"""An honest program: it records through the public API until its stdin ends, and prints what it has recorded.
+"""An honest program: it records through the public API until its stdin ends, and prints its counts.
 
-Run by the attacks beside what they do: whatever else a hub is sent, this program's counts are exact at the end.
+The attacks run it beside their inputs: whatever else a hub is sent, this program's counts are exact at the end.
 """
 
 from __future__ import annotations

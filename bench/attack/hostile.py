@@ -108,7 +108,7 @@ def unsigned(random: Random) -> int:
 
 
 def moment(random: Random) -> int:
-    """Return nanoseconds since the epoch: mostly now, or as far from it as a wrong clock is, or what no clock says."""
+    """Return nanoseconds since the epoch: mostly now, or as far from it as a wrong clock is, or farther."""
     chosen = random.random()
     if chosen < 0.6:
         return time.time_ns()

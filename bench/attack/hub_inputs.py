@@ -1,4 +1,4 @@
-"""Requests to a hub, right, odd and wrong, and what may not be answered."""
+"""Requests to a hub, right, odd and wrong, and the forbidden answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class HubKind(NamedTuple):
     """One kind of requests.
 
     Attributes:
-        attack: what the table of results calls it.
-        share: how many of a thousand inputs are of this kind.
+        attack: its name in the table of results.
+        share: number of inputs of this kind in a thousand.
         make: returns a whole HTTP request.
-        whole: what it makes is HTTP, and so has an answer.
+        whole: its requests are HTTP, and so have an answer.
     """
 
     attack: str
@@ -34,7 +34,7 @@ class HubKind(NamedTuple):
 
 
 def judge(kind: HubKind, answer: Answer) -> str:
-    """Return what is wrong with an answer: it is an error of the server's, none, or JSON that is none; else nothing."""
+    """Return a complaint about an answer: an error of the server's, none at all, or invalid JSON; empty for none."""
     if kind.whole and answer.status == 0:
         return "the connection was closed without an answer"
     if answer.status >= 500:
@@ -131,7 +131,7 @@ _VERSIONS = ("", ";version=1.0.0", ";version=0.0.1", ";version=9", ";q=0.5", ";q
 
 
 def _page(random: Random) -> bytes:
-    """Return a request for one of the small pages with odd wishes; the large one is judged by others."""
+    """Return a request for one of the small pages with odd parameters; the large one is judged elsewhere."""
     accept = ",".join(random.choice(_ACCEPTS) + random.choice(_VERSIONS) for _ in range(random.randrange(4)))
     path = random.choice(("/sd", "/healthz", "/", "/static/", "/static/../../etc/passwd", "/static/index.html"))
     if random.random() < 0.004:

@@ -1,4 +1,4 @@
-"""A hub in a process of its own, and an honest sender: what is not acknowledged is sent again."""
+"""A hub in a process of its own, and an honest sender, which repeats requests that are not acknowledged."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class HubProcess:
     """A running ``tachograph hub``, until :meth:`end`, or until this process is gone.
 
     Args:
-        log: the file for what it says, which it is appended to.
+        log: the file for its output, which is appended to.
         store: its store.
         environment: more of it.
         port: to listen on; 0 for any.
 
     Attributes:
         first, last: the JSON lines in which it announced its start and its end; empty where it did not.
-        serves: whether it came to listen.
+        serves: whether it listens.
         status: its exit status; None while it runs.
     """
 
@@ -100,7 +100,7 @@ class HubProcess:
 
     @property
     def log(self) -> str:
-        """Return what it has said so far."""
+        """Return its log so far."""
         return self._log.read_text(errors="replace")
 
     def is_running(self) -> bool:
@@ -139,8 +139,8 @@ class Sender:
     Attributes:
         kept: when each number of an event or point was acknowledged: seconds, monotonic.
         total: the counter's last value that was acknowledged.
-        statuses: how often each status was answered; 0 for none at all.
-        without_time: how many 503 had no Retry-After.
+        statuses: number of answers by status; 0 for none at all.
+        without_time: number of 503 without Retry-After.
     """
 
     def __init__(self, address: str, run: str = "job", *, patience: float = _PATIENCE) -> None:
@@ -157,7 +157,7 @@ class Sender:
         self._resource = {"service.instance.id": f"i-{run}", "dl.run.id": run, "dl.role": "trainer", "dl.rank": 0}
 
     def step(self) -> bool:
-        """Send what waits, or else something new; True where all of it was acknowledged."""
+        """Send the requests that wait, or else new ones; True where all were acknowledged."""
         if not self._waiting:
             self._waiting = [("/v1/logs", *self._logs()), ("/v1/metrics", self._metrics(), [])]
         while self._waiting:
@@ -179,7 +179,7 @@ class Sender:
             time.sleep(0.02)
 
     def goes_on(self, within: float) -> bool:
-        """Tell whether something new is acknowledged within some seconds."""
+        """Tell whether a new request is acknowledged within some seconds."""
         until = time.monotonic() + within
         self.step()
         while not self.step():
@@ -239,15 +239,15 @@ class Sender:
 
 
 class Health(threading.Thread):
-    """Asks a hub over and over how it is, on a connection of its own.
+    """Asks a hub for ``/healthz`` again and again, on a connection of its own.
 
     Args:
         address: of the hub.
 
     Attributes:
-        longest: seconds that an answer took.
+        longest: seconds of the slowest answer.
         failed: questions that were not answered with 200.
-        asked: how many there were.
+        asked: number of questions.
     """
 
     def __init__(self, address: str) -> None:

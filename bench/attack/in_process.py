@@ -1,4 +1,4 @@
-"""Inputs that are given to the library in this process: how they are judged, and where they leave what they write."""
+"""Inputs for the library in this process: their judgement, and the folder for their output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ProcessKind(NamedTuple):
     """One kind of input to a process.
 
     Attributes:
-        attack: what the table of results calls it.
-        share: how many of a thousand inputs are of this kind.
+        attack: its name in the table of results.
+        share: number of inputs of this kind in a thousand.
         make: returns the input.
-        judge: returns what is wrong with what came of inputs, empty where nothing is.
-        together: how many inputs are judged together; where something is wrong, each is again, alone.
+        judge: returns a complaint about the outcome of inputs, empty for none.
+        together: number of inputs that are judged together; after a complaint each is judged again, alone.
     """
 
     attack: str
@@ -36,14 +36,14 @@ class ProcessKind(NamedTuple):
 
 
 def judged(kind: ProcessKind, given: Sequence[Any]) -> str:
-    """Return what is wrong with what came of inputs, a traceback on stderr included; empty where nothing is."""
+    """Return a complaint about the outcome of inputs, a traceback on stderr included; empty for none."""
     with Captured() as captured:
         why = kind.judge(given)
     return why or ("a traceback: " + captured.said[-1500:] if "Traceback" in captured.said else "")
 
 
 def described(given: Any) -> str:
-    """Return the text of an input, however long its numbers are."""
+    """Return the text of an input, with numbers of any length."""
     most = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -53,7 +53,7 @@ def described(given: Any) -> str:
 
 
 class Captured:
-    """The standard streams of a process, for a while: what is written is in ``said``, and nothing can be read."""
+    """The standard streams of a process, for a while: output is in ``said``, and input is empty."""
 
     def __enter__(self) -> Self:
         folder()
@@ -85,7 +85,7 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 @cache
 def folder() -> Path:
-    """Return a folder of this process, in which it is from then on; whatever is written goes there."""
+    """Return a folder of this process, which is its working directory from then on."""
     inner = Path(tempfile.mkdtemp(prefix="process-"), "in", "here")  # in the attack's folder, which goes at the end
     inner.mkdir(parents=True)
     os.chdir(inner)

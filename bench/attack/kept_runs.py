@@ -1,4 +1,4 @@
-"""Runs as they are on the disk after an attack, read with SQLite alone: which numbers are there, and which total."""
+"""Runs as they are on the disk after an attack, read with SQLite alone: their numbers, and their total."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class KeptRun:
         numbers: of events and points, in all of its files.
         total: the counter's, in its own file; 0 where there is none.
         twice: numbers that one file has twice.
-        damage: of its own file, as ``PRAGMA integrity_check`` says; empty for none.
-        aside: how many files of it were set aside.
+        damage: of its own file, by ``PRAGMA integrity_check``; empty for none.
+        aside: number of its files that were set aside.
     """
 
     numbers: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""What the random programs of ``ends.py`` record with: by every door, and noted durably beside it.
+"""The recorder of the random programs of ``ends.py``: by every door, with durable notes beside it.
 
 It is loaded in the attacked process. A note is one ``write`` to a file, so it survives any end; its time is the wall
 clock. A batch is noted before its first value and after its last one, so of a batch that an exception has cut short
@@ -102,10 +102,10 @@ DOORS: dict[str, Callable[[str], Record]] = {
 
 
 class Recorder:
-    """Records by some doors under one name, from one thread at a time, and notes it in ``<who>.notes``.
+    """Records by some doors under one name, from one thread at a time, with notes in ``<who>.notes``.
 
     Args:
-        who: tells its series from all others of the program.
+        who: its name, which distinguishes its series from all others of the program.
         doors: of :data:`DOORS`.
     """
 
@@ -174,7 +174,7 @@ def _note(name: str, text: str) -> None:
 
 
 def await_child(who: str, pid: int, seconds: float = 30.0) -> None:
-    """Note how a forked child ends, which is given some seconds for it."""
+    """Note the end of a forked child, which has some seconds for it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -198,7 +198,7 @@ def hoard(step: int) -> None:
 
 
 class Finalized:
-    """Records a batch where it is collected as garbage, in a cycle, in the middle of anything."""
+    """Records a batch at its garbage collection, in a cycle, at any point of the program."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder, self._cycle = recorder, self

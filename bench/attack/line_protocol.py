@@ -1,8 +1,8 @@
-r"""Line protocol, read strictly: what InfluxDB's own parser takes, and no more.
+r"""Line protocol, read strictly: lines that InfluxDB's own parser takes, and no others.
 
 Source: InfluxDB v2 documentation, "Line protocol", and its models/points.go. A backslash escapes a comma, a blank and
 (but not in a measurement) an equals sign, in a string field a quote and a backslash; before anything else it is a
-backslash. In a field's key it belongs together with what follows, whatever that is.
+backslash. In a field's key it belongs together with the next character, any one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Parsed(NamedTuple):
 
 
 def parse(line: str) -> Parsed:
-    """Return what a line says.
+    """Return the parts of a line.
 
     Raises:
         ValueError: it is no line; the message says where.
@@ -58,7 +58,7 @@ def parse(line: str) -> Parsed:
 
 
 def _word(line: str, at: int, ends: str, escaped: str, *, pairs: bool = False) -> tuple[str, int]:
-    """Read up to one of ``ends``, and return the word and where that stands; ``pairs`` as in a field's key."""
+    """Read up to one of ``ends``, and return the word and the offset of its end; ``pairs`` as in a field's key."""
     found = []
     while at < len(line):
         letter = line[at]
@@ -103,10 +103,10 @@ def _field(line: str, at: int) -> tuple[Any, int]:
 
 
 def as_written(text: str, *, pairs: bool = False) -> str:
-    r"""Return a name or a tag as it is there once it is read: ends of lines as ``\n``, nothing else changed.
+    r"""Return a name or a tag as it is read back: ends of lines as ``\n``, nothing else changed.
 
-    Behind a backslash at the end there is a blank: nothing else keeps it from escaping what follows. In a field's key
-    (``pairs``) backslashes before what is escaped are an even number.
+    Behind a backslash at the end there is a blank: nothing else keeps it from escaping the next character. In a field's
+    key (``pairs``) backslashes before an escaped character are an even number.
     """
     for end, written in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
         text = text.replace(end, written)

@@ -1,4 +1,4 @@
-"""What is done to a right body to make it a wrong one: to its bytes, to its JSON, to its gzip."""
+"""Changes that make a valid body an invalid one: to its bytes, to its JSON, to its gzip."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _deep_json(random: Random) -> bytes:
 
 
 def _change(random: Random, found: Any) -> None:
-    """Change one part of what JSON holds, somewhere."""
+    """Change one part of a JSON value, somewhere."""
     while True:
         keys = list(found) if isinstance(found, dict) else range(len(found))
         if not keys:
@@ -138,7 +138,7 @@ def _change(random: Random, found: Any) -> None:
 
 
 def as_gzip(random: Random, body: bytes) -> bytes:
-    """Return a body packed: whole, cut, changed, in several members, followed by something, or as a bomb."""
+    """Return a body packed: whole, cut, changed, in several members, with trailing bytes, or as a bomb."""
     chosen = random.random()
     if chosen < 0.003:
         return _BOMB

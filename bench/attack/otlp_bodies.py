@@ -1,7 +1,7 @@
 """OTLP requests of hostile parts, as protobuf messages: metrics, logs and traces.
 
-Most of what is chosen comes from a small vocabulary, so that points meet series that are there, and that the page of a
-hub stays as small as that of a real one; about one point in a hundred makes a new series.
+Most values come from a small vocabulary, so that points meet existing series, and that the page of a hub stays as small
+as that of a real one; about one point in a hundred makes a new series.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def attributes(random: Random, into: Any) -> None:
 
 
 def resource(random: Random, into: Any) -> None:
-    """Fill in a resource: one of a dozen processes, or what calls itself anything."""
+    """Fill in a resource: of one of a dozen processes, or with arbitrary names."""
     plain = random.random() < 0.95
     rank = random.randrange(4)
     named = {
@@ -283,7 +283,7 @@ def _record(random: Random, record: Any) -> None:
             into.double_value = each
         else:
             into.int_value = each
-    if random.random() < 0.15:  # what was right is another type, or there twice
+    if random.random() < 0.15:  # a valid attribute gets another type, or is there twice
         value(random, record.attributes.add(key=random.choice(SAID)).value)
     if random.random() < 0.01:
         deep(random, record.attributes.add(key="deep").value)

@@ -1,4 +1,4 @@
-"""Pages for Prometheus, held against those who read them: both parsers of prometheus_client, and promtool 2 and 3."""
+"""Pages for Prometheus, checked by their readers: both parsers of prometheus_client, and promtool 2 and 3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 import servers
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-# Accept and escaping: what is asked for.
+# The requested formats: Accept and escaping.
 FORMATS: Mapping[str, tuple[str, str | None]] = {
     "text": ("", None),
     "text of UTF-8": ("text/plain;version=1.0.0;escaping=allow-utf-8", None),
@@ -31,12 +31,12 @@ _PATIENCE = 120.0
 def complaints(
     pages: Mapping[str, bytes], parsed: Collection[str] | None = None, *, promtool: bool = False
 ) -> list[str]:
-    """Return what is wrong with pages.
+    """Return complaints about pages.
 
     Args:
         pages: by format.
         parsed: formats that the parsers of prometheus_client judge, which take seconds for a MiB; None for all.
-        promtool: it judges classic text, too, as far as it is there.
+        promtool: also check classic text with promtool, where it is installed.
     """
     found = []
     for form, page in pages.items():
@@ -45,7 +45,7 @@ def complaints(
         parse = parse_openmetrics if form.startswith("OpenMetrics") else parse_text
         try:
             found += [f"{form}: a family without a name" for family in parse(page.decode()) if not family.name]
-        except Exception as error:  # noqa: BLE001 - a parser raises whatever it does
+        except Exception as error:  # noqa: BLE001 - a parser may raise anything
             found.append(f"{form}: prometheus_client says {type(error).__name__}: {error!s:.500}")
     for major, program in promtools().items() if promtool else ():
         command = [program, "check", "metrics"]  # it knows of classic names only; the servers judge the others
@@ -57,7 +57,7 @@ def complaints(
 
 @cache
 def promtools() -> dict[int, str]:
-    """Return those that are there, by their major version."""
+    """Return the installed promtools, by their major version."""
     return {major: path for major in (2, 3) if (path := installed("promtool", major)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""The program that ``peers.py`` kills: it logs a number each millisecond with one recorder, or reads back what is kept.
+"""The program that ``peers.py`` kills: it logs a number each millisecond with one recorder, or reads the numbers back.
 
 ``python peer_program.py log RECORDER FOLDER NOTES HOW SECONDS``: ``HOW`` it ends itself after some seconds.
 ``python peer_program.py read RECORDER FOLDER``: prints the numbers that the recorder's own reader finds, as JSON.
@@ -21,7 +21,7 @@ from typing import Any
 PERIOD = 0.001
 NAME = "n"
 RUN = "peer"
-_AFTER = 2.0  # seconds after SIGTERM in which it goes on: whatever ends it then comes first
+_AFTER = 2.0  # seconds after SIGTERM in which it goes on: a handler that ends it comes first
 
 
 def _tensorboard(folder: Path) -> Callable[[int], object]:

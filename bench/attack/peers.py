@@ -1,8 +1,8 @@
 """Kills programs that log with other recorders, and with ours: ``python bench/attack/peers.py --rounds 20``.
 
 A program logs a number each millisecond, and ends itself at a random moment: by SIGKILL, SIGTERM, ``os._exit``, or an
-exception that nothing catches. A second later, when what outlives it has ended as well, each recorder's own reader says
-which numbers are on the disk. What is missing is told in seconds of logging: the median and the most of all rounds.
+exception that nothing catches. A second later, when its helper processes have ended as well, each recorder's own reader
+lists the numbers on the disk. Missing ones are reported in seconds of logging: the median and the most of all rounds.
 
 wandb (offline) and trackio (local) are installed from PyPI into the environment ``--venv``, made where there is none.
 """
@@ -39,7 +39,7 @@ _TEMPORARY = "tachograph-peers-"
 
 
 class Recorder(NamedTuple):
-    """A recorder, and how it is run.
+    """A recorder, and the way to run it.
 
     Attributes:
         title: as the table has it.

@@ -1,7 +1,7 @@
 """Random small programs: every door, threads, forks, spawned processes, DataLoaders, asyncio, and every kind of end.
 
-A program is made of its seed and number alone. Beside its source stands what is to come of it: whose values arrive,
-and how each process ends.
+A program is made of its seed and number alone. Beside its source stands the expected outcome: the processes whose
+values arrive, and the end of each process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledger import Finalized, Recorder, await_child, begun, ended, ending, hoard
 
 
 class Expected(NamedTuple):
-    """What is to come of a process.
+    """The expected outcome of a process.
 
     ``delivers`` is False where the documentation says that it records nothing: then nothing of it may arrive.
     """
@@ -35,12 +35,12 @@ class Expected(NamedTuple):
 
 @dataclass
 class Program:
-    """A program, and what is to come of it.
+    """A program, and its expected outcome.
 
     Attributes:
-        ends: how its main process ends, in words.
-        mode: how Tachograph is started.
-        processes: what is to come of each, by name.
+        ends: the end of its main process, in words.
+        mode: the way in which Tachograph is started.
+        processes: the expected outcome of each, by name.
         interval: seconds between two exports of metrics.
         refusals: requests that its receiver answers with 503 at first.
     """
@@ -100,7 +100,7 @@ class _Writer:
         return made
 
     def _chosen_end(self) -> str:
-        # Left by then: what comes later stays in memory, for a later start().
+        # Left by then: later values stay in memory, for a later start().
         late = {"values in exit handlers", "busy threads"} if self.made.mode == "with" else set()
         wanted = [name for name in OF_PROGRAMS if name not in late]
         return self.chance.choices(wanted, [OF_PROGRAMS[name][0] for name in wanted])[0]
@@ -204,7 +204,7 @@ class _Writer:
         )
 
     def _child(self, kind: str, name: str) -> End:
-        """Write the function of a child, and say what is to come of it."""
+        """Write the function of a child, and return its end."""
         chance, made = self.chance, self.made
         end = OF_CHILDREN[chance.choice(list(OF_CHILDREN))]
         starts = chance.random() < 0.5 or (kind == "program" and not made.zero_code)
@@ -221,7 +221,10 @@ class _Writer:
         return end
 
     def _delivers(self, kind: str, *, starts: bool) -> bool:
-        """Tell whether a child's values arrive: README, "What is never lost", and DESIGN, "Who is a rank"."""
+        """Tell whether a child's values arrive.
+
+        Source: README, "What is never lost"; a child of a rank is a helper.
+        """
         asked = self.made.environment["TACHOGRAPH_HELPERS"] == "1"
         if "RANK" in self.made.environment and not asked:
             return False  # a helper of the rank
@@ -293,8 +296,8 @@ class _Writer:
     def _alarms(self) -> None:
         """Values in a signal handler, in the middle of values.
 
-        Signals that come while it is at work find it busy: a machine on which it takes longer than from one signal to
-        the next would never return to the program.
+        A signal that finds the handler running records nothing: a machine on which it takes longer than the time
+        between two signals would never return to the program.
         """
         name = self._name("alarms")
         doors = [door for door in _DOORS if door != "gauge"]

@@ -1,4 +1,4 @@
-"""What a program records: names on its page, and points on their way out as InfluxDB's lines."""
+"""Inputs of the recording API: names on its page, and points as InfluxDB's lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tachograph.recording.points import MetricPoints
 
 
 class Recorded(NamedTuple):
-    """A value under a name, with what was declared of it."""
+    """A value under a name, with its declaration."""
 
     group: Any
     name: Any

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).with_name("results")
 
 @dataclass
 class Row:
-    """One kind of attack: how often it was tried, how often an invariant broke, and the outcome in words."""
+    """One kind of attack: number of tries, number of broken invariants, and the outcome in words."""
 
     attack: str
     tried: int = 0
@@ -28,7 +28,7 @@ class Row:
 
 @dataclass
 class Results:
-    """What one run of one attack has found.
+    """The findings of one run of one attack.
 
     Args:
         name: of the attack, as its file's.
@@ -48,7 +48,7 @@ class Results:
         return found
 
     def failure(self, attack: str, why: str, replay: str) -> None:
-        """Count a broken invariant, and print what repeats it: seed, commit and command."""
+        """Count a broken invariant, and print the way to repeat it: seed, commit and command."""
         self.row(attack).failed += 1
         print(f"FAILED {attack}: {why}\n  seed {self.seed}, commit {commit()}, again: {replay}", flush=True)
 
@@ -72,7 +72,7 @@ class Results:
 
 
 def arguments(name: str) -> argparse.ArgumentParser:
-    """Return a parser of what every attack takes: ``--seed`` (random where it is not given) and ``--out``."""
+    """Return a parser with every attack's options: ``--seed`` (by default random) and ``--out``."""
     parser = argparse.ArgumentParser(prog=f"bench/attack/{name}.py", allow_abbrev=False)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"), help="replays a run")
     parser.add_argument("--out", type=Path, help=f"where to write the results: bench/attack/results/{name}.json")

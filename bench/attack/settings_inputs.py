@@ -116,7 +116,7 @@ def _judge_settings(given: Sequence[Settings]) -> str:
 
 
 def _names(message: str, asked: Settings) -> str:
-    """Return what a message lacks: the name of a setting, and an end."""
+    """Return the missing parts of a message: the name of a setting, or its end."""
     if len(message) > 5000:
         return f"a message of {len(message)} characters: {message:.300}"
     said = (*_VARIABLES, *asked.environ, *asked.keywords, *(repr(name)[1:200] for name in asked.keywords))

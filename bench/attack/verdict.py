@@ -1,4 +1,4 @@
-"""What a program has noted held against what has arrived of it."""
+"""The verdict on a program: its notes, compared with its values that have arrived."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from random_programs import Expected, Program
 TICK = 1.0  # seconds: the second that may be lost; events leave once in it, at least
 FIRST_BACK_OFF = 0.5  # seconds: see tachograph.exporters.delivery
 SLACK = 1.0  # of a machine with few cores, for sending
-LONGEST_END = 15.0  # seconds: ten at most for a receiver that takes what comes, and what the machine takes
+LONGEST_END = 15.0  # seconds: ten at most for a receiver that takes everything, and the machine's own time
 
 _WINDOW = 0.25  # seconds, of the Stats
 
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What came of running a program."""
+    """The outcome of running a program."""
 
     status: int | None  # None: it had to be killed
     stderr: str
@@ -44,10 +44,10 @@ class Observed(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What is wrong with a program's end, and what was lost as it may be.
+    """The broken invariants of a program's end, and the permitted losses.
 
     Attributes:
-        lost_seconds: how long before a cut the oldest value that is missing was recorded.
+        lost_seconds: time from the record of the oldest missing value to the cut.
         end_seconds: from the beginning of the main process's end to its exit.
     """
 
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def judge(program: Program, observed: Observed, arrived: Arrived, folder: Path) -> Verdict:
-    """Return what is wrong, and what was lost as it may be."""
+    """Return the broken invariants, and the permitted losses."""
     verdict = Verdict(wrong=list(arrived.wrong))
     _judge_ends(program, observed, folder, verdict)
     missing: dict[str, int] = {}
@@ -68,7 +68,7 @@ def judge(program: Program, observed: Observed, arrived: Arrived, folder: Path) 
     dropped = arrived.dropped()
     said = sum(map(int, _SAID.findall(observed.stderr)))
     verdict.missing = sum(missing.values())
-    # A process that is out of memory to its end says that something is lost; how much it can tell nobody any more.
+    # A process that is out of memory to its end reports a loss, but cannot report its amount.
     told = program.ends.startswith("MemoryError") and _SAID_MANY.search(observed.stderr) is not None
     if verdict.missing > sum(dropped.values()) + said and not told:
         worst = ", ".join(f"{count} of {what}" for what, count in list(missing.items())[:8])
@@ -95,7 +95,7 @@ def _judge_ends(program: Program, observed: Observed, folder: Path, verdict: Ver
 
 
 def _ours_on(stderr: str) -> list[str]:
-    """Return what is on stderr of Tachograph's: a traceback is the program's where one of its frames comes first.
+    """Return Tachograph's output on stderr: a traceback is the program's where one of its frames comes first.
 
     Of a chain only the last one counts: those before it begin where they were caught.
     """
@@ -118,7 +118,7 @@ def _noted(path: Path) -> float | None:
 def _judge_recorder(
     program: Program, observed: Observed, arrived: Arrived, notes: Path, verdict: Verdict
 ) -> dict[str, int]:
-    """Hold one recorder's notes against what has arrived of it; return how much is missing, by door."""
+    """Compare one recorder's notes with its values that have arrived; return the missing amounts, by door."""
     who = notes.stem
     process = next(name for name in (who, who.partition(".")[0]) if name in program.processes)
     expected = program.processes[process]
@@ -152,7 +152,7 @@ def _judge_recorder(
 
 
 def _limit(expected: Expected, end: float | None, interval: float) -> float:
-    """Return until when a value has to be recorded so that it must arrive."""
+    """Return the latest time at which a recorded value must still arrive."""
     if expected.ending == "cut":
         return 0.0 if end is None else end - interval - SLACK
     if end is None or expected.ending == "orderly":
@@ -176,7 +176,7 @@ def _read(notes: Path) -> tuple[list[str], list[Batch]]:
 
 
 class Found(NamedTuple):
-    """What has arrived by a door: how many values, and their numbers where they have some."""
+    """The arrivals by a door: the count of values, and their numbers where they have some."""
 
     values: float
     numbers: list[int] | None
@@ -206,7 +206,7 @@ def _found(arrived: Arrived, door: str, who: str) -> Found:
 
 
 def _too_much(expected: Expected, batches: list[Batch], found: Found) -> list[str]:
-    """Return what has arrived and never was, or came twice."""
+    """Return complaints about values that were never recorded, or arrived twice."""
     wrong = [found.wrong] if found.wrong else []
     if not expected.delivers:
         return [*wrong, f"{found.values:g} arrived, and it should record nothing"] if found.values else wrong
@@ -223,7 +223,7 @@ def _too_much(expected: Expected, batches: list[Batch], found: Found) -> list[st
 
 
 def _missing(due: list[Batch], door: str, found: Found) -> int:
-    """Return how many of the values that are due have not arrived; of a gauge and a throttled curve, the last one."""
+    """Return the number of due values that have not arrived; of a gauge and a throttled curve, only the last is due."""
     if found.numbers is None:
         return max(0, sum(batch.size for batch in due) - int(found.values))
     if door in ("gauge", "throttled"):

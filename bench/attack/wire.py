@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: a client that may send anything, and reads whatever a server answers."""
+"""HTTP/1.1 as bytes: a client that may send any bytes, and reads any answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AT_ONCE = 2**16
 
 
 class Answer(NamedTuple):
-    """What a server answered; status 0 where it closed the connection without a word."""
+    """A server's answer; status 0 where it closed the connection without one."""
 
     status: int
     content_type: str
@@ -20,7 +20,7 @@ class Answer(NamedTuple):
 
 
 def request(method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """Return a request as bytes; ``Host`` and ``Content-Length`` are added where the headers say nothing else."""
+    """Return a request as bytes; ``Host`` and ``Content-Length`` are added where the headers have none."""
     lines = [f"{method} {target} HTTP/1.1"]
     if "Host" not in headers:
         lines.append("Host: 127.0.0.1")
@@ -106,7 +106,7 @@ class Wire:
         if length >= 0:
             body, self._left = body[:length], body[length:]
         if length < 0 or headers.get("connection", "").lower() == "close" or self._left:
-            self.close()  # what is left answers what the bytes behind a wrong request seemed to ask
+            self.close()  # the rest answers bytes behind a wrong request that looked like another one
         if headers.get("content-encoding") == "gzip" and body:
             body = gzip.decompress(body)
         return Answer(status, content_type, body)

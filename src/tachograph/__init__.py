@@ -96,7 +96,7 @@ _HOME = {
 
 
 def _watch() -> None:
-    """Have what is recorded arrive in the MeterProvider that the program sets, before or after."""
+    """Publish recorded values through the MeterProvider that the program has set, or sets later."""
     from tachograph.pipeline import watch
 
     watch(lambda: import_module("tachograph.pipeline.lifecycle").join())
@@ -107,7 +107,7 @@ wishes.loaded_by(lambda: import_module("tachograph.pipeline.lifecycle"))
 
 
 def _at_last() -> None:
-    """Deliver what exit handlers have recorded: first registered, last called."""
+    """Deliver the values that exit handlers have recorded: registered first, called last."""
     lifecycle = sys.modules.get("tachograph.pipeline.lifecycle")
     if lifecycle is not None:  # else nothing has begun that would deliver
         lifecycle.at_last()

@@ -1,4 +1,4 @@
-"""For tests of programs that record: what exporters would get, without one."""
+"""Capture of recorded values, for tests of programs that record: no exporter is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tachograph.recording.values import Number
 
 
 class Captured:
-    """What was recorded since the capture began; read it at any time."""
+    """The values that were recorded since the capture began; read them at any time."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -51,7 +51,7 @@ class Captured:
 
 @contextmanager
 def capture(registry: Registry = registries.default) -> Iterator[Captured]:
-    """Give a test what is recorded inside of the block; what was recorded before is forgotten.
+    """Capture the values that are recorded inside of the block; earlier values are forgotten.
 
     Example::
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import gzip
+import itertools
 import json
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,10 @@ import pytest
 from influx_points import STREAM, dropped, event, events, exporter, feed, lines_in, spool_files
 from receivers import Receiver, receiving
 from servers import free_port, wait_until
-from tachograph.exporters import delivery_queue, spool
-from tachograph.exporters.influxdb import InfluxDB, server
-from tachograph.exporters.spool import SpoolRecord
+from tachograph.exporters import spool
+from tachograph.exporters.influxdb import InfluxDB
+from tachograph.exporters.influxdb.server import Server
+from tachograph.exporters.spool import Framed, SpoolRecord
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 
@@ -69,10 +73,10 @@ def test_a_client_that_does_not_load_costs_nothing(
     """With a client whose import raises everything waits, on the disk and in memory, until it loads."""
     registry = Registry()
     with receiving() as there:
-        monkeypatch.setattr(server, "import_module", failing(10**6, ImportError("a broken dependency"), len))
+        _break_the_client(tmp_path / "broken", monkeypatch)
         dead = exporter(base(there), tmp_path, registry)
         feed(dead, events(0, 40))
-        wait_until(lambda: "broken" in caplog.text)
+        wait_until(lambda: "a broken dependency" in caplog.text)
         dead.close(0.2)
         assert waits(tmp_path) == list(range(40))
         before = [file.stat().st_size for file in spool_files(tmp_path)]
@@ -91,44 +95,68 @@ def test_a_client_that_does_not_load_costs_nothing(
     assert sum("a broken dependency" in record.message for record in caplog.records) == 2  # by each of the two
 
 
+def _break_the_client(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next import of InfluxDB's client find a broken installation, until the patch is undone."""
+    folder.mkdir()
+    (folder / "influxdb_client.py").write_text("raise ImportError('a broken dependency')\n", encoding="utf-8")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "influxdb_client"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(folder)
+
+
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_bug_in_a_delivery_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, concurrency: int
-) -> None:
-    """Where sending raises what nobody expected, the points are sent again."""
-    monkeypatch.setattr(server.Server, "write", failing(4, RuntimeError("surprise"), server.Server.write))
-    registry = Registry()
+def test_a_bug_in_a_delivery_loses_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture, concurrency: int) -> None:
+    """Where sending raises an error of an unknown kind, the points are sent again."""
+    surprises = [RuntimeError("surprise")] * 4
+
+    class Surprising(Server):
+        def write(self, body: bytes, timeout: float) -> int:
+            if surprises:
+                raise surprises.pop()
+            return super().write(body, timeout)
+
+    registry, more = Registry(), {"make_server": Surprising}
     with receiving() as there:
-        out = exporter(base(there), tmp_path, registry, concurrency=concurrency, batch_size=50)
+        out = exporter(base(there), tmp_path, registry, concurrency=concurrency, batch_size=50, **more)
         feed(out, events(0, 200))
         wait_until(lambda: out.flush(1) or None)
         assert under_way(out) == 0
         out.close(5)
         assert arrived(there) == list(range(200))
     assert dropped(registry) == {}
+    assert surprises == []
     assert sum("surprise" in record.message for record in caplog.records) == 1
 
 
+def failing_disk(fails: Callable[[], bool], error: OSError) -> Callable[[], Framed]:
+    """Return a format of spools whose reading fails, as a disk may make it."""
+
+    class Failing(Framed):
+        def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
+            if fails():
+                raise error
+            return super().read(file, offset, size)
+
+    return Failing
+
+
 def test_a_file_that_cannot_be_read_for_a_while_is_not_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the disk fails in the middle of a file, what was read before comes again, and all of it arrives."""
     left = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, Registry())
     feed(left, events(0, 100))
     left.close(0.1)
-    real, calls = spool._Segment.next, [0]
+    calls = itertools.count(1)
+    failing_format = failing_disk(lambda: next(calls) in (3, 6), OSError(errno.EIO, "Input/output error"))
 
-    def fails_after_two(segment: spool._Segment) -> SpoolRecord | None:
-        calls[0] += 1
-        if calls[0] in (3, 6):
-            raise OSError(errno.EIO, "Input/output error")
-        return real(segment)
+    def make_spool(*arguments: Any, formats: Mapping[str, Any], **more: Any) -> spool.Spool:
+        return spool.Spool(*arguments, formats={**formats, spool.SUFFIX: failing_format}, **more)
 
-    monkeypatch.setattr(spool._Segment, "next", fails_after_two)
     registry = Registry()
     with receiving() as there:
         _move(tmp_path, base(there))
-        out = exporter(base(there), tmp_path, registry)
+        out = exporter(base(there), tmp_path, registry, make_spool=make_spool)
         wait_until(lambda: len(arrived(there)) == 100)
         wait_until(lambda: not spool_files(tmp_path))
         out.close(5)
@@ -143,52 +171,48 @@ def _move(folder: Path, to: str) -> None:
     there.rename(there.with_name(f"influxdb-{to.removeprefix('http://').replace(':', '%3A')}-tplr-tplr"))
 
 
-def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path) -> None:
     """A file whose reading fails comes after the others, and is tried again."""
-    made = spool.Spool(tmp_path, 2**20)
     for text in (b"first", b"second"):
-        made.append(SpoolRecord("lines", text, 1))
-        made._open = None
-    first, real = made._segments[0], spool._Segment.next
-
-    def fails(segment: spool._Segment) -> SpoolRecord | None:
-        if segment is first:
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(segment)
-
-    with monkeypatch.context() as failing_disk:
-        failing_disk.setattr(spool._Segment, "next", fails)
-        with pytest.raises(OSError, match="Stale"):
-            made.take(None)
-        made.give_back()
-        (record,), _, _ = made.take(None)
-        assert record.payload == b"second"
-        made.advance(record.size, 0)
-        made.end()
-        with pytest.raises(OSError, match="Stale"):
-            made.take(None)
-        made.give_back()
+        left = spool.Spool(tmp_path, 2**20)
+        left.append(SpoolRecord("lines", text, 1))
+        left.close()
+    is_away = [True]
+    stale = failing_disk(lambda: is_away[0], OSError(errno.ESTALE, "Stale file handle"))
+    by_age = iter([stale(), Framed()])
+    made = spool.Spool(tmp_path, 2**20, formats={spool.SUFFIX: partial(next, by_age)})
+    assert made.adopt() == 2
+    with pytest.raises(OSError, match="Stale"):
+        made.take(None)
+    made.give_back()
+    (record,), _, _ = made.take(None)
+    assert record.payload == b"second"
+    made.advance(record.size, 0)
+    made.end()
+    with pytest.raises(OSError, match="Stale"):
+        made.take(None)
+    made.give_back()
+    is_away[0] = False
     assert [record.payload for record in made.take(None)[0]] == [b"first"]
 
 
-def test_a_disk_that_fills_between_lines_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_between_lines_doubles_nothing(tmp_path: Path) -> None:
     """Of what is put on the disk at once, that which is there leaves memory, and only that stays which is not."""
-    append, calls = spool._Segment.append, [0]
+    calls = itertools.count(1)
 
-    def full(segment: spool._Segment, data: bytes, items: int) -> None:
-        calls[0] += 1
-        if calls[0] in (3, 6):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(segment, data, items)
+    class Full(spool.Spool):
+        def append(self, record: SpoolRecord) -> None:
+            if next(calls) in (2, 5):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().append(record)
 
-    monkeypatch.setattr(spool._Segment, "append", full)
-    monkeypatch.setattr(delivery_queue, "_DISK_AGAIN", 0.2)
-    registry = Registry()
-    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
+    registry, nowhere = Registry(), f"http://127.0.0.1:{free_port()}"
+    out = exporter(nowhere, tmp_path, registry, first_back_off=0.01, disk_again=0.2, make_spool=Full)
     for start in range(0, 120, 8):
         feed(out, events(start, start + 8))
     wait_until(lambda: len(waits(tmp_path)) == 120)
     out.close(0.2)
+    assert next(calls) > 6
     assert waits(tmp_path) == list(range(120))
     assert dropped(registry) == {}
 
@@ -296,18 +320,16 @@ def test_a_small_queue_goes_in_small_parts(tmp_path: Path) -> None:
     out.close(0.1)
 
 
-def test_an_error_of_a_lock_is_one_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where locking fails for another reason than somebody's holding it no file is left, and that is said once."""
-    monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.EIO, "Input/output error"), len))
-    made = spool.Spool(tmp_path / "x", 2**20)
+def test_an_error_of_a_lock_is_one_of_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where locking fails for another reason than another lock no file is left, and that is said once."""
+    flock = failing(10**6, OSError(errno.EIO, "Input/output error"), len)
+    made = spool.Spool(tmp_path / "x", 2**20, flock=flock)
     for _ in range(3):
         with pytest.raises(OSError, match="Input/output"):
             made.append(SpoolRecord("lines", b"x", 1))
     assert list((tmp_path / "x").iterdir()) == []
-    registry = Registry()
-    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, registry, first_back_off=0.01)
+    registry, nowhere = Registry(), f"http://127.0.0.1:{free_port()}"
+    out = exporter(nowhere, tmp_path, registry, first_back_off=0.01, make_spool=partial(spool.Spool, flock=flock))
     feed(out, events(0, 40))
     wait_until(lambda: "what waits stays in memory" in caplog.text)
     out.close(0.1)
@@ -316,27 +338,25 @@ def test_an_error_of_a_lock_is_one_of_the_disk(
     assert sum("Input/output" in record.message for record in caplog.records) == 1
 
 
-def test_a_file_that_somebody_adopts_at_once_is_another_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_adopted_at_once_is_another_ones(tmp_path: Path) -> None:
     """A new file on which another process has the lock in that moment is left to it."""
-    monkeypatch.setattr(spool.fcntl, "flock", failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
-    made = spool.Spool(tmp_path, 2**20)
+    made = spool.Spool(tmp_path, 2**20, flock=failing(3, BlockingIOError(errno.EAGAIN, "again"), fcntl.flock))
     made.append(SpoolRecord("lines", b"x", 1))
     assert [record.payload for record in made.take(None)[0]] == [b"x"]
 
 
-def test_without_locks_replay_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_locks_replay_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file system without locks keeps what waits; as no process can take it over by itself, the log says how to."""
-    monkeypatch.setattr(spool.fcntl, "flock", failing(10**6, OSError(errno.ENOLCK, "No locks available"), len))
-    out = exporter(f"http://127.0.0.1:{free_port()}", tmp_path, Registry(), first_back_off=0.01)
+    flock = failing(10**6, OSError(errno.ENOLCK, "No locks available"), len)
+    make_spool, nowhere = partial(spool.Spool, flock=flock), f"http://127.0.0.1:{free_port()}"
+    out = exporter(nowhere, tmp_path, Registry(), first_back_off=0.01, make_spool=make_spool)
     feed(out, events(0, 40))
     out.close(0.1)
     assert waits(tmp_path) == list(range(40))
     assert "tachograph replay" in caplog.text
     assert "for the next process" not in caplog.text
     (folder,) = (tmp_path / "spool").iterdir()
-    other = spool.Spool(folder, 2**20)
+    other = make_spool(folder, 2**20)
     assert other.adopt() == 0
     assert waits(tmp_path) == list(range(40))
 

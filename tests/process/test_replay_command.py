@@ -313,15 +313,14 @@ def test_what_a_running_process_appends_to_is_not_deleted(tmp_path: Path) -> Non
     assert [len(programs.events(tmp_path / name)) for name in ("read.jsonl", "all.jsonl")] == [1, 2]
 
 
-def test_what_has_grown_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_grown_is_not_deleted(tmp_path: Path) -> None:
     """Where the file system has no locks, a file that has grown since it was read stays."""
 
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(recording.fcntl, "flock", flock)
     file = _exported(tmp_path / "run.jsonl", [(0, 0.5)] * 3)
-    found = recording.RecordedFile(file, alone=True)
+    found = recording.RecordedFile(file, alone=True, flock=flock)
     assert len(list(found.parts())) == 3
     with file.open("a") as more:
         more.write("{}\n")

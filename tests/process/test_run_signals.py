@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -236,31 +237,34 @@ FAKE_HUB = r"""
 """
 
 
-def test_a_hub_that_could_not_be_started_again_is_tried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_could_not_be_started_again_is_tried_later(tmp_path: Path) -> None:
     """A fork that fails is no reason to do without a hub for ever, and leaves no descriptor open."""
-    hub = HubProcess([], os.environ, command=(sys.executable, str(write(tmp_path, FAKE_HUB))))
-    first, spawn = hub._pid, os.posix_spawn
+    clock, refusals = [0.0], list[int]()
+
+    def spawn(*arguments: Any, **more: Any) -> int:
+        if refusals:
+            refusals.pop()
+            raise OSError(11, "no more processes")
+        return os.posix_spawn(*arguments, **more)
+
+    command = (sys.executable, str(write(tmp_path, FAKE_HUB)))
+    hub = HubProcess([], os.environ, command=command, spawn=spawn, clock=lambda: clock[0])
+    first = hub.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    until(lambda: hub.look_after() or hub._pid is None)
+    until(lambda: hub.look_after() or hub.pid is None)
     open_files = len(list(Path("/proc/self/fd").iterdir()))
-
-    def refused(*_: object, **__: object) -> int:
-        raise OSError(11, "no more processes")
-
-    monkeypatch.setattr(os, "posix_spawn", refused)
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 1)
+    refusals.append(1)
+    clock[0] += 1
     with pytest.raises(OSError, match="no more processes"):
         hub.look_after()
     assert len(list(Path("/proc/self/fd").iterdir())) == open_files
-    monkeypatch.setattr(os, "posix_spawn", spawn)
+    assert refusals == []
     hub.look_after()
-    assert hub._pid is None
-    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
+    assert hub.pid is None
+    clock[0] += 9
     hub.look_after()
-    assert hub._pid not in (None, first)
-    monkeypatch.undo()
+    assert hub.pid not in (None, first)
     hub.end(0)
 
 

@@ -146,12 +146,13 @@ def test_a_job_knows_its_place(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_telemetry_never_holds_a_job_up(overlay: str) -> None:
     """In a job's pod nothing of ours has a probe that it waits for, or a Secret that must be there."""
-    for document in of_kind(overlay, "Job", "PyTorchJob"):
-        for pod in pods(document):
-            assert not list(named(pod, "startupProbe"))
-            assert not list(named(pod, "readinessProbe"))
-            assert all(secret.get("optional") for secret in named(pod, "secretKeyRef"))
-            assert all(one["restartPolicy"] == "Always" for one in pod["spec"].get("initContainers", ()))
+    of_jobs = [pod for document in of_kind(overlay, "Job", "PyTorchJob") for pod in pods(document)]
+    assert of_jobs
+    for pod in of_jobs:
+        assert not list(named(pod, "startupProbe"))
+        assert not list(named(pod, "readinessProbe"))
+        assert all(secret.get("optional") for secret in named(pod, "secretKeyRef"))
+        assert all(one["restartPolicy"] == "Always" for one in pod["spec"].get("initContainers", ()))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -172,6 +173,7 @@ def test_containers_are_locked_in(overlay: str) -> None:
 def test_scrapes_ask_for_classic_names(overlay: str) -> None:
     """PodMonitors scrape the path of ours, and ask for the names that dashboards and rules have."""
     endpoints = [one for document in of_kind(overlay, "PodMonitor") for one in document["spec"]["podMetricsEndpoints"]]
+    assert endpoints
     assert {one["path"] for one in endpoints} <= PUBLIC
     assert all(one.get("params") == {"escaping": ["underscores"]} for one in endpoints if one["port"] != "own")
 

@@ -518,3 +518,20 @@ def test_all_that_start_adds_shares_the_end(tmp_path: Path, ending: str) -> None
         took = os.times().elapsed - float(done.stdout)
         assert min(len(slow.requests) for slow in (one, two, three)) >= 5  # none takes the others' time
     assert took < 22  # ten, and what a busy machine needs; three times ten before
+
+
+def test_an_instrumentor_that_fails_is_counted(tmp_path: Path) -> None:
+    """With ``--instrument all``, one of another library that cannot be loaded is said and counted; the job goes on."""
+    metadata = tmp_path / "broken-1.dist-info"
+    metadata.mkdir()
+    write(metadata, "Metadata-Version: 2.1\nName: broken\nVersion: 1\n", "METADATA")
+    write(metadata, "[opentelemetry_instrumentor]\nbroken = no_such_module:Instrumentor\n", "entry_points.txt")
+    with receiving() as receiver:
+        program = "import tachograph; tachograph.put_metric('loss', 0.5)"
+        done = run_program(tmp_path, program, options=to(receiver, "--instrument", "all"), PYTHONPATH=str(tmp_path))
+        found = metrics(receiver)
+    assert done.returncode == 0
+    assert done.stderr.count("instrumentor broken could not be loaded") == 1
+    errors = [point for point in found if point.name == "tachograph.errors"]
+    assert {point.value for point in errors if point.attributes.get("where") == "instrumentation"} == {1}
+    assert [point.value for point in found if point.name == "loss"][-1] == 0.5

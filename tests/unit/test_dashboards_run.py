@@ -80,6 +80,7 @@ def test_a_run_whose_id_would_spoil_a_query_is_pinned(tmp_path: Path) -> None:
         training(store, run)
         assert main(["dashboards", "--out", str(store), "--run", run, "--store", str(store)]) == 0
         found = panels(store)
+        assert found
         assert all(expected in target["expr"] for each in found.values() for target in each["targets"])
 
 

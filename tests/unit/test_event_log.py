@@ -266,3 +266,30 @@ def test_a_burst_that_a_handler_logs_arrives() -> None:
     made.register(handler)
     made.log_event(event("first"))
     assert got == ["first", *map(str, range(CHAIN))]
+
+
+@pytest.mark.process
+def test_a_span_that_cannot_be_read_costs_the_event_nothing() -> None:
+    """Where the program's tracing raises, an event leaves without its span, and the error is counted."""
+    program = """
+        from datetime import datetime
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        import tachograph.monitor as monitor
+        from tachograph.recording import journal, registry
+
+        class Broken(trace.NonRecordingSpan):
+            def get_span_context(self):
+                raise OSError("no context")
+
+        trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
+        with trace.use_span(Broken(trace.INVALID_SPAN_CONTEXT)):
+            monitor.log_event(monitor.Event("e", datetime.now(), {}))
+        (event,) = journal.default.drain()
+        assert event[5:8] == (0, 0, 0)
+        errors = [metric for metric in registry.default.collect() if metric.name == "tachograph.errors"]
+        assert {dict(point.attributes)["where"]: point.value for point in errors[0].points}["tracing"] == 1
+    """
+    import textwrap
+
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)

@@ -21,6 +21,7 @@ from tachograph.hardware import _filesystem as filesystem
 from tachograph.hardware import _gpu as gpu
 from tachograph.hardware import _process as process
 from tachograph.hardware import _system as system
+from tachograph.hardware._calls import BlockingCalls
 from tachograph.hardware._observation import Observation
 from tachograph.hardware._system import Machine
 from tachograph.recording.naming import prometheus_name
@@ -238,3 +239,21 @@ observation.close()
     assert int(point["asInt"]) > 1_000_000
     (boot, *_) = (int(point["startTimeUnixNano"]) for point in found["system.cpu.time"]["sum"]["dataPoints"])
     assert abs(boot / 1e9 - psutil.boot_time()) < 60
+
+
+def test_a_call_that_fails_is_said_once_and_made_again(caplog: pytest.LogCaptureFixture) -> None:
+    """An error in the thread of blocking calls is logged the first time, and no call ends by it."""
+    failed, others = list[int](), list[int]()
+
+    def fail() -> None:
+        failed.append(1)
+        raise OSError("no such device")
+
+    calls = BlockingCalls()
+    repeated = [calls.every(0.01, fail), calls.every(0.01, lambda: others.append(1))]
+    deadline = time.monotonic() + 60
+    while min(len(failed), len(others)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [calls.close(call, 60) for call in repeated] == [True, True]
+    assert min(len(failed), len(others)) >= 4
+    assert [record.levelname for record in caplog.records if "could not be read" in record.getMessage()] == ["ERROR"]

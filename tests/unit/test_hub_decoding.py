@@ -15,8 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from tachograph.exporters.otlp.json_text import JsonText
-from tachograph.hub import _request as decoding
-from tachograph.hub._request import JSON_LIMIT, Decoder, Refusal
+from tachograph.hub._request import JSON_LIMIT, Decoder, Refusal, decode
 
 LARGE = 20_000  # bytes
 
@@ -28,19 +27,26 @@ def hub(tmp_path: Path) -> Iterator[Serving]:
         yield found
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Let the decoding of large JSON take until the event is set."""
-    done, decode = threading.Event(), decoding.decode
+class Held:
+    """Decoding beside the event loop that takes, for large JSON, until it is let go."""
 
-    def slow(body: bytes, media_type: str, kind: Any) -> Any:
-        if media_type == JSON and len(body) > LARGE:
-            assert done.wait(20)
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.let_go = self._done.set
+
+    def __call__(self, body: bytes, media_type: str, kind: Any) -> Any:
+        """Decode a body."""
+        if len(body) > LARGE:
+            assert self._done.wait(20)
         return decode(body, media_type, kind)
 
-    monkeypatch.setattr(decoding, "decode", slow)
-    yield done
-    done.set()
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """Yield such a decoding, which ends with the test."""
+    found = Held()
+    yield found
+    found.let_go()
 
 
 def as_json(*values: float) -> bytes:
@@ -64,25 +70,26 @@ class Posting(threading.Thread):
 
 
 @pytest.mark.process
-def test_nobody_waits_for_large_json(hub: Serving, held: threading.Event) -> None:
+def test_nobody_waits_for_large_json(tmp_path: Path, held: Held) -> None:
     """While it is decoded the hub answers others, and takes what ranks send; other JSON comes after it."""
-    large = Posting(hub, as_json(*range(500)))
-    time.sleep(0.2)
-    small = Posting(hub, as_json(1.0))
-    time.sleep(0.2)
-    sent = request(1.0, 2.0, rank=1).SerializeToString()
-    assert ask(hub.url, "/v1/metrics", sent, content_type=PROTOBUF).status == 200
-    assert points(hub.url) == 2
-    assert not large.answers
-    assert not small.answers
-    held.set()
-    for each in (large, small):
-        each.join(20)
-        assert [answer.status for answer in each.answers] == [200]
-    assert points(hub.url) == 503
+    with serving(tmp_path, decoder=Decoder(beside=held)) as hub:
+        large = Posting(hub, as_json(*range(500)))
+        time.sleep(0.2)
+        small = Posting(hub, as_json(1.0))
+        time.sleep(0.2)
+        sent = request(1.0, 2.0, rank=1).SerializeToString()
+        assert ask(hub.url, "/v1/metrics", sent, content_type=PROTOBUF).status == 200
+        assert points(hub.url) == 2
+        assert not large.answers
+        assert not small.answers
+        held.let_go()
+        for each in (large, small):
+            each.join(20)
+            assert [answer.status for answer in each.answers] == [200]
+        assert points(hub.url) == 503
 
 
-def test_json_is_taken_in_its_order(held: threading.Event) -> None:
+def test_json_is_taken_in_its_order(held: Held) -> None:
     """Of what is sent while JSON is decoded nothing overtakes, however small it is."""
     order: list[int] = []
 
@@ -91,12 +98,12 @@ def test_json_is_taken_in_its_order(held: threading.Event) -> None:
         order.append(place)
 
     async def all_at_once() -> None:
-        decoder = Decoder()
+        decoder = Decoder(beside=held)
         bodies = [as_json(*range(500)), as_json(1.0), as_json(*range(400)), as_json(2.0)]
         taken = [asyncio.create_task(take(decoder, place, body)) for place, body in enumerate(bodies)]
         await asyncio.sleep(0.05)
         assert order == []
-        held.set()
+        held.let_go()
         await asyncio.gather(*taken)
         await take(decoder, 4, as_json(3.0))
 
@@ -104,7 +111,7 @@ def test_json_is_taken_in_its_order(held: threading.Event) -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_what_waits_is_bounded(held: threading.Event) -> None:
+def test_what_waits_is_bounded(held: Held) -> None:
     """Beyond so many bytes JSON is to come later; what was refused or no request leaves room for others."""
     body = as_json(*range(500))
 
@@ -115,11 +122,11 @@ def test_what_waits_is_bounded(held: threading.Event) -> None:
         return refusal.value.retry_after
 
     async def too_much() -> None:
-        decoder = Decoder(most_waiting=2 * len(body))
+        decoder = Decoder(most_waiting=2 * len(body), beside=held)
         waiting = [asyncio.create_task(decoder(body, JSON, ExportMetricsServiceRequest)) for _ in range(2)]
         await asyncio.sleep(0.05)
         assert await refused(decoder) == 1
-        held.set()
+        held.let_go()
         await asyncio.gather(*waiting)
         for _ in range(4):
             with pytest.raises(ValueError, match="no ExportMetricsServiceRequest in JSON"):

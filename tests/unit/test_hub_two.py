@@ -125,15 +125,20 @@ def test_while_no_hub_listened_nobody_was_silent(tmp_path: Path, clock: Clock, f
     hub.close()
 
 
-def test_who_merely_looks_is_not_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_merely_looks_is_not_in_the_way(tmp_path: Path) -> None:
     """Whoever asks whether a run is in use does not make others believe that it is."""
     path = tmp_path / "run.db"
     looks: list[Claim] = []
-    monkeypatch.setattr("tachograph.runs.file_lock.time.sleep", lambda _: looks.pop().release() if looks else None)
+
+    def sleep(_: float) -> None:
+        if looks:
+            looks.pop().release()
+
     looks.append(Claim(path, alone=True))
-    assert not in_use(path)
+    assert not in_use(path, sleep=sleep)
     looks.append(Claim(path, alone=True))
-    first = Claim(path)
+    first = Claim(path, sleep=sleep)
+    assert looks == []
     assert in_use(path)
     second = Claim(path)
     assert (first.shared, second.shared) == (False, True)

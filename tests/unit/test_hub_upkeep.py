@@ -51,10 +51,9 @@ def fill(store: Store, count: int) -> None:
     store.write(add, [(b"x" * 2000,)] * count)
 
 
-def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path) -> None:
     """Once it is long the log is begun anew, though somebody writes whenever it is taken over."""
-    monkeypatch.setattr("tachograph.runs.store._MANY", 1)
-    store = Store(tmp_path, "run")
+    store = Store(tmp_path, "run", log_pages=1)
     store._checkpoints = _Beside(store, store._checkpoints)  # type: ignore[assignment]
     sizes = []
     for _ in range(20):
@@ -65,10 +64,9 @@ def test_the_log_does_not_grow_beside_a_writer(tmp_path: Path, monkeypatch: pyte
     store.close()
 
 
-def test_a_log_that_grew_beside_a_reader_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_grew_beside_a_reader_shrinks(tmp_path: Path) -> None:
     """What the log needed while somebody read for long it gives back once that is over."""
-    monkeypatch.setattr("tachograph.runs.store._LOG_BYTES", 100_000)
-    store = Store(tmp_path, "run")
+    store = Store(tmp_path, "run", log_bytes=100_000)
     log = path_of(tmp_path, "run").with_name("run.db-wal")
     reader = sqlite3.connect(store.path, isolation_level=None)
     reader.execute("BEGIN")

@@ -17,6 +17,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 from programs import run
 from tachograph.elastic._stream import guarded
 from tachograph.logger import MetricsLogger
+from tachograph.metric import Metric, MetricScale
+from tachograph.metric.execution import Execution
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows
 from tachograph.monitor.event import Event
@@ -61,6 +63,19 @@ class Interrupted:
     __str__ = __repr__ = lambda self: str(float(self))
 
 
+class InterruptedOnce(Interrupted):
+    """An object that a signal interrupts the first time only: a second look at it would succeed."""
+
+    interrupted = False
+
+    def __float__(self) -> float:
+        """Be interrupted, once."""
+        if self.interrupted:
+            return 1.0
+        self.interrupted = True
+        return super().__float__()
+
+
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[Callable[[Any], None]]:
     """Have SIGUSR1 raise; the function that is returned sets another handler."""
@@ -102,6 +117,9 @@ DOORS: dict[str, Callable[[], object]] = {
     "an event's handler": log_to_an_interrupted_handler,
     "a metric's handler": lambda: guarded(lambda: signal.raise_signal(signal.SIGUSR1)),
     "a field": lambda: MetricsLogger(registry=Registry()).log("m", {}, {"loss": Interrupted()}),
+    "a Metric": lambda: Metric("loss", execution=Execution(registry=Registry())).record(InterruptedOnce()),
+    "an x": lambda: Metric("loss", execution=Execution(registry=Registry())).record(1, at=Interrupted()),
+    "a bound": lambda: MetricScale("loss", upper=Interrupted()),  # type: ignore[arg-type]
     "a tag": lambda: MetricsLogger(registry=Registry()).log("m", {"phase": Interrupted()}, {"loss": 1}),
     "a sampler": lambda: Span(TracerProvider(sampler=interrupted_sampler()).get_tracer("t"), "f", {}),
 }

@@ -108,10 +108,13 @@ def test_a_line_holds_what_the_protobuf_message_holds(recorded: list[tuple[str, 
     from tachograph.exporters.otlp.encoding import MetricsEncoder
 
     registry = Registry()
+    registry.group("g").instrument("plain").record(0.5)
     for name, value, attributes in recorded:
         registry.group("g").instrument(name).record(value, attributes)
-    text = JsonText(lambda: None)
-    for request, _ in MetricsEncoder("there", registry, pace=lambda: None).requests(batch(registry)):
+    text, encoder = JsonText(lambda: None), MetricsEncoder("there", registry, pace=lambda: None)
+    requests = [request for request, _ in encoder.requests(batch(registry))]
+    assert requests
+    for request in requests:
         line = text.line(request)
         assert line.count(b"\n") == 1
         again = json_format.Parse(line.decode(), ExportMetricsServiceRequest())

@@ -119,15 +119,17 @@ def test_every_value_arrives_exactly(data: list[dict[str, Any]]) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(DATA, max_size=4))
+@given(st.lists(DATA, min_size=1, max_size=4))
 def test_a_json_line_holds_the_same(data: list[dict[str, Any]]) -> None:
     """A line that protobuf's own JSON parser reads back is the request that was written."""
-    text = JsonText(lambda: None)
+    text, read = JsonText(lambda: None), 0
     for request in encoded(logged(*data)):
         line = text.line(request)
         json.loads(line)
         again = json_format.Parse(line.decode(), ExportLogsServiceRequest())
         assert again.SerializeToString(deterministic=True) == request.SerializeToString(deterministic=True)
+        read += len(list(records(again)))
+    assert read == len(data)
 
 
 def test_maps_and_bytes_stay_what_they_are() -> None:

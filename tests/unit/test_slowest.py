@@ -8,7 +8,9 @@ from places import TESTS
 def test_each_line_names_a_test_or_a_file() -> None:
     """Seconds, and then a test or a file of today: a test that was renamed takes its line along."""
     files = {path.name: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
-    for line in (TESTS / "slowest.txt").read_text(encoding="utf-8").splitlines():
+    lines = (TESTS / "slowest.txt").read_text(encoding="utf-8").splitlines()
+    assert lines
+    for line in lines:
         seconds, name = line.split(" ")
         assert float(seconds) > 0
         file, _, test = name.partition("::")

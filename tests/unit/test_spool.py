@@ -28,7 +28,7 @@ def opened(folder: Path, limit: int = 2**20) -> tuple[Spool, list[tuple[int, str
     """Return a spool, and where it says what it gave up."""
     lost: list[tuple[int, str, bool]] = []
     return Spool(
-        folder, limit, lambda *what: lost.append(what), older={".jsonl": lambda: PointLines(lambda: None)}
+        folder, limit, lambda *what: lost.append(what), formats={".jsonl": lambda: PointLines(lambda: None)}
     ), lost
 
 

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 STARTS_WITHIN = 10.0  # seconds
@@ -26,7 +26,12 @@ class HubProcess:
     Args:
         arguments: of ``tachograph hub``, without ``--announce`` and ``--parent``.
         environ: its environment.
-        command: what ``tachograph hub`` is.
+        command: of ``tachograph hub``.
+        spawn: starts a process, as :func:`os.posix_spawn`.
+        clock: seconds, monotonic: for the times between starts.
+
+    Attributes:
+        pid: of the hub; None while there is none.
 
     Raises:
         RuntimeError: it could not start; the message says why.
@@ -38,7 +43,10 @@ class HubProcess:
         environ: Mapping[str, str],
         *,
         command: Sequence[str] = (sys.executable, "-m", "tachograph", "hub"),
+        spawn: Callable[..., int] = os.posix_spawn,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._spawn, self._clock = spawn, clock
         self._command = [*command, *arguments, "--parent", str(os.getpid())]
         self._environ = dict(environ)
         self._restarts = 0
@@ -64,7 +72,7 @@ class HubProcess:
             kept.callback(os.close, read)
             # The copy in the child is a fresh descriptor, as only that is inherited; signals as a new process has them.
             target = max(read, write, null, 9) + 1
-            self._pid: int | None = os.posix_spawn(
+            self.pid: int | None = self._spawn(
                 self._command[0],
                 [*self._command, "--announce", str(target)],
                 self._environ,
@@ -85,11 +93,11 @@ class HubProcess:
         Raises:
             OSError: it cannot be started now; it will be tried again.
         """
-        if self._pid is not None and not self._reaped():
+        if self.pid is not None and not self._reaped():
             return
-        now = time.monotonic()
-        if self._pid is not None:
-            self._pid = None
+        now = self._clock()
+        if self.pid is not None:
+            self.pid = None
             os.close(self._pipe)
             if self._restarts < RESTARTS:
                 self._due = now + _BACK_OFF * 2**self._restarts
@@ -101,7 +109,7 @@ class HubProcess:
 
     def _reaped(self) -> bool:
         try:
-            return self._pid is None or os.waitpid(self._pid, os.WNOHANG)[0] == self._pid
+            return self.pid is None or os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         except ChildProcessError:
             return True
 
@@ -111,10 +119,10 @@ class HubProcess:
         Args:
             linger: the seconds that it was asked to stay; None: as it likes.
         """
-        if self._pid is None:
+        if self.pid is None:
             return {}
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + ENDS_WITHIN + (LINGERS_BY_ITSELF if linger is None else linger)
         said: dict[str, Any] = {}
         try:
@@ -128,17 +136,17 @@ class HubProcess:
 
     def _kill(self) -> None:
         """End it; where it has said its last words it gets a moment to end by itself."""
-        if self._pid is None:
+        if self.pid is None:
             return
         deadline = time.monotonic() + 1.0
         while not self._reaped():
             if time.monotonic() > deadline:
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped where SIGCHLD is ignored
-                    os.kill(self._pid, signal.SIGKILL)
-                    os.waitpid(self._pid, 0)
+                    os.kill(self.pid, signal.SIGKILL)
+                    os.waitpid(self.pid, 0)
                 break
             time.sleep(0.005)
-        self._pid = None
+        self.pid = None
         os.close(self._pipe)
 
     def _read(self, timeout: float) -> dict[str, Any]:

@@ -40,7 +40,7 @@ LIMIT_BYTES = 64 * 2**20
 GIVE_UP_AFTER = 60.0
 LOOK_AGAIN = 30.0
 _LONGEST_ASKED = 600.0
-_DISK_AGAIN = 10.0  # seconds after a disk that took no more
+DISK_AGAIN = 10.0  # seconds after a disk that took no more
 _MANY, _FULL = 5_000, 0.9  # items, and share of the memory, from which a destination that fails has them on the disk
 _MOVED_AT_ONCE = 2**20  # bytes
 _LAST = 0.5  # seconds at the end, for the disk
@@ -98,6 +98,7 @@ class DeliveryQueue:
         prepare: called by each worker first.
         pace: called between slices of work.
         look_again: seconds between looks for what processes that ended have left on the disk.
+        disk_again: seconds after which a disk that took no more is tried again.
         clock: seconds, monotonic.
     """
 
@@ -122,6 +123,7 @@ class DeliveryQueue:
         prepare: Callable[[], None] = lambda: None,
         pace: Callable[[], None] = lambda: None,
         look_again: float = LOOK_AGAIN,
+        disk_again: float = DISK_AGAIN,
         clock: Clock | None = None,
     ) -> None:
         self.destination = destination
@@ -132,7 +134,7 @@ class DeliveryQueue:
         self._give_up_after = math.inf if spool is not None or give_up_after is None else give_up_after
         self._flush_interval, self._size, self._look_again = flush_interval, workers, look_again
         self._longest_attempt = longest_attempt or give_up_after or GIVE_UP_AFTER
-        self._at_least_once, self._clock = at_least_once, clock or Clock()
+        self._at_least_once, self._clock, self._disk_again = at_least_once, clock or Clock(), disk_again
         self._back_off = BackOff(first_back_off, min(self._give_up_after, _LONGEST_ASKED))
         self._deadline: float | None = None
         self._forget()
@@ -601,7 +603,7 @@ class DeliveryQueue:
             self._say_disk(spool, error, "what waits stays in memory")
         finally:
             if left:
-                self._disk_not_before = self._clock() + _DISK_AGAIN
+                self._disk_not_before = self._clock() + self._disk_again
                 with self._changed:
                     ended = self._ended
                     if not ended:

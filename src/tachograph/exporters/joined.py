@@ -34,8 +34,10 @@ from tachograph.exporters._fed_readers import NOTHING_READ, FedReaders, Reading,
 from tachograph.exporters._foreign import NO_SPAN, Metric, instruments_in
 from tachograph.exporters._reader_seam import late_readers_of, readers_of
 from tachograph.exporters._replay import RATE, Replay, Source
+from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
@@ -46,6 +48,7 @@ _BUSY_WAIT = 2.0
 _UNREAD_AFTER = 10.0  # seconds without any reader, after which that is said
 
 _log = logging.getLogger("tachograph")
+_log_once = LogOnce()
 
 
 def foreign_provider(*, load: bool = True) -> MeterProvider | None:
@@ -62,7 +65,9 @@ def foreign_provider(*, load: bool = True) -> MeterProvider | None:
     try:
         provider = get_meter_provider()
     except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
-        _log.warning("OTEL_PYTHON_METER_PROVIDER=%s: %s", os.environ.get("OTEL_PYTHON_METER_PROVIDER"), error)
+        registries.default.count_error("joined")
+        named = os.environ.get("OTEL_PYTHON_METER_PROVIDER")
+        _log_once(named, "OTEL_PYTHON_METER_PROVIDER=%s (further errors are counted): %s", named, error)
         return None
     # The proxy, whose class has no public name, stands in until somebody sets a provider.
     if isinstance(provider, NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":

@@ -19,8 +19,10 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otel_exporters import ItemExporter
+from tachograph.recording import registry as registries
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.points import encodable
 from tachograph.recording.registry import Registry
@@ -33,6 +35,7 @@ _REST_AFTER = 8
 _NO_SPAN = Context({"tachograph.event": True})
 
 _log = logging.getLogger("tachograph")
+_log_once = LogOnce()
 
 
 def foreign_logger_provider() -> LoggerProvider | None:
@@ -40,7 +43,9 @@ def foreign_logger_provider() -> LoggerProvider | None:
     try:
         provider = get_logger_provider()
     except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
-        _log.warning("OTEL_PYTHON_LOGGER_PROVIDER=%s: %s", os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER"), error)
+        registries.default.count_error("logs")
+        named = os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER")
+        _log_once(named, "OTEL_PYTHON_LOGGER_PROVIDER=%s (further errors are counted): %s", named, error)
         return None
     # The proxy, whose class is not public, stands in until somebody sets a provider.
     if isinstance(provider, NoOpLoggerProvider) or type(provider).__name__ == "ProxyLoggerProvider":

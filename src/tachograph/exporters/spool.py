@@ -294,7 +294,8 @@ class Spool:
         lose: called where a segment goes, with a number of items, a reason, and whether they are our own.
         pace: called between slices of work.
         is_for_run: the folder is that of one run, and goes with its last segment.
-        older: formats of files that earlier versions have left there, by their suffix.
+        formats: of files that other processes have left there, by their suffix: those of earlier versions.
+        flock: locks a file, as :func:`fcntl.flock`.
     """
 
     def __init__(
@@ -305,12 +306,13 @@ class Spool:
         pace: Callable[[], None] = lambda: None,
         *,
         is_for_run: bool = False,
-        older: Mapping[str, Callable[[], SpoolFormat]] | None = None,
+        formats: Mapping[str, Callable[[], SpoolFormat]] | None = None,
+        flock: Callable[[int, int], object] = fcntl.flock,
     ) -> None:
-        self.folder, self.limit, self.lose = folder, limit, lose
+        self.folder, self.limit, self.lose, self._flock = folder, limit, lose, flock
         self.is_for_run = is_for_run
         self._pace = pace
-        self._formats: dict[str, Callable[[], SpoolFormat]] = {**(older or {}), SUFFIX: Framed}
+        self._formats: dict[str, Callable[[], SpoolFormat]] = {SUFFIX: Framed, **(formats or {})}
         self._framed = Framed()
         self._segments: list[_Segment] = []
         self._open: _Segment | None = None  # the one that is written to
@@ -360,7 +362,7 @@ class Spool:
                     folder.mkdir(mode=0o700, exist_ok=True)
             path = self.folder / f"{time.time_ns():020d}{SUFFIX}"
             try:
-                return _segment(path, Framed(), own=True)
+                return _segment(path, Framed(), own=True, flock=self._flock)
             except (FileExistsError, FileNotFoundError, BlockingIOError, _Gone):  # another process was quicker
                 continue
             except OSError:
@@ -390,7 +392,7 @@ class Spool:
             if path in held or path.suffix not in self._formats:
                 continue
             with contextlib.suppress(OSError):  # gone in between, in use, or another user's
-                segment = _segment(path, self._formats[path.suffix](), own=False)
+                segment = _segment(path, self._formats[path.suffix](), own=False, flock=self._flock)
                 if not segment.locked or (
                     path.suffix == SUFFIX and not segment.says_how_far and segment.size >= _FIRST
                 ):
@@ -509,17 +511,17 @@ class _Gone(OSError):  # noqa: N818 - no error, another process was quicker
     """The file was deleted by the process that had it before."""
 
 
-def _segment(path: Path, form: SpoolFormat, *, own: bool) -> _Segment:
+def _segment(path: Path, form: SpoolFormat, *, own: bool, flock: Callable[[int, int], object]) -> _Segment:
     """Return a segment, locked: a new one of our own, or another process's; see :func:`_lock`."""
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if own else 0), 0o600)
     try:
-        return _Segment(path, file, form, own=own, locked=_lock(file))
+        return _Segment(path, file, form, own=own, locked=_lock(file, flock))
     except OSError:
         os.close(file)
         raise
 
 
-def _lock(file: int) -> bool:
+def _lock(file: int, flock: Callable[[int, int], object]) -> bool:
     """Lock an open file; False where its file system has no locks.
 
     Raises:
@@ -528,7 +530,7 @@ def _lock(file: int) -> bool:
         OSError: whatever else the file system says.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

@@ -39,6 +39,7 @@ from tachograph.recording import journal
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import as_float
@@ -195,6 +196,7 @@ class WindowedMetricReader(MetricReader):
         self._forking = False
         self._under_way: int | None = None  # when the collection began that is this reader's own
         self._forgotten = threading.Event()
+        self._log_once = LogOnce()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tachograph windowed reader", daemon=True)
         self._thread.start()
@@ -213,9 +215,10 @@ class WindowedMetricReader(MetricReader):
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException:  # noqa: BLE001 - the one guard around background work: it is counted and said
+        except BaseException as error:  # noqa: BLE001 - the one guard around background work: it is counted and said
             self._registry.count_error("windows")
-            _log.exception("closing a window failed; it is closed together with the next one")
+            message = "closing a window failed; it is closed together with the next one (further failures are counted)"
+            self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
 
     def tick(self) -> None:
         """Close the window if its time is over; the reader's thread does it on time by the wall clock.

@@ -10,26 +10,26 @@ from typing import Protocol
 
 from tachograph.recording.registry import Registry
 
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where data-loader workers hand over their batches; it is only looked at
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the batches of data-loader workers; only its size is read
 
 
 class Closer(Protocol):
-    """An observation, to be closed."""
+    """An observation, until it is closed."""
 
     def close(self, timeout: float = ...) -> None:
-        """Observe no more, within ``timeout`` seconds."""
+        """End the observation, within ``timeout`` seconds."""
 
 
 def observe(registry: Registry, *, node: bool, process: bool, folders: Iterable[str] | None = None) -> Closer:
-    """Let a registry say what the hardware does, until what is returned is closed.
+    """Add hardware metrics to a registry, until the returned observation is closed.
 
-    Needs the extra ``hardware``: what of it is missing is said in one line of the log, and counted. A process that is
-    forked from this one says nothing about hardware before it calls this itself.
+    Needs the extra ``hardware``: a missing library is counted, and named in one line of the log. A forked child has no
+    hardware metrics before it calls this itself.
 
     Args:
         registry: the series appear in its group ``tachograph.hardware``.
-        node: the machine, for one process a node: ``system.*``, ``hw.*``. GPUs are read each second, the rest when
-            somebody collects.
+        node: the machine, for one process a node: ``system.*``, ``hw.*``. GPUs are read each second, file systems
+        every 15 seconds, the rest at each collection.
         process: this process: ``process.*``, and ``torch.cuda.memory.*`` once it has initialised CUDA itself.
         folders: whose file systems are observed with the node; by default the working directory and shared memory.
     """

@@ -11,23 +11,21 @@ from collections.abc import Callable
 
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 
 _CATCH_UP = 0.2
 
-_log = logging.getLogger("tachograph")
-
 
 class Call:
-    """One of the calls, from :meth:`BlockingCalls.every` until it is closed.
+    """A repeated call: from :meth:`BlockingCalls.every` until it is closed.
 
     Attributes:
-        make: makes it.
+        make: the function that is called.
         seconds: between two calls.
-        patience: seconds that it may take.
-        blocked: called with the seconds that it has taken by then, where that is too long; tells whether it is to be
-            made again, by another thread.
-        due: when it is to be made, in seconds of the monotonic clock.
-        made: how often it has come back, or was given up.
+        patience: seconds that one call may take.
+        blocked: called with the elapsed seconds of a call that takes too long; True: another thread repeats the call.
+        due: time of the next call, in seconds of the monotonic clock.
+        made: number of calls that have returned, or were given up.
     """
 
     __slots__ = ("blocked", "due", "made", "make", "patience", "seconds")
@@ -43,19 +41,20 @@ class Call:
 class BlockingCalls:
     """Makes each call when it is due, in turns.
 
-    One that does not come back is left alone with its thread, and another thread goes on with the others; nothing else
-    waits for it. The thread is there as long as there are calls.
+    A call that does not return keeps its thread, and another thread goes on with the others; nothing else waits for it.
+    The thread lives as long as there are calls.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Make no call any more, as a forked child does: the thread is the parent's."""
+        """Forget all calls, as a forked child does: the thread is the parent's."""
         self._changed = threading.Condition(threading.RLock())
         self._calls: list[Call] = []
         self._busy: tuple[Call, float] | None = None
         self._thread: threading.Thread | None = None
+        self._log_once = LogOnce()
 
     def every(
         self,
@@ -65,7 +64,7 @@ class BlockingCalls:
         patience: float = math.inf,
         blocked: Callable[[float], bool] = lambda _seconds: False,
     ) -> Call:
-        """Make a call now and every so often; see :class:`Call`. At the end of the interpreter nothing is called."""
+        """Make a call now and after each interval; see :class:`Call`. At the interpreter's end nothing is called."""
         call = Call(make, seconds, patience, blocked)
         with self._changed:
             self._calls.append(call)
@@ -85,9 +84,10 @@ class BlockingCalls:
         while (call := self._next(me)) is not None:
             try:
                 call.make()
-            except Exception:  # noqa: BLE001 - the border to drivers and file systems: the other calls are made
+            except Exception as error:  # noqa: BLE001 - the border to drivers and file systems: the other calls are made
                 registries.default.count_error("system")
-                _log.exception("hardware could not be read; it is tried again")
+                message = "hardware could not be read; it is tried again (further errors are counted)"
+                self._log_once(type(error).__name__, message, level=logging.ERROR, exc_info=True)
             with self._changed:
                 if self._thread is not me:
                     return  # it did not come back in time, and another thread goes on
@@ -113,7 +113,7 @@ class BlockingCalls:
         self._changed.notify_all()
 
     def look(self) -> None:
-        """Have another thread go on, where a call has taken too long: then that waits a moment for the others' turn."""
+        """Start another thread where a call has taken too long; then wait a moment for the others' turn."""
         busy = self._busy
         if busy is None or time.monotonic() - busy[1] <= busy[0].patience:
             return
@@ -131,7 +131,7 @@ class BlockingCalls:
             self._changed.wait_for(lambda: all(other.made > made for other, made in others), _CATCH_UP)
 
     def close(self, call: Call, timeout: float) -> bool:
-        """Make a call no more; tell whether it is not under way, or came back within ``timeout`` seconds."""
+        """End a repeated call; tell whether none is under way, or it returned within ``timeout`` seconds."""
         with self._changed:
             if call in self._calls:
                 self._calls.remove(call)

@@ -44,7 +44,7 @@ TABLE: tuple[Sensor[Stats], ...] = tuple(
 
 
 def readings(left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
-    """Yield one sample of each device on which this process has memory; what fails is told to ``left_out``."""
+    """Yield one sample of each device on which this process has memory; failures go to ``left_out``."""
     try:
         cuda = initialised_cuda()
         devices = range(cuda.device_count()) if cuda is not None else ()

@@ -1,4 +1,4 @@
-"""File systems that a training writes to, and how full they are: one table, read with ``statvfs``.
+"""File systems that a training writes to, and their usage: one table, read with ``statvfs``.
 
 That call blocks for as long as a network file system does not answer. Names and units are those of the OpenTelemetry
 semantic conventions for systems (``system.filesystem.*``).
@@ -39,7 +39,7 @@ TABLE: tuple[Sensor[os.statvfs_result], ...] = (
 
 
 def find(folders: Iterable[str]) -> dict[str, Callable[[], list[Reading]]]:
-    """Return what reads each file system that holds one of the folders, by its mount point."""
+    """Return a reader for each file system that holds one of the folders, by mount point."""
     return {point: partial(_read, point) for point in dict.fromkeys(map(_mount_point, filter(os.path.isdir, folders)))}
 
 

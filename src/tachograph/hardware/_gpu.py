@@ -1,4 +1,4 @@
-"""GPU metrics: one table, read from NVML for each card, and for each MIG slice what it has of its own.
+"""GPU metrics: one table, read from NVML for each card; a MIG slice has the rows of its own.
 
 Names and units are those of the OpenTelemetry semantic conventions for hardware (``hw.*``, "GPU metrics" and "Common
 metrics"); a row marked as an extension has none there. Counters count since the driver was loaded.
@@ -13,7 +13,7 @@ from tachograph.hardware._nvml import Card
 from tachograph.hardware._sampler import Reading, Sensor, Values, read
 
 _GPU = {"hw.type": "gpu"}
-_RARELY = 15  # turns: what hardly ever changes, or is idle in a training
+_RARELY = 15  # turns: for values that hardly ever change, or are idle in a training
 _LOST_RETRY = 60.0  # seconds: a lost card comes back after a reset only
 
 
@@ -155,7 +155,7 @@ _XID: Sensor[Card] = Sensor("hw.errors", "{error}", "counter", _ERRORS, lambda _
 
 
 def attributes_of(card: Card) -> dict[str, str]:
-    """Return what tells a card's series from those of others."""
+    """Return the attributes that identify a card's series."""
     own = {"hw.id": card.uuid, "hw.name": card.name, "hw.vendor": "NVIDIA", "hw.gpu.index": str(card.index)}
     return {**own, "hw.parent": card.parent} if card.parent else own
 
@@ -167,7 +167,7 @@ class Gpu:
 
     Args:
         card: a card or a slice.
-        left_out: told of a row that is left out, and why.
+        left_out: called with the name of a row that is left out, and its error.
         clock: seconds, monotonic.
     """
 
@@ -216,11 +216,11 @@ class Gpu:
 
 
 class Xids:
-    """Counts the critical errors (XID) that the driver reports; each process sees them from when it asks on.
+    """Counts the critical errors (XID) that the driver reports after this process has registered for them.
 
     Args:
-        cards: those that are watched, no slices.
-        left_out: told of a card that cannot be watched, and why.
+        cards: the watched cards, no slices.
+        left_out: called with a card that cannot be watched, and its error.
     """
 
     def __init__(self, cards: list[Card], left_out: Callable[[str, Exception], None]) -> None:
@@ -240,7 +240,7 @@ class Xids:
 
     def __call__(self) -> list[Reading]:
         """Return the count so far of each XID of each card."""
-        for _ in range(100):  # so many a turn at most: a card in trouble reports without end
+        for _ in range(100):  # at most a turn: a card in trouble reports without end
             try:
                 event = self._api.nvmlEventSetWait_v2(self._set, 0)
             except self._api.NVMLError_Timeout:

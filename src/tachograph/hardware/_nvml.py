@@ -1,7 +1,7 @@
 """NVIDIA's management library, through nvidia-ml-py: the cards of this node and their MIG slices.
 
-Any of its calls may block for seconds where a card has fallen off the bus: none belongs into a thread that somebody
-waits for.
+Any of its calls may block for seconds where a card has fallen off the bus: none belongs into a thread that others wait
+for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class MissingError(RuntimeError):
-    """There is no NVML here: nvidia-ml-py, the driver's library, or the driver is missing; the message says which."""
+    """NVML cannot be used: nvidia-ml-py, the driver's library or the driver is missing; the message says which."""
 
 
 # The fields that are read, with their scopes: all NVLinks together.
@@ -55,7 +55,7 @@ class Card:
         self._fields = tuple(_field(api, name) for name in FIELDS if hasattr(api, name))
 
     def anew(self) -> None:
-        """Forget all answers: the next questions are those of another sample."""
+        """Forget all answers: a new sample begins."""
         self._asked.clear()
 
     def ask(self, function: str, *arguments: Any) -> Any:
@@ -74,9 +74,9 @@ class Card:
         return self.ask(functions[-1], *arguments)
 
     def memory(self) -> Any:
-        """Return ``used``, ``free`` and ``total`` in bytes; used is without what the driver reserves, where it tells.
+        """Return ``used``, ``free`` and ``total`` in bytes; used is without the driver's reserve, where that is known.
 
-        That is what ``nvidia-smi`` shows; drivers before 510 count the reserved memory as used.
+        These are the numbers of ``nvidia-smi``; drivers before 510 count the reserved memory as used.
         """
         try:
             return self.ask("nvmlDeviceGetMemoryInfo", self.api.nvmlMemory_v2)
@@ -101,7 +101,7 @@ class Nvml:
     """One use of the library, until it is closed.
 
     Raises:
-        Nvml.Missing: it cannot be used here.
+        Nvml.Missing: see :class:`MissingError`.
     """
 
     Missing = MissingError
@@ -120,7 +120,7 @@ class Nvml:
         """Return all cards, and after each its MIG slices.
 
         Args:
-            refused: told of each card that does not answer: its index, and why.
+            refused: called with the index and the error of each card that does not answer.
         """
         api = self.api
         return [card for index in range(api.nvmlDeviceGetCount()) for card in self._card(index, refused)]
@@ -149,7 +149,7 @@ class Nvml:
             return None
 
     def close(self) -> None:
-        """Give the library back; what it refuses is its own affair, as this is the end."""
+        """Shut the library down; its errors are ignored, as this is the end."""
         try:
             self.api.nvmlShutdown()
         except self.api.NVMLError:

@@ -1,4 +1,4 @@
-"""Hardware as sources of a registry: read at each collection, and what may block in a thread of its own."""
+"""Hardware as sources of a registry: read at each collection; reads that may block have a thread of their own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CLOSING = 0.2
 class Observation:
     """The hardware metrics of a registry, until it is closed.
 
-    What another observation of the same registry says already is not said again.
+    A part (``node``, ``process``) that another observation of the same registry has is left out.
 
     Args:
         registry: where the series appear, in the group ``tachograph.hardware``.
@@ -132,21 +132,21 @@ class Observation:
                 left_out("hw.errors", error)
         return found
 
-    def _fail(self, where: str, what: str, error: Exception) -> None:
-        """Count what is left out; say it once."""
+    def _fail(self, where: str, name: str, error: Exception) -> None:
+        """Count a part that is left out; log it once."""
         self.registry.count_error(where)
         if isinstance(error, ImportError):
             message = "%s.* metrics are left out: psutil is missing: pip install 'tachograph[hardware]'"
-            self._log_once(what, message, where)
+            self._log_once(name, message, where)
         elif isinstance(error, MissingError):
             there = Path("/proc/driver/nvidia").exists() or Path("/dev/nvidiactl").exists()
             level = logging.WARNING if there else logging.INFO
-            self._log_once(what, "hw.* metrics are left out: %s", error, level=level)
+            self._log_once(name, "hw.* metrics are left out: %s", error, level=level)
         else:
-            self._log_once(what, "%s is left out (further times are counted): %s", what, error)
+            self._log_once(name, "%s is left out (further times are counted): %s", name, error)
 
     def close(self, timeout: float = _CLOSING) -> None:
-        """Observe no more, within ``timeout`` seconds."""
+        """End the observation, within ``timeout`` seconds."""
         self.forget()
         deadline = time.monotonic() + timeout
         idle = [sampler.close(max(0.0, deadline - time.monotonic())) for sampler in self._samplers]
@@ -155,7 +155,7 @@ class Observation:
             self._nvml = None
 
     def forget(self) -> None:
-        """Take the series away, and touch nothing else: what a forked child does, whose threads are the parent's."""
+        """Remove the series and touch nothing else, as a forked child does: the threads are the parent's."""
         if self in _live:
             _live.remove(self)
         sources = self.registry.group(SCOPE).sources

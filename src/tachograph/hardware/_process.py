@@ -48,7 +48,7 @@ class ProcessState:
         return {"user": usage.ru_utime, "system": usage.ru_stime}
 
     def share(self) -> dict[str, float]:
-        """Return the CPU time a second and CPU since the reading before, which is at least a second back."""
+        """Return the CPU time a second and CPU since an earlier reading, at least a second ago."""
         passed = self._clock() - self._read_at
         if passed >= _LEAST_WINDOW:
             spent = self._spent()
@@ -120,7 +120,7 @@ TABLE: tuple[Sensor[ProcessState], ...] = (
 
 
 def readings(process: ProcessState, left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
-    """Yield one sample; a row that fails is left out, and ``left_out`` is told why."""
+    """Yield one sample; a row that fails is left out, and its error goes to ``left_out``."""
     process.anew()
     for row in TABLE:
         yield from tried(row, process, {}, left_out)

@@ -1,4 +1,4 @@
-"""Samples of what may block to read: collections see what was read last, as long as it is fresh."""
+"""Samples of sources that may block: collections see the latest reading, as long as it is fresh."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Found = TypeVar("Found")
 
 
 class Sampler(Generic[T]):
-    """Reads each thing by its key, in turns, again and again.
+    """Reads each source, in turns, again and again.
 
-    It is done in the thread of :mod:`tachograph.hardware._calls`. A reading that does not come back is left alone, and
-    the others are made in another thread; should it come back after all, it takes its turn again. What it has read last
-    counts for as long as it is fresh.
+    Sources are read in the thread of :mod:`tachograph.hardware._calls`. A reading that does not return keeps its
+    thread, and the others are made in another one; if it returns after all, it takes its turn again. Its latest result
+    counts as long as it is fresh.
 
     Args:
-        find: called once, in that thread, for what there is to read: a callable a key; None is nothing for now.
+        find: called once, in that thread; returns the sources by key: callables, whose None stands for no reading now.
         every: seconds between two turns.
-        failed: told of a key that failed, or blocks, and why; the empty key stands for ``find``.
+        failed: called with the key of a source that failed, or blocks, and the error; the key of ``find`` is empty.
         patience: seconds that a reading may take.
         clock: seconds, monotonic.
         calls: makes the readings.
@@ -59,11 +59,11 @@ class Sampler(Generic[T]):
         self._turned = threading.Event()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Begin reading."""
         self._call = self._calls.every(self._every, self._turn, patience=self._patience, blocked=self._give_up)
 
     def latest(self) -> list[T]:
-        """Return what is fresh: read within the last turn, and the time that a reading may take."""
+        """Return the fresh readings: those within the last turn and the time that a reading may take."""
         self._calls.look()
         oldest = self._clock() - self._every - self._patience
         return [value for at, value in list(self._latest.values()) if at >= oldest]
@@ -73,12 +73,12 @@ class Sampler(Generic[T]):
         return self._turned.wait(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Read no more; tell whether no reading was under way, or ended within ``timeout`` seconds."""
+        """End reading; tell whether no reading was under way, or it ended within ``timeout`` seconds."""
         self._stopped = True
         return (self._call is None or self._calls.close(self._call, timeout)) and not self._blocked
 
     def _give_up(self, seconds: float) -> bool:
-        """Leave out what is being read, as it has not answered; tell whether there are others to read."""
+        """Leave out the source that has not answered; tell whether there are others to read."""
         key = self._reading
         self._blocked.add(key)
         self._failed(key, TimeoutError(f"it has not answered for {seconds:.1f} s"))
@@ -133,7 +133,7 @@ class Sensor(Generic[Source]):
         unit: UCUM.
         kind: a counter's values begin with the machine, the driver or the process, not with us.
         description: becomes HELP.
-        read: returns attributes and value of each series; what it raises leaves the row out.
+        read: returns attributes and value of each series; an exception leaves the row out.
         slices: a MIG slice has it, too.
         every: turns of a sampler between two readings.
     """
@@ -156,14 +156,14 @@ class Reading(NamedTuple):
 
 
 def read(row: Sensor[Source], source: Source, more: Mapping[str, str]) -> Reading:
-    """Return a row's values, each with the attributes ``more``; what the row raises is raised."""
+    """Return a row's values, each with the attributes ``more``; exceptions of the row pass."""
     return Reading(row, list(row.read(source)), more)
 
 
 def tried(
     row: Sensor[Source], source: Source, more: Mapping[str, str], left_out: Callable[[str, Exception], None]
 ) -> list[Reading]:
-    """Return a row's reading; where the row raises, none, and ``left_out`` is told its name and why."""
+    """Return a row's reading; none where the row raises: then ``left_out`` gets its name and the error."""
     try:
         return [read(row, source, more)]
     except Exception as error:  # noqa: BLE001 - the border to the system: a file of /proc may be missing or forbidden

@@ -19,7 +19,7 @@ from tachograph.hardware._sampler import Reading, Sensor, Values, tried
 _MODES = {"user": "user", "system": "system", "nice": "nice", "idle": "idle", "iowait": "iowait", "steal": "steal"}
 _INTERRUPTS = ("irq", "softirq")
 _STATES = ("used", "free", "cached", "buffers")
-# Neither disks nor what is a copy of another disk's traffic.
+# No disks, or a copy of another disk's traffic.
 _NO_DISK = ("loop", "ram", "zram", "dm-", "md", "fd", "sr")
 # The loopback, and the host's ends of containers' interfaces: each byte of theirs is counted at another one, too.
 _NO_INTERFACE = ("lo", "veth", "docker", "br-", "virbr", "cali", "cilium", "lxc", "flannel", "cni", "tunl")
@@ -31,7 +31,7 @@ class Machine:
     """The state of the machine, which the table reads; the system is asked once a sample.
 
     Args:
-        psutil: the module, or what answers like it.
+        psutil: the module, or an object with its functions.
         clock: seconds, monotonic.
 
     Raises:
@@ -88,7 +88,7 @@ class Machine:
         return [(name, found[name]) for name in sorted(found) if not name.startswith(_NO_INTERFACE)]
 
     def shares(self) -> dict[str, float]:
-        """Return the share of each mode since the reading before, which is at least a second back."""
+        """Return the share of each mode since an earlier reading, at least a second ago."""
         now = self._clock()
         if now - self._read_at >= _LEAST_WINDOW or not self._shares:
             passed = {mode: max(0.0, value - self._before[mode]) for mode, value in self.times.items()}
@@ -162,9 +162,9 @@ def _disk_time(machine: Machine) -> Values:
             yield {"system.device": name}, disk.busy_time / 1e3
 
 
-def _network(what: str) -> Callable[[Machine], Values]:
-    """Return what reads a pair of psutil's counters: ``bytes_sent`` and ``bytes_recv``, or ``errout`` and ``errin``."""
-    sent, received = _PAIRS[what]
+def _network(unit: str) -> Callable[[Machine], Values]:
+    """Return a reader of two of psutil's counters: ``bytes_sent`` and ``bytes_recv``, or ``errout`` and ``errin``."""
+    sent, received = _PAIRS[unit]
 
     def row(machine: Machine) -> Values:
         for name, counters in machine.interfaces:
@@ -203,7 +203,7 @@ TABLE: tuple[Sensor[Machine], ...] = (
 
 
 def readings(machine: Machine, left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
-    """Yield one sample; a row that fails is left out, and ``left_out`` is told why."""
+    """Yield one sample; a row that fails is left out, and its error goes to ``left_out``."""
     machine.anew()
     for row in TABLE:
         yield from tried(row, machine, {}, left_out)

@@ -1,7 +1,7 @@
 """The ``sys_*`` and ``gpu_*`` fields that ``MetricsLogger`` adds to a point on request, from a cache.
 
-The thread of :mod:`tachograph.hardware._calls` renews them each second while somebody has asked in the last minute, so
-that asking costs the training thread a look into a dictionary.
+The thread of :mod:`tachograph.hardware._calls` renews them each second while they were asked for in the last minute, so
+that asking costs the training thread one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tachograph.recording.log import LogOnce, log
 
 RENEWED_EVERY = 1.0  # seconds
 PATIENCE = 5.0  # seconds that one reading may take before the others go on without it
-ASKED_WITHIN = 60.0  # seconds after which nothing is renewed until somebody asks again
+ASKED_WITHIN = 60.0  # seconds without a question after which nothing is renewed
 _TOO_OLD = 5.0
 _MIB = 1 << 20
 
@@ -30,7 +30,7 @@ Fields = dict[str, int | float | str]
 
 
 class Snapshot:
-    """Fields by what they are of, renewed in the background while they are asked for.
+    """Fields by their source, renewed in the background while they are asked for.
 
     Args:
         every: seconds between two readings.
@@ -61,13 +61,13 @@ class Snapshot:
         self._log_once = LogOnce()
 
     def get(self, what: str, read: Callable[[], Fields], *, at_once: bool = True) -> Fields:
-        """Return what was read last, a copy; never raises.
+        """Return a copy of the latest reading; never raises.
 
         Args:
-            what: names the fields.
-            read: reads them; called in the background.
-            at_once: read here where nothing recent is there, which costs this thread the reading; else that is
-                empty until the background has read.
+            what: the source, such as ``system``.
+            read: reads its fields; called in the background.
+            at_once: without a recent reading, read in this thread; else the fields are empty until the background
+                has read.
         """
         now = self._clock()
         self._asked[what] = now, read
@@ -117,7 +117,7 @@ class Snapshot:
                 self._call = None
 
     def _give_up(self, seconds: float) -> bool:
-        """Renew what has not answered no more, before it does; return True: there may be others."""
+        """Stop renewing the source that has not answered until it does; return True: there may be others."""
         self._blocked.add(self._reading)
         registries.default.count_error(self._reading)
         log.warning("%s metrics of the points are not renewed: no answer for %.1f s", self._reading, seconds)
@@ -130,14 +130,14 @@ _snapshot = Snapshot()
 def system_fields() -> Fields:
     """Return ``cpu_usage`` (% of all CPUs), ``mem_used`` and ``mem_total`` (MB of 2**20 bytes) of this machine.
 
-    CPU usage is that of the second before; the first time, without a reading before, that since the boot. Empty
-    without psutil (extra ``hardware``). Never raises.
+    CPU usage is that of the last second; at the first reading, that since the boot. Empty without psutil (extra
+    ``hardware``). Never raises.
     """
     return _snapshot.get("system", _read_system)
 
 
 class _Cpu:
-    """The CPU's total and idle seconds at the reading before, and the usage (%) up to there."""
+    """The CPU's total and idle seconds at the latest reading, and the usage (%) up to it."""
 
     before = (0.0, 0.0)
     usage = 0.0
@@ -162,15 +162,15 @@ def gpu_fields(environ: Mapping[str, str] = os.environ) -> Fields:
     ``gpu_name``, ``gpu_id`` (its index as torch counts), ``gpu_mem_total_mb`` and, of torch's caching allocator,
     ``gpu_mem_segments``, ``gpu_mem_allocated_mb`` and ``gpu_mem_cached_mb`` (reserved); MB of 2**20 bytes.
 
-    The device is torch's current one where torch has initialised CUDA; total and name are what torch says then, which
-    for a MIG slice are the slice's. Before that it is the one of LOCAL_RANK (else the first), total and name come from
-    NVML once the background has read them, and the allocator's fields are left out: it holds nothing yet. No CUDA
-    context is created, and no device is waited for.
+    The device is torch's current one where torch has initialised CUDA; total and name are torch's then, which for a MIG
+    slice are the slice's. Before that it is the one of LOCAL_RANK (else the first), total and name come from NVML once
+    the background has read them, and the allocator's fields are left out: it holds nothing yet. No CUDA context is
+    created, and no device is waited for.
     """
     try:
         cuda = initialised_cuda()
         if cuda is not None:
-            device = int(cuda.current_device())  # of the calling thread: only here it is known
+            device = int(cuda.current_device())  # the calling thread's: known in this thread only
             return _snapshot.get(f"gpu {device}", lambda: _read_torch(cuda, device))
         device = _local_rank(environ)
     except Exception:  # noqa: BLE001 - the border to torch: a point is written without these fields

@@ -1,7 +1,7 @@
-"""The hub: one for all processes of a node. It receives OTLP, keeps it, and serves it as one page.
+"""The hub: one for all processes of a node. It receives and stores OTLP, and serves one page of metrics.
 
 Its face: ``hub`` is the state in memory and in the store, ``server`` its HTTP server with ``guard`` and ``forwarding``,
-``lifetime`` ends it, ``announcement`` tells the process that started it.
+``lifetime`` ends it, ``announcement`` reports its start and end to the parent process.
 
 A request passes from the receiver through decoding into the index: runs, their processes, and series, which a decoder
 of each metric stream fills. Records of the journal go to the file of their run at once; series are saved there in

@@ -1,4 +1,4 @@
-"""Connections of the hub, bounded in number and in patience: a client that sends nothing keeps no other one out."""
+"""Connections of the hub, bounded in number and time: a client that sends nothing keeps no other one out."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _SAID: dict[Why, str] = {
     "deaf": "it did not take its answer",
     "crowded": "there are too many, or too many of one address",
 }
-_NETWORK = 64  # bits of an IPv6 address: what one subscriber has (RFC 6177)
+_NETWORK = 64  # bits of an IPv6 address: the network of one subscriber (RFC 6177)
 
 
 class ClientTimeouts(NamedTuple):
     """Seconds that a client may take; beyond them its connection is closed.
 
     Attributes:
-        first_byte: until it sends something.
+        first_byte: from the connection to its first byte.
         headers: from a request's first byte to its last header.
-        body: from there to the request's end: more than the receiver gives, which answers in words.
-        answer: in which nothing of an answer was taken.
+        body: from there to the request's end: longer than the receiver's limit, which answers with an error.
+        answer: without any progress of an answer.
     """
 
     first_byte: float = 10.0
@@ -41,12 +41,12 @@ class ClientTimeouts(NamedTuple):
 
 
 class _Address:
-    """The connections of one client address, those first that have waited longest."""
+    """The connections of one client address, in the order in which their waits began."""
 
     __slots__ = ("busy", "idle", "silent")
 
     def __init__(self) -> None:
-        self.silent: dict[Connection, None] = {}  # they have not asked anything yet
+        self.silent: dict[Connection, None] = {}  # without any request yet
         self.idle: dict[Connection, None] = {}
         self.busy: dict[Connection, None] = {}
 
@@ -66,14 +66,14 @@ class _Address:
 class Connections:
     """The connections of a server, on the event loop's thread.
 
-    Of one address there are at most half as many as there are descriptors, and of all addresses five eighths: the rest
-    is for files. Where there are too many, the one goes that has waited longest without a request, those first that
-    never sent one.
+    One address may have at most half as many as there are descriptors, all addresses together five eighths: the rest
+    is for files. Where there are too many, the one that has waited longest without a request is closed; those that
+    never sent one come first.
 
     Args:
         count: called with the reason for which a connection was closed.
-        patience: with slow clients.
-        descriptors: that there are; None for the limit of this process.
+        patience: limits for slow clients.
+        descriptors: the most that there may be; None for the limit of this process.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Connections:
         return type("Connection", (Connection,), {"among": self})
 
     def opened(self, connection: Connection, address: str) -> None:
-        """Take in a connection; another one may have to go for it."""
+        """Add a connection; another one may have to be closed for it."""
         of = self._addresses.setdefault(address, _Address())
         crowd = of if of.count() >= self._most_of_one else None
         if self._total >= self._most and crowd is None:
@@ -118,7 +118,7 @@ class Connections:
                 del self._addresses[address]
 
     def close(self, connection: Connection, why: Why) -> None:
-        """Close a connection now; that is counted, and the first time logged."""
+        """Close a connection now; this is counted, and the first time logged."""
         connection.transport.abort()
         self.closed(connection, connection.address)
         self._count(why)
@@ -129,14 +129,14 @@ class Connection(H11Protocol):
     """A connection that is closed where its client takes too long; see :class:`ClientTimeouts`.
 
     Attributes:
-        among: which it is one of.
-        address: of its client, as far as it counts.
+        among: the server's connections.
+        address: of its client, see :func:`_address`.
     """
 
     among: Connections
 
     def connection_made(self, transport: Any) -> None:
-        """Begin."""
+        """Register the connection."""
         super().connection_made(transport)
         self.address = _address(self.client)
         self._deadline: asyncio.TimerHandle | None = None
@@ -146,7 +146,7 @@ class Connection(H11Protocol):
         self.among.opened(self, self.address)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Remove the connection."""
         for timer in (self._deadline, self._stall):
             if timer is not None:
                 timer.cancel()
@@ -154,7 +154,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Take received bytes."""
         super().data_received(data)
         self._look()
 
@@ -164,7 +164,7 @@ class Connection(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        """Note how far the request has come, and set its deadline anew where that has changed."""
+        """Look at the phase of the request, and set a new deadline where it has changed."""
         if self.transport.is_closing():
             return
         before, theirs = self._phase, self.conn.their_state
@@ -188,7 +188,7 @@ class Connection(H11Protocol):
             self._deadline = self.loop.call_later(seconds, self.among.close, self, "slow")
 
     def pause_writing(self) -> None:
-        """Wait for the client to take what it was sent."""
+        """Wait for the client to take the bytes that it was sent."""
         super().pause_writing()
         self._wait_for(self.transport.get_write_buffer_size())
 
@@ -211,7 +211,7 @@ class Connection(H11Protocol):
 
 
 def _address(client: tuple[str, int] | None) -> str:
-    """Return what counts as one client's address: of IPv6 the network, in which it may have any."""
+    """Return a client's address for counting: for IPv6 the network, in which a client may have any address."""
     if client is None or ":" not in client[0]:
         return "" if client is None else client[0]
     network = ipaddress.ip_network(f"{client[0].partition('%')[0]}/{_NETWORK}", strict=False)

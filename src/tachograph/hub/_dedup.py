@@ -1,4 +1,4 @@
-"""Repeated requests: known by the intervals of time that deltas have come for, and by the numbers of records."""
+"""Repeated requests, detected by the time intervals of deltas, and by the numbers of records."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
 
-SPANS = 32  # stretches with gaps between them that are kept a writer; then the two oldest become one
+SPANS = 32  # stretches with gaps between them, a writer; beyond them the two oldest become one
 WRITERS = 8  # processes that wrote one series, one after the other
 
 Spans = list[tuple[int, int]]
 
 
 class DeltaIntervals:
-    """The stretches that one series' deltas have covered, by the process that wrote them.
+    """The stretches of time that one series' deltas have covered, by the process that wrote them.
 
     The deltas of one process do not overlap (OpenTelemetry specification, "Metrics Data Model", "Temporality"), so one
-    that lies within what it has sent before was sent twice; processes that follow each other may overlap.
+    that lies within earlier ones was sent twice; processes that follow each other may overlap.
     """
 
     __slots__ = ("writers",)
@@ -27,7 +27,7 @@ class DeltaIntervals:
     def add(self, writer: Hashable, start: int, time: int) -> bool:
         """Cover a stretch of nanoseconds; False where it was covered before.
 
-        A delta without a start is known by its end alone.
+        A delta without a start is identified by its end alone.
         """
         if not start or start > time:
             start = time
@@ -44,7 +44,7 @@ class DeltaIntervals:
         return _insert(spans, start, time)
 
     def copy(self) -> list[tuple[Hashable, Spans]]:
-        """Return everything, as it is now."""
+        """Return a copy of the stretches."""
         return [(writer, list(spans)) for writer, spans in self.writers.items()]
 
 
@@ -69,10 +69,10 @@ class SequenceNumbers:
     """The numbers of one stream that have arrived.
 
     Args:
-        ranges: first and last number of each range that is known, in any order.
+        ranges: first and last number of each stored range, in any order.
 
     Attributes:
-        count: how many have arrived.
+        count: of those that have arrived.
     """
 
     __slots__ = ("_changed", "_first", "_gone", "_last", "count")
@@ -112,7 +112,7 @@ class SequenceNumbers:
         return True
 
     def save(self, connection: sqlite3.Connection, stream: int) -> None:
-        """Write what has changed since the last time, in the transaction of ``connection``."""
+        """Write the changes since the last call, in the transaction of ``connection``."""
         connection.executemany(
             "DELETE FROM arrived WHERE stream = ? AND first = ?", [(stream, first) for first in self._gone]
         )
@@ -127,5 +127,5 @@ class SequenceNumbers:
 
 
 def arrived(connection: sqlite3.Connection, stream: int) -> SequenceNumbers:
-    """Return what a file says of a stream."""
+    """Return the numbers of a stream that are in a file."""
     return SequenceNumbers(connection.execute("SELECT first, last FROM arrived WHERE stream = ?", (stream,)))

@@ -1,4 +1,4 @@
-"""Takes OTLP over HTTP. Source: OpenTelemetry protocol specification, "OTLP/HTTP"."""
+"""The OTLP/HTTP receiver. Source: OpenTelemetry protocol specification, "OTLP/HTTP"."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tachograph.hub.hub import Hub, Rejected
 from tachograph.recording.log import LogOnce
 from tachograph.runs.store import StoreError
 
-MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be kept
+MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be stored
 _RETRY_AFTER = 5  # seconds, after an error of ours
 
 # google/rpc/code.proto
@@ -61,20 +61,28 @@ _KINDS = (
 
 
 class Receiver:
-    """Hands what arrives to the hub, and what was taken on to another receiver: in order, on a thread of its own.
+    """Hands requests to the hub, and accepted ones on to another receiver: in order, on a thread of its own.
 
     So the event loop waits neither for a store that another process has locked nor for a body of many small parts.
 
     Args:
-        hub: keeps it.
-        forwarding: passes it on; None for nobody.
+        hub: stores them.
+        forwarding: passes them on; None for no forwarding.
         intake: bounds of bodies.
+        decoder: of bodies in JSON.
 
     Attributes:
-        last: seconds (monotonic) at which a request came last.
+        last: time of the latest request, in seconds (monotonic).
     """
 
-    def __init__(self, hub: Hub, forwarding: Forwarding | None = None, *, intake: Intake | None = None) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        forwarding: Forwarding | None = None,
+        *,
+        intake: Intake | None = None,
+        decoder: Decoder | None = None,
+    ) -> None:
         self._keep: dict[Signal, Callable[[Any], Rejected]] = {
             "metrics": hub.receive_metrics,
             "logs": hub.receive_logs,
@@ -83,14 +91,14 @@ class Receiver:
         self._hub = hub
         self._forwarding = forwarding
         self._intake = intake or Intake()
-        self._decode = Decoder()
+        self._decode = decoder or Decoder()
         self._log_once = LogOnce()
         self._keeper = ThreadPoolExecutor(1, "tachograph keep")
         self._left = MOST_WAITING
         self.last = time.monotonic()
 
     def routes(self) -> list[Route]:
-        """Return the paths to post to."""
+        """Return the routes: one path for each signal."""
         return [Route(f"/v1/{kind.signal}", self._endpoint(kind), methods=["POST"]) for kind in _KINDS]
 
     def _endpoint(self, kind: _Kind) -> Callable[[Request], Any]:
@@ -130,7 +138,7 @@ class Receiver:
         return Response(encode(answer, media_type), media_type=media_type)
 
     def _take(self, kind: _Kind, found: bytes | Message, passes_on: bool) -> Rejected:
-        """Decode a request, where it is not, keep it and pass it on."""
+        """Store a request, decoded first where it is bytes, and pass it on."""
         message = decode(found, PROTOBUF, kind.request) if isinstance(found, bytes) else found
         rejected = self._kept(kind, message)
         if passes_on and self._forwarding is not None:
@@ -139,7 +147,7 @@ class Receiver:
         return rejected
 
     def close(self) -> None:
-        """Wait until what has arrived is kept."""
+        """Wait until all received requests are stored."""
         self._keeper.shutdown()
 
     def _kept(self, kind: _Kind, message: Message) -> Rejected:

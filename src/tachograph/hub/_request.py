@@ -2,8 +2,7 @@
 
 Source: OpenTelemetry protocol specification, "OTLP/HTTP Request".
 
-In JSON the identifiers of traces and spans are hexadecimal, and names that are not known are ignored ("JSON Protobuf
-Encoding").
+In JSON the identifiers of traces and spans are hexadecimal, and unknown names are ignored ("JSON Protobuf Encoding").
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import asyncio
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -25,19 +24,19 @@ from starlette.requests import Request
 from tachograph.identity.environment import clean
 
 COMPRESSED_LIMIT = 16 * 2**20
-LIMIT = 20 * 2**20  # as the OpenTelemetry Collector: empty messages take thirty times as much once they are parsed
+LIMIT = 20 * 2**20  # as in the OpenTelemetry Collector: empty messages take thirty times as much once they are parsed
 MOST_BYTES = 128 * 2**20
 MOST_REQUESTS = 256
 SECONDS = 30.0
 
 _MIB = 2**20
 _SLICE = 256 * 2**10  # bytes that are unpacked before others get their turn
-_MOST_MEMBERS = 64  # gzip streams in one body: each costs a copy of all that follows
+_MOST_MEMBERS = 64  # gzip streams in one body: each costs a copy of the rest
 PIECE = 64 * 2**10  # bytes: at worst a few milliseconds
-# While protobuf decodes a message no other thread runs, so that none may be large. The requests of all signals are
-# nested in the same way: resources, scopes, items; a metric's points lie two levels deeper. Only lengths are looked at.
-# By level the numbers of the fields in which there is more: opentelemetry/proto/{metrics,logs,trace}/v1.
-_DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: what holds its points, one of them
+# While protobuf decodes a message no other thread runs, so that no message may be large. The requests of all signals
+# are nested in the same way: resources, scopes, items; a metric's points lie two levels deeper. Only lengths are read.
+# By level, the numbers of the fields that hold the next level: opentelemetry/proto/{metrics,logs,trace}/v1.
+_DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: one of these fields holds its points
 _ITEMS = (frozenset((1,)), frozenset((2,)), frozenset((2,)))
 _POINTS = (*_ITEMS, _DATA, frozenset((1,)))
 _MORE = 0x80  # the bit of a varint's byte that says that another one follows
@@ -53,11 +52,11 @@ _DEPTH = 100  # as protobuf's own limit
 
 
 class Refusal(Exception):  # noqa: N818 - an answer to the client, not a fault
-    """A request is not taken.
+    """The refusal of a request.
 
     Args:
-        status: what it is answered with.
-        why: one line for whoever reads the client's log.
+        status: of the answer.
+        why: one line for the client's log.
         retry_after: seconds after which it may be sent again; None where that makes no sense.
     """
 
@@ -68,13 +67,13 @@ class Refusal(Exception):  # noqa: N818 - an answer to the client, not a fault
 
 
 class Intake:
-    """Reads bodies, and bounds what all requests under way hold in memory together.
+    """Reads bodies, and bounds the memory of all requests under way together.
 
     Args:
         compressed_limit: bytes of one body as it is sent.
         limit: bytes of one body unpacked.
         most_bytes: bytes of all bodies under way, unpacked.
-        most_requests: how many may be under way.
+        most_requests: requests under way.
         seconds: that one body may take to arrive.
     """
 
@@ -98,10 +97,10 @@ class Intake:
 
         Args:
             request: its ``Content-Encoding`` may be gzip.
-            limit: bytes unpacked, where fewer are allowed than usual.
+            limit: bytes unpacked, where fewer than usual are allowed.
 
         Raises:
-            Refusal: 400 for what is no gzip, 408, 413, 415 for another encoding, 503 where too much is under way.
+            Refusal: 400 for invalid gzip, 408, 413, 415 for another encoding, 503 where too much is under way.
         """
         encoding = request.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
@@ -143,7 +142,7 @@ class Intake:
 
 
 class _Gzip:
-    """Unpacks what arrives, in slices. RFC 1952: a file is one or more streams, one after another."""
+    """Unpacks a body while it arrives, in slices. RFC 1952: a file is one or more streams, one after another."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
@@ -152,7 +151,7 @@ class _Gzip:
 
     @property
     def complete(self) -> bool:
-        """True where the last stream has ended; so it is for an empty body."""
+        """True where the last stream has ended, and for an empty body."""
         return self._stream.eof or not self._begun
 
     def __call__(self, data: bytes) -> Iterator[bytes]:
@@ -191,21 +190,21 @@ def _busy() -> Refusal:
 
 
 def pieces(body: bytes, *, metrics: bool, size: int = PIECE) -> Iterator[bytes]:
-    """Yield messages that, decoded one into the other, say what the body says.
+    """Yield messages that, decoded one into the other, give the whole request.
 
-    Where a resource, a scope or a metric is split, each piece says anew which one it is. What cannot be split is one
-    piece: a record that is larger, what is no message, and what would become half as long again.
+    Where a resource, a scope or a metric is split, each piece repeats its fields. Parts that cannot be split are one
+    piece: a record that is larger, bytes that are no message, and a message that would grow by half.
 
     Args:
         body: a request in protobuf.
         metrics: it is one for metrics.
-        size: bytes of a piece; what it says anew comes to that.
+        size: bytes of a piece, without the repeated fields.
     """
     return _split(body, _POINTS if metrics else _ITEMS, size, 0)
 
 
 def _split(message: bytes, levels: Sequence[frozenset[int]], size: int, anew: int) -> Iterator[bytes]:
-    """Yield pieces of a message; ``anew`` is how many bytes are put before each of them."""
+    """Yield pieces of a message; ``anew`` is the number of bytes that are put before each of them."""
     found = _stretches(message, levels[0], size) if levels and len(message) > size else None
     # Of two fields with a metric's points only the last one counts.
     if found is None or (levels[0] is _DATA and (len(found[1]) != 1 or not found[1][0][1])):
@@ -225,10 +224,10 @@ def _split(message: bytes, levels: Sequence[frozenset[int]], size: int, anew: in
 
 
 def _stretches(message: bytes, wanted: frozenset[int], size: int) -> tuple[bytes, list[tuple[int, int, int]]] | None:
-    """Return the fields of a message that are not wanted, and stretches of it that are, none where it is not legible.
+    """Return the other fields of a message, and stretches of the wanted ones; None where it cannot be parsed.
 
-    A stretch is where it begins, where the content of its field begins, and where it ends; of one that has several
-    fields, or a small one, the content is 0.
+    A stretch is three offsets: its beginning, the beginning of its field's content, and its end; the content of a
+    stretch of several fields, or of a small one, is 0.
     """
     common, stretches = bytearray(), []
     first = last = 0  # of a stretch of small fields
@@ -246,7 +245,7 @@ def _stretches(message: bytes, wanted: frozenset[int], size: int) -> tuple[bytes
                 stretches.append((begin, content, end))
             else:
                 first = begin
-            if len(common) > size:  # where there is more than one piece, it is too long to be said anew
+            if len(common) > size:  # too long to be repeated in each of several pieces
                 return None
     except (ValueError, IndexError):
         return None
@@ -256,10 +255,10 @@ def _stretches(message: bytes, wanted: frozenset[int], size: int) -> tuple[bytes
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of a message: its number, 0 where it has no length, and where it, its content and its end are.
+    """Yield the fields of a message: number (0 where it has no length), and offsets of field, content and end.
 
     Raises:
-        ValueError, IndexError: it is not legible, or has fields that OTLP has not.
+        ValueError, IndexError: it cannot be parsed, or has fields that OTLP has not.
     """
     at, size = 0, len(message)
     while at < size:
@@ -283,7 +282,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _long(message: bytes, at: int) -> tuple[int, int]:
-    """Return a varint of which one byte has been read, and where it ends."""
+    """Return a varint of which one byte has been read, and the offset of its end."""
     value = message[at - 1] & ~_MORE
     for shift in range(7, 70, 7):
         byte = message[at]
@@ -303,16 +302,18 @@ def _varint(value: int) -> bytes:
 
 
 class Decoder:
-    """Decodes bodies on the event loop's thread, and lets nobody wait for large JSON: of that 8 MiB take seconds.
+    """Decodes bodies on the event loop's thread, but large JSON on another one: 8 MiB of it take seconds.
 
-    JSON is decoded in the order in which it came, one body at a time: what one takes in memory is bounded, and two
-    requests of one sender never overtake each other.
+    JSON is decoded in the order of its arrival, one body at a time: so its memory is bounded, and two requests of one
+    sender never overtake each other.
 
     Args:
-        most_waiting: bytes of JSON that may wait, what is being decoded included.
+        most_waiting: bytes of JSON that may wait, those under decoding included.
+        beside: decodes on the other thread; by default :func:`decode`.
     """
 
-    def __init__(self, *, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, *, most_waiting: int = MOST_WAITING, beside: Callable[..., Any] | None = None) -> None:
+        self._beside = beside or decode
         self._left = most_waiting
         self._waiting = 0
         self._turn = asyncio.Lock()
@@ -321,7 +322,7 @@ class Decoder:
         """Return a request: see :func:`decode`.
 
         Raises:
-            ValueError: it is none; the message says why in one line.
+            ValueError: the body is no such request; the message says why in one line.
             Refusal: 503, too much waits already.
         """
         if media_type == PROTOBUF or (len(body) <= _AT_ONCE and not self._waiting):
@@ -332,7 +333,7 @@ class Decoder:
         self._waiting += 1
         try:
             async with self._turn:
-                return await asyncio.to_thread(decode, body, media_type, kind)
+                return await asyncio.to_thread(self._beside, body, media_type, kind)
         finally:
             self._left += len(body)
             self._waiting -= 1
@@ -342,12 +343,12 @@ def decode(body: bytes, media_type: str, kind: type[Kind]) -> Kind:
     """Return a request.
 
     Args:
-        body: what was sent, unpacked.
+        body: of the HTTP request, unpacked.
         media_type: :data:`PROTOBUF` or :data:`JSON`.
         kind: the class of the request.
 
     Raises:
-        ValueError: it is none; the message says why in one line.
+        ValueError: the body is no such request; the message says why in one line.
     """
     try:
         return _from_protobuf(body, kind) if media_type == PROTOBUF else _from_json(body, kind)
@@ -355,14 +356,14 @@ def decode(body: bytes, media_type: str, kind: type[Kind]) -> Kind:
         raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in protobuf") from None
     except RecursionError:
         raise ValueError("the body is nested too deep") from None
-    # json_format lets all of these pass; the last one is upb's for a name that is no UTF-8.
+    # Exceptions that json_format lets pass; the last one is upb's for a name that is no UTF-8.
     except (WrongShape, ValueError, TypeError, AttributeError, KeyError, OverflowError, SystemError) as error:
         why = clean(str(error).strip())
         raise ValueError(f"the body is no {kind.DESCRIPTOR.name} in JSON: {why:.200}") from None
 
 
 def encode(message: Message, media_type: str) -> bytes:
-    """Return a message in the form in which the client spoke."""
+    """Return a message encoded in the client's media type."""
     return message.SerializeToString() if media_type == PROTOBUF else MessageToJson(message, indent=None).encode()
 
 

@@ -1,4 +1,4 @@
-"""One run as the hub has it: its file, and the processes that belong to it."""
+"""One run in the hub: its file, and its processes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Sent = tuple[LiveProcess, Incarnation, ResourceLogs]
 
 
 class Life(NamedTuple):
-    """A new record that says that a start of a process begins or ends.
+    """A new record of the begin or the end of a process's start.
 
     Attributes:
-        late: it begins, and how it ended was in the store already.
+        late: it is a begin, and the end was in the store already.
     """
 
     process: LiveProcess
@@ -36,12 +36,12 @@ class Life(NamedTuple):
 
 
 class StoredRecords(NamedTuple):
-    """Log records in the store: the new ones, and how many came in all.
+    """The log records of a request, once they are in the store.
 
     Attributes:
         new: those that were not there yet.
-        lives: those of them that :func:`apply` is for.
-        received: how many there were in all.
+        lives: those of them that are for :func:`apply`.
+        received: the number of all.
     """
 
     new: list[Record]
@@ -54,11 +54,11 @@ class LiveRun:
 
     Args:
         name: its id.
-        store: its file; None where it cannot be used: what comes is then in memory only.
+        store: its file; None where it cannot be used: the run is then kept in memory only.
 
     Attributes:
         processes: those that are on the page, by instance.
-        tried: how often its file was tried in vain since it is kept in memory only.
+        tried: number of times that its file was tried in vain, while the run is kept in memory only.
     """
 
     def __init__(self, name: str, store: Store | None) -> None:
@@ -72,11 +72,11 @@ class LiveRun:
             self.keep_in(store)
 
     def keep_in(self, store: Store) -> None:
-        """Keep all of it in a file from now on."""
+        """Keep the run in a file from now on."""
         self.events, self.history, self.store = Events(store), History(store), store
 
     def add_events(self, sent: Sequence[Sent]) -> StoredRecords:
-        """Commit log records, and with them what they say of the life of their processes.
+        """Commit log records, and with them the begins and ends of processes that they announce.
 
         Raises:
             StoreError: they could not be written: they may be sent again.
@@ -100,7 +100,7 @@ class LiveRun:
         return stored
 
     def forget(self) -> None:
-        """Forget what processes and series are called in the file: all is to be saved again, into a new one."""
+        """Forget the row numbers in the file: everything is to be saved again, into a new one."""
         if self.events is not None:
             self.events.forget()
         for process in self.processes.values():
@@ -118,7 +118,7 @@ class LiveRun:
 
 
 def _save_lives(lives: Iterable[Life], numbers: Numbers) -> None:
-    """Save starts as they will be once records are applied to them, which is when these are committed."""
+    """Save starts as they will be once the records are applied, which happens after their commit."""
     after: dict[Incarnation, Incarnation] = {}
     for process, incarnation, record, late in lives:
         each = after.setdefault(incarnation, copy(incarnation))
@@ -130,7 +130,7 @@ def _save_lives(lives: Iterable[Life], numbers: Numbers) -> None:
 
 
 def apply(life: Life) -> None:
-    """Note what a new record says about the life of its process."""
+    """Apply a new begin or end to its process."""
     process, incarnation, record, late = life
     if record.name == BEGIN:
         process.began(incarnation, record.time, late=late)
@@ -139,7 +139,7 @@ def apply(life: Life) -> None:
 
 
 def opened(folder: Path, name: str, open_stores: OpenStores) -> LiveRun:
-    """Return a run with its file; where that cannot be used a warning is logged, and the run has none."""
+    """Return a run with its file; without one, after a warning in the log, where the file cannot be used."""
     try:
         return LiveRun(name, Store(folder, name, open_stores))
     except StoreError as error:

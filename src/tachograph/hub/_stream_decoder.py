@@ -1,4 +1,4 @@
-"""The decoder of a metric stream: OTLP points that one process sends under one instrument's name, into series."""
+"""The decoder of a metric stream: one process's OTLP points of one instrument, into series."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tachograph.runs.buckets import Buckets
 from tachograph.runs.recorded import plain_attributes
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
-_ALIASES = 64  # beyond four spellings of each series and these, spellings are forgotten
+_ALIASES = 64  # spellings that are kept, beside four of each series
 AHEAD = 60 * 10**9  # nanoseconds that a sender's clock may be ahead of the hub's
 MOST_BYTES = 16_384  # of one series' attributes
 _EXEMPLARS = 64  # of one point that are kept, the last ones
@@ -35,7 +35,7 @@ MakeSeries = Callable[[Attributes], "HubSeries | Reason"]
 
 
 def shape_of(of_data: Any, data: str) -> Shape:
-    """Return how the points of a metric's data add up; ``data`` is which of its fields they are."""
+    """Return the shape of a metric's data; ``data`` is the name of their field in the metric."""
     if data == "gauge":
         return "gauge"
     if data == "sum":
@@ -44,15 +44,15 @@ def shape_of(of_data: Any, data: str) -> Shape:
 
 
 class StreamDecoder:
-    """The series of one process and instrument, found by their attributes as they are on the wire.
+    """The series of one process and instrument, found by the bytes of their attributes on the wire.
 
     Args:
-        shape: how its points add up.
-        make: makes a series that is new.
+        shape: of its points.
+        make: makes a new series.
         room: for more buckets.
 
     Attributes:
-        ahead: how many points came that were ahead of the hub's clock.
+        ahead: number of points that were ahead of the hub's clock.
     """
 
     __slots__ = ("_by_bytes", "_make", "_room", "ahead", "by_attributes", "shape")
@@ -66,15 +66,15 @@ class StreamDecoder:
         self.by_attributes: dict[str, HubSeries] = {}
 
     def take(self, of_data: Any, data: str, writer: Hashable, now: int) -> dict[Reason, int]:
-        """Take the points of a metric, and return how many were rejected by reason.
+        """Take the points of a metric, and return the number of rejected ones by reason.
 
-        What is more than a minute ahead of the hub's clock takes the hub's time, so that the points after it still
+        A point more than a minute ahead of the hub's clock takes the hub's time, so that the points after it still
         count once the sender's clock is set right.
 
         Args:
             of_data: the metric's data.
-            data: which of a metric's fields they are.
-            writer: the process, a restarted one being another.
+            data: the name of their field in the metric.
+            writer: the start of the process.
             now: the hub's clock in nanoseconds.
         """
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
@@ -125,7 +125,7 @@ class StreamDecoder:
         return series
 
     def add(self, attributes: Attributes) -> HubSeries | Reason:
-        """Return the series with these attributes, made where there was none; the reason where it is refused."""
+        """Return the series with these attributes, new where there was none; the reason where it is refused."""
         name = canonical(attributes)
         series = self.by_attributes.get(name)
         if series is not None:
@@ -140,13 +140,13 @@ class StreamDecoder:
         return list(self.by_attributes.values())
 
     def remove(self, gone: set[HubSeries]) -> None:
-        """Forget series."""
+        """Remove series."""
         self.by_attributes = {name: each for name, each in self.by_attributes.items() if each not in gone}
         self._by_bytes = {key: each for key, each in self._by_bytes.items() if each not in gone}
 
 
 def canonical(attributes: Attributes) -> str:
-    """Return attributes as JSON: the same text for the same attributes, and another one for 1, 1.0 and true."""
+    """Return attributes as JSON: the same text for the same attributes; 1, 1.0 and true differ."""
     return json.dumps(attributes, separators=(",", ":")) if attributes else "[]"
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 
 class Announcement:
-    """Two lines of JSON, one when the hub listens and one at its end; the same in words for a person.
+    """Two lines of JSON, one when the hub listens and one at its end; the same in words on stderr.
 
     Args:
-        descriptor: where the JSON goes; None for nowhere.
-        quiet: say nothing on stderr but why it could not start.
+        descriptor: for the JSON; None for none.
+        quiet: on stderr, only the error of a failed start.
 
     Raises:
         OSError: the descriptor is not open.
@@ -28,14 +28,14 @@ class Announcement:
         self._quiet = quiet
 
     def started(self, url: str, summary: Mapping[str, Any]) -> None:
-        """Tell where the hub listens, and where it keeps what it receives."""
+        """Announce the hub's address, and its store."""
         self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
         if not self._quiet:
             _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
             _say(f"run {summary['run']}, kept in {summary['store']}")
 
     def ended(self, summary: Mapping[str, Any]) -> None:
-        """Tell what was received."""
+        """Announce the end, with the counts of received items."""
         self._write(summary)
         if not self._quiet:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
@@ -45,13 +45,13 @@ class Announcement:
                 _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
 
     def failed(self, why: str) -> None:
-        """Tell why there is no hub."""
+        """Announce why there is no hub."""
         self._write({"error": why})
         _say(why)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # nobody listens any more
+            with contextlib.suppress(OSError):  # the reader is gone
                 os.write(self._descriptor, json.dumps(record).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""The journal of a run: log records and points of curves in its file, each once, as exact as they came."""
+"""The journal of a run: log records and points of curves in its file, each once, without loss of precision."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
 OURS = frozenset(_OURS)
 FULL = 1024  # points, from which on a block stays as it is
 _FRESH, _GATHERED, _FINAL = range(3)
-_MANY = (16, 64)  # blocks of a level: a point is written about three times, however few come at once
+_MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
 _EXACT = 2**53
-_MOST_HIDDEN = 2**32  # values that one point tells of: those of a block add up to what SQLite holds
+_MOST_HIDDEN = 2**32  # values that one point stands for: the sum of a block's fits into SQLite's integers
 
 _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
 _LARGEST = 2**63 - 1
 _SEQ_BITS = 63
 _READ_AT_ONCE = 1000
-_STREAMS = 1000  # that are remembered
+_STREAMS = 1000  # that are kept in memory
 
 
 class CurveRecord(NamedTuple):
-    """A record of a curve: its point, or, where ``sample`` is None, of a metric's definition: ``about``.
+    """A record of a curve: a point (``sample``), or, where that is None, a metric's definition (``about``).
 
     Attributes:
         execution: the number of the task; 0 for the process.
@@ -56,10 +56,10 @@ class CurveRecord(NamedTuple):
 
 
 def told(record: LogRecord, seq: int, time: int) -> CurveRecord | None:
-    """Return what a record says of a curve.
+    """Return the curve's point, or the definition, in a record.
 
-    None for all that a block could not give back as it came: records of another name or within a span, without a metric
-    and a value at a finite x, or with more than numbers beside them.
+    None for records that a block cannot give back exactly: of another name or within a span, without a metric and a
+    value at a finite x, or with more than numbers beside them.
 
     Args:
         record: the message.
@@ -107,7 +107,7 @@ def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, 
 
 
 def _exact(attributes: Iterable[KeyValue]) -> bool:
-    """Tell whether JSON gives attributes back as they came."""
+    """Tell whether JSON gives attributes back exactly."""
     kinds = [(each.value.WhichOneof("value"), each.value) for each in attributes]
     return all(
         kind in ("string_value", "bool_value", "int_value") or (kind == "double_value" and isfinite(value.double_value))
@@ -116,7 +116,7 @@ def _exact(attributes: Iterable[KeyValue]) -> bool:
 
 
 def _holds(number: float) -> bool:
-    """Tell whether a float is the number itself."""
+    """Tell whether a float holds a number exactly."""
     return isinstance(number, float) or -_EXACT <= number <= _EXACT
 
 
@@ -129,9 +129,9 @@ def _definition(record: LogRecord) -> CurveRecord | None:
 
 
 class Points:
-    """Writes points and definitions of one stream, in a transaction that somebody else commits.
+    """Writes points and definitions of one stream, in a transaction that the caller commits.
 
-    What comes in a request is a block of its own; blocks are joined when there are many, until they are full.
+    The points of a request are a block of their own; blocks are joined when there are many, until they are full.
 
     Args:
         connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
@@ -143,7 +143,7 @@ class Points:
         self._stream = stream
 
     def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
-        """Add what records say that were not there yet: number, time, and what it is."""
+        """Add new records of curves, each with its number and time."""
         samples: dict[tuple[int, str, str, str], dict[int, list[Sample]]] = {}
         for seq, time, each in found:
             if each.sample is None:
@@ -169,7 +169,7 @@ class Points:
         )
 
     def _group(self, execution: int, metric: str) -> str:
-        """Return the group that the newest definition of a metric names; empty where none does."""
+        """Return the group in the newest definition of a metric; empty where there is none."""
         where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
         said = self._connection.execute(
             f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
@@ -178,7 +178,7 @@ class Points:
         return str(said[0]) if said else ""
 
     def _name(self, execution: int, group: str, metric: str) -> None:
-        """Name the group of a metric that had none: ``Metric`` may be told it later than its first points."""
+        """Set the group of a metric that had none: a ``Metric`` may get it after its first points."""
         if not group:
             return
         named = (group, self._stream, execution, metric)
@@ -187,7 +187,7 @@ class Points:
         self._connection.execute(f"UPDATE OR IGNORE curve {of_metric}", named)
 
     def _curve(self, execution: int, group: str, metric: str, attributes: str) -> int:
-        """Return the number of a curve, a new one where there is none; its definition alone may name its group."""
+        """Return the number of a curve, a new one where there is none; its group may stand in its definition alone."""
         group = group or self._group(execution, metric)
         key = (self._stream, execution, group, metric, attributes)
         find = "SELECT id FROM curve WHERE stream = ? AND execution = ? AND scope = ? AND metric = ? AND attributes = ?"
@@ -224,15 +224,15 @@ class Record(NamedTuple):
     """A log record on its way into the file.
 
     Attributes:
-        stream: what tells one start of a process from all others.
+        stream: identifies one start of a process.
         seq: its number in the stream.
         time: nanoseconds since the epoch.
         observed: the same, of when it was logged.
-        data: the record itself, as protobuf; empty where it is told.
-        newer: its schema is one that this version does not know: it is kept, and not looked into.
-        reason: where it is the last of its process: why that ended.
+        data: the record itself, as protobuf; empty where ``told`` has it.
+        newer: its schema is unknown to this version: it is stored, and not interpreted.
+        reason: of the last record of a process: why the process ended.
         numbered: the sender gave it its number, so that a gap shows.
-        told: what it says of a curve; None for all other events.
+        told: its point of a curve, or its definition; None for all other events.
     """
 
     stream: str
@@ -274,7 +274,7 @@ def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
 
 
 def _ours(record: LogRecord) -> list[Any]:
-    """Return number, stream and schema; we write them last, in the opposite order."""
+    """Return number, stream and schema; senders write them last, in the opposite order."""
     attributes = record.attributes
     if len(attributes) >= len(_OURS):
         last = attributes[-1], attributes[-2], attributes[-3]
@@ -295,7 +295,7 @@ class _Stream:
         self.gap = self.lost = numbers.highest - numbers.count
 
     def settle(self) -> int:
-        """Return how many more are lost: a gap counts once it is as old as two calls."""
+        """Return the number of newly lost records: a gap counts once it is as old as two calls."""
         gap = self.arrived.highest - self.arrived.count
         lost = min(gap, self.gap)
         self.gap = gap
@@ -335,7 +335,7 @@ class Events:
         return new
 
     def is_late(self, connection: sqlite3.Connection, record: Record) -> bool:
-        """Tell whether a record says that a process begins of which is stored that it ended after that."""
+        """Tell whether a record is the begin of a process whose later end is stored already."""
         if record.name != BEGIN:
             return False
         found = connection.execute(
@@ -359,26 +359,26 @@ class Events:
         connection.execute("INSERT OR IGNORE INTO stream (name, process) VALUES (?, ?)", (name, process))
         ((row,),) = connection.execute("SELECT id FROM stream WHERE name = ?", (name,))
         found = _Stream(row, arrived(connection, row))
-        if len(self._streams) >= _STREAMS:  # what is forgotten is read from the file again
+        if len(self._streams) >= _STREAMS:  # a stream that is forgotten is read from the file again
             del self._streams[next(iter(self._streams))]
         self._streams[name] = found
         return found
 
     def forget(self) -> None:
-        """Forget what is known of streams, after a transaction that failed."""
+        """Forget the cached streams, after a transaction that failed."""
         self._streams.clear()
 
     def settle(self) -> int:
-        """Return how many events have come to be counted as lost since the last call, by gaps in their numbers."""
+        """Return the number of events that count as lost since the last call, by gaps in their numbers."""
         return sum(stream.settle() for stream in list(self._streams.values()))
 
     def read(self, name: str | None = None, *, after: int = 0, limit: int = _READ_AT_ONCE) -> list[StoredEvent]:
-        """Return events in the order in which they came.
+        """Return events in the order of their arrival.
 
         Args:
             name: of this name only.
             after: the number of the last one that was read.
-            limit: so many at most.
+            limit: the most events.
 
         Raises:
             StoreError: the file is damaged.

@@ -45,9 +45,9 @@ class Guard:
     """Lets a request through to ``app``, or answers 401 or 403 with one line that says why.
 
     Args:
-        app: what it guards.
-        loopback: whether the hub listens on loopback; then every Host must name loopback, with whatever port.
-        token: what ``Authorization: Bearer`` must hold for all but :data:`PUBLIC` paths; None for no such rule.
+        app: the guarded application.
+        loopback: whether the hub listens on loopback; then every Host must name loopback, with any port.
+        token: required in ``Authorization: Bearer`` for all but :data:`PUBLIC` paths; None for no such rule.
     """
 
     def __init__(self, app: ASGIApp, *, loopback: bool, token: str | None) -> None:
@@ -82,7 +82,7 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _is_link(self, scope: Scope) -> bool:
-        """Tell whether a request is the link that gives a browser its cookie; what it says was checked."""
+        """Tell whether a request is the link that gives a browser its cookie; the guard has checked it."""
         return scope["method"] == "GET" and scope["path"] == _PAGE and bool(_token_of(scope))
 
     def _check(self, scope: Scope) -> None:
@@ -109,7 +109,7 @@ class Guard:
         }:
             raise _Objection(HTTPStatus.FORBIDDEN, "a page of another origin may not talk to this hub")
         site = _only(headers, b"sec-fetch-site")
-        # A link on a page of another port of this machine may lead here; nothing else on that page may.
+        # A page of another port of this machine may link here; its scripts and forms may not reach the hub.
         link = scope["method"] == "GET" and _only(headers, b"sec-fetch-mode") == "navigate"
         if site == "cross-site" or (site == "same-site" and not link):
             raise _Objection(HTTPStatus.FORBIDDEN, "a page of another site may not talk to this hub")
@@ -117,22 +117,22 @@ class Guard:
     @staticmethod
     def _check_token(given: str, token: bytes) -> None:
         scheme, _, said = given.partition(" ")
-        right = hmac.compare_digest(said.strip().encode(), token)  # a token is ASCII: what else is said is wrong
+        right = hmac.compare_digest(said.strip().encode(), token)  # a token is ASCII: any other text is wrong
         if scheme.lower() != "bearer" or not right:
             why = "this needs 'Authorization: Bearer' and the hub's token; a browser opens /?token= and the token"
             raise _Objection(HTTPStatus.UNAUTHORIZED, why)
 
 
 def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool) -> str | None:
-    """Return the token that clients must send; None where they need none.
+    """Return the token that clients must send; None where none is needed.
 
     Args:
-        file: holds it; then it is needed on loopback, too.
-        environ: has it in TACHOGRAPH_HUB_TOKEN, which counts beyond loopback only.
+        file: holds the token, which is then needed on loopback, too.
+        environ: may hold it in TACHOGRAPH_HUB_TOKEN, which counts beyond loopback only.
         loopback: whether the hub listens on loopback.
 
     Raises:
-        ValueError: the hub is reachable from other machines and there is no token, or it is none.
+        ValueError: the hub is reachable from other machines and there is no token, or it is invalid.
     """
     if file is None and loopback:
         return None
@@ -149,13 +149,13 @@ def read_token(file: Path | None, environ: Mapping[str, str], *, loopback: bool)
 
 
 def _cookie(token: bytes) -> bytes:
-    """Return the cookie, name and value: other hubs on this host have others; a token may hold what no cookie may."""
+    """Return the cookie, name and value; hashed, as a token may hold characters that no cookie may."""
     name, value = (hmac.new(token, what, hashlib.sha256).hexdigest() for what in (b"name", b"value"))
     return f"tachograph-{name[:8]}={value}".encode()
 
 
 def _token_of(scope: Scope) -> str:
-    """Return, as a header would hold it, the token that the page's address names; empty where it names none."""
+    """Return the token in the page's address, encoded as in a header; empty where there is none."""
     if scope["path"] != _PAGE or scope["method"] != "GET":
         return ""
     given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])

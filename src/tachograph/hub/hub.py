@@ -1,4 +1,4 @@
-"""The hub's state: what every process of a node has sent, in memory and in the store."""
+"""The hub's state: the telemetry of every process of a node, in memory and in the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tachograph.runs.members import SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
 
-_SLICE = 100  # series that are saved in one transaction, and looked at while the lock is held
+_SLICE = 100  # series in one transaction, and read while the lock is held
 
 _log = logging.getLogger("tachograph")
 TIME_TO_LIVE = 300.0
@@ -50,10 +50,10 @@ _THIN_EVERY = 60 * SECOND
 
 
 class Archive:
-    """Saves what the hub has in memory. Call it from one thread at a time.
+    """Saves the hub's memory in the store. Call it from one thread at a time.
 
     Args:
-        index: what there is.
+        index: the hub's memory.
         lock: held while that changes; taken for slices.
         registry: where errors are counted (``store``).
     """
@@ -65,11 +65,11 @@ class Archive:
         self._log_once = LogOnce()
 
     def save(self, *, everything: bool, at_the_end: bool = False) -> None:
-        """Save what has changed.
+        """Save the changes.
 
         Args:
-            everything: all of it; else only what cannot be had from its sender again.
-            at_the_end: sample all that has changed.
+            everything: all changes; else only states that a sender will not send again.
+            at_the_end: sample all changed series.
         """
         with self._lock:
             known = list(self._index.series)
@@ -100,7 +100,7 @@ class Archive:
             self.guarded(lambda: history.save_processes(found))
 
     def look(self) -> list[tuple[str, str]]:
-        """Look whether files were deleted or damaged, and go on in new ones; return those: what and which."""
+        """Look for deleted and damaged files, and go on in new ones; return the trouble and the path of each."""
         found = []
         for run in self._index.stored():
             store = run.store
@@ -121,7 +121,7 @@ class Archive:
         return found
 
     def guarded(self, work: Callable[[], Any]) -> None:
-        """Do some work on a store; where it fails that is counted, and logged once."""
+        """Call ``work`` on a store; its errors are counted, and logged once."""
         try:
             work()
         except StoreError as error:
@@ -142,27 +142,27 @@ def _by_run(found: Iterable[HubSeries]) -> dict[str, tuple[LiveRun, list[HubSeri
 
 
 class Rejected(NamedTuple):
-    """The rejected part of a request: how much, and why in words, empty where all of it was taken."""
+    """The rejected part of a request: the number of items, and the reason in words, empty where none."""
 
     items: int = 0
     why: str = ""
 
 
 class Hub:
-    """Receives what the processes of a node send, shows it on one page, and keeps it.
+    """Receives the telemetry of a node's processes, shows it on one page, and stores it.
 
     Metrics are shown as soon as they are received; events are in the store when :meth:`receive_logs` returns. A hub
-    that begins on the same store shows what the one before it showed, and its counters go on.
+    that begins on the same store shows the same series as the one before it, and its counters go on.
 
     Args:
         store: the folder for the files of the runs; made where there is none, for this user only.
         run: the run that everything without ``dl.run.id`` belongs to.
         clock: nanoseconds since the epoch.
-        time_to_live: seconds after which a series that nobody sends any more leaves the page; at least five export
+        time_to_live: seconds after which a series that is not sent any more leaves the page; at least five export
             intervals of its process.
         resource_labels: resource attributes that are labels on each series.
-        limits: of what is kept in memory; points of what is beyond are rejected, and counted.
-        started: marks of the job's processes, of which none is left of those that are heard.
+        limits: of memory; points of series beyond them are rejected, and counted.
+        started: start marks of the job's processes; the marks of those that report are removed.
         open_stores: bounds how many files are open at once.
 
     Raises:
@@ -218,11 +218,11 @@ class Hub:
         return self._index.default.store.path if self._index.default.store else Path()
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
-        """Count something about the hub itself: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
+        """Count in a metric of the hub's own: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
     def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> Rejected:
-        """Take metrics; return which data points were rejected. The hub's ``own`` do not count as received."""
+        """Take metrics; return the rejected data points. The hub's ``own`` do not count as received."""
         now = self._clock()
         rejected: Counter[Reason] = Counter()
         named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
@@ -258,7 +258,7 @@ class Hub:
     def _turned_away(
         self, resource: ResourceMetrics, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
     ) -> int:
-        """Note that all points of a resource are rejected, and return how many those are."""
+        """Note all points of a resource as rejected, and return their number."""
         found = [(metric.name, len(getattr(metric, data).data_points)) for _, metric, data in _metrics(resource)]
         count = sum(points for _, points in found)
         if count:
@@ -279,7 +279,7 @@ class Hub:
             self._log_once(reason, message, reason.replace("_", " "))
 
     def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
-        """Take log records; return how many were rejected. The others are in the store, each once, when this returns.
+        """Take log records; return the rejected ones. The others are in the store, each once, when this returns.
 
         Raises:
             StoreError: the store cannot be written: they may be sent again.
@@ -318,7 +318,7 @@ class Hub:
             self._started.heard(incarnation.key.pid)
 
     def receive_traces(self, request: ExportTraceServiceRequest) -> Rejected:
-        """Count spans, which are not kept; return how many were rejected: none."""
+        """Count spans, which are not stored; none is rejected."""
         spans = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
         self._totals["spans"] += spans
         self.count("tachograph.hub.spans", spans)
@@ -331,13 +331,13 @@ class Hub:
 
         Args:
             accept: the scraper's ``Accept`` header.
-            escaping: what the URL's query asks for; see :func:`tachograph.exporters.prometheus.format.negotiate`.
+            escaping: of the URL's query; see :func:`tachograph.exporters.prometheus.format.negotiate`.
         """
         form = self._asked = negotiate(accept, escaping)
         return form.content_type, self._rendered(form)
 
     def _rendered(self, form: Format) -> bytes:
-        """Return the page in a format; what is constant in its lines is kept for the next one."""
+        """Return the page in a format; the constant parts of its lines are cached."""
         with self._lock:
             instruments = list(self._index.instruments.values())
             self._known = len(self._index.series)
@@ -353,7 +353,7 @@ class Hub:
         return page.body
 
     def tick(self) -> None:
-        """Do what is due: find lost processes, save states and samples, let go of what nobody sends any more.
+        """Do the periodic work: find lost processes, save states and samples, drop series that are not sent any more.
 
         Call it about once a second, from any thread but the one that receives. Errors of the store are logged and
         counted.
@@ -365,9 +365,9 @@ class Hub:
             with self._lock:
                 for process in self._index.processes():
                     process.check(now, self._began)
-            for what, path in self._archive.look():
-                self.count("tachograph.hub.files.renewed", 1, why=what)
-                self._renewed.append({"file": path, "why": what})
+            for why, path in self._archive.look():
+                self.count("tachograph.hub.files.renewed", 1, why=why)
+                self._renewed.append({"file": path, "why": why})
             self._index.open_missing(self._lock)
             everything = self._is_due("save", now, _SAVE_EVERY)
             self._archive.save(everything=everything)
@@ -407,11 +407,11 @@ class Hub:
                 self._archive.guarded(run.store.checkpoint)
 
     def summary(self, *, at_the_end: bool = False) -> dict[str, Any]:
-        """Return what was received since the hub began, as JSON can carry it.
+        """Return the counts of received items since the hub began, ready for JSON.
 
         Args:
-            at_the_end: all processes have ended, so that those that began and did not say that they end are lost, and
-                those that have started and were not heard of never will be.
+            at_the_end: all processes have ended: those that announced a begin and no end are lost, and those that have
+                started and never reported never will.
         """
         with self._lock:
             lost = self._index.lost(at_the_end=at_the_end)
@@ -430,7 +430,7 @@ class Hub:
         }
 
     def health(self) -> dict[str, Any]:
-        """Return the same without waiting long: where much comes just now, some of it as it was when last asked for."""
+        """Return the summary without a long wait: under load, parts of it are those of the last call."""
         if self._lock.acquire(timeout=_HURRY):
             try:
                 lost = [_described(each) for each in self._index.lost()]
@@ -441,7 +441,7 @@ class Hub:
         return {"run": self._index.default.name, **counts, **self._well}
 
     def events(self, run: str) -> Events:
-        """Return the events of a run, to read them.
+        """Return the events of a run, for reading.
 
         Raises:
             StoreError: its file cannot be used.
@@ -466,7 +466,7 @@ class Hub:
 
 
 def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
-    """Yield the scope's name, the metric, and which of its data fields is set, of those where one is."""
+    """Yield the scope's name, the metric, and the name of its data field; metrics without one are left out."""
     for scope in resource.scope_metrics:
         name = scope.scope.name
         for metric in scope.metrics:

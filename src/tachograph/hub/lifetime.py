@@ -1,4 +1,4 @@
-"""The hub's lifetime: to a signal or its parent's end, then for the last exports, and for a last scrape."""
+"""The hub's lifetime: until a signal or its parent's end, then for the last exports, and for a last scrape."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ EVERY = 5.0  # seconds between two looks
 SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
 _PARENT_POLL = 0.5
 _TICK = 1.0
-_QUIET, _LONGEST_GRACE = 0.3, 2.0  # last exports: until none came for so long, at most for so long
+_QUIET, _LONGEST_GRACE = 0.3, 2.0  # seconds for the last exports: until none came for the first, at most for the second
 _LAST_FORWARDS = 3.0
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # for which asyncio waits with accept(2)
 _log = logging.getLogger("tachograph")
 
 
 class Node:
-    """Observes the machine, and says it as a process does: in OTLP, so that it is kept and passed on like one's.
+    """Observes the machine, and reports it in OTLP, like a process: so it is stored and forwarded in the same way.
 
     Args:
         run: the run it belongs to.
@@ -60,12 +60,12 @@ class Node:
         self._hardware = observe(self._registry, node=True, process=False, folders=(".", str(store), SHARED_MEMORY))
 
     def requests(self) -> list[ExportMetricsServiceRequest]:
-        """Return what the machine does now; it takes some milliseconds."""
+        """Return the machine's metrics now; it takes some milliseconds."""
         batch = Batch(self._registry.collect(Pace()), None, (), self._resource, time.time_ns())
         return [request for request, _ in self._encoder.requests(batch)]
 
     def close(self) -> None:
-        """Observe no more."""
+        """End the observation."""
         self._hardware.close()
 
 
@@ -76,7 +76,7 @@ class Lifetime:
         hub: kept up each second.
         server: serves it.
         forwarding: closed at the end; None where there is none.
-        node: says what the machine does; None where nobody shall.
+        node: reports the machine; None for no such metrics.
         parent: pid of the process with which it ends; None for none.
         linger: seconds that the page stays after that; None for 30 where a Prometheus has scraped it, else none.
     """
@@ -137,14 +137,14 @@ class Lifetime:
             self._forwarding.close(_LAST_FORWARDS)
 
     def _failed_in_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Say in a line that no connection can be taken, which asyncio tries again each second."""
+        """Log once that no connection can be accepted; asyncio tries again each second."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _NO_MORE:
             self._hub.count("tachograph.hub.failed", 1, signal="connection")
             if not self._full:
                 self._full = True
                 _log.warning("the hub takes no more connections for now (counted from now on): %s", error.strerror)
-        elif not self._closing.is_set():  # the next try may come after the end
+        elif not self._closing.is_set():  # asyncio's next try may come after the end
             loop.default_exception_handler(context)
 
     def _asked_to_end(self) -> None:
@@ -197,8 +197,8 @@ class Lifetime:
         except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
             self._fail("tick")
 
-    def _fail(self, what: str) -> None:
-        self._hub.count("tachograph.hub.failed", 1, signal=what)
+    def _fail(self, work: str) -> None:
+        self._hub.count("tachograph.hub.failed", 1, signal=work)
         self._log_once("upkeep", "the hub's upkeep failed (further failures are counted)", exc_info=True)
 
 

@@ -1,4 +1,4 @@
-"""Processes that send, by their ``service.instance.id``: their starts one after the other, and those that are lost."""
+"""Sending processes, by their ``service.instance.id``: their starts one after the other, and lost ones."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tachograph.recording.own_metrics import PROCESS_LAST_EXPORT, PROCESS_LOST
 from tachograph.recording.points import AttributeValue, MetricPoints, NumberPoint
 from tachograph.runs.members import SECOND, longest_silence
 
-_ONE_EXPORT = SECOND // 20  # requests that are closer belong to one export
-_FORGET = 0.9  # how much of a longer interval is left after each shorter one
+_ONE_EXPORT = SECOND // 20  # nanoseconds: requests that are closer belong to one export
+_FORGET = 0.9  # the share of a longer interval that is left after each shorter one
 _STARTS = 64  # of one process that are remembered
-_DIGITS = 18  # of a number in text: what SQLite's integers hold for certain
+_DIGITS = 18  # of a number in text: SQLite's integers hold any of these
 
 Attributes = Mapping[str, AttributeValue]
 StreamKey = tuple[str, str, str, Shape]  # scope, name, unit, shape
-MOST = 256  # of one id that are told apart
+MOST = 256  # processes with one id that are distinguished
 
 
 class StartNumber(NamedTuple):
-    """The number of a process's start, by which the store knows it."""
+    """The identity of a process's start in the store."""
 
     pid: int
     restart: int
 
 
 class LostProcess(NamedTuple):
-    """A process that stopped to export and did not say that it would.
+    """A process that stopped exporting without announcing its end.
 
     Attributes:
         rank: its rank, or None.
@@ -53,14 +53,14 @@ class Incarnation:
     """One start of a process.
 
     Attributes:
-        announced: it said that it began, so that it will say that it ends.
+        announced: its begin was announced, so its end is expected to be.
         ended: how it ended, or the empty string.
         lost: it was silent for too long, or another one took its place before it had ended.
         first_export: nanoseconds of the hub's clock.
         last_export: nanoseconds of the hub's clock.
         noted: this hub has noted that it has reported.
-        resource: what it last said of itself; None where that is not known.
-        said: when it began, as it said; 0 where this hub has not heard it say so.
+        resource: its latest resource attributes; None where unknown.
+        said: the announced time of its begin; 0 where this hub has not received it.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Incarnation:
         self.noted = False
 
     def heard(self, now: int) -> None:
-        """Note that something came."""
+        """Note that something was received from it."""
         gap = now - self.last_export
         if gap > _ONE_EXPORT:
             self.interval = max(gap, int(self.interval * _FORGET))
@@ -93,7 +93,7 @@ class Incarnation:
         """Begin, and anew where it had begun before: containers have the same pid in each job.
 
         Args:
-            late: it is known already how it ended.
+            late: its end is known already.
         """
         if not late and (self.announced or self.ended or self.lost):
             self.ended = ""
@@ -113,7 +113,7 @@ class Incarnation:
 
         Args:
             now: nanoseconds of the hub's clock.
-            since: when somebody began to listen.
+            since: the time from which exports could arrive, the same.
         """
         return now - max(self.last_export, since) > longest_silence(self.interval)
 
@@ -123,20 +123,20 @@ class Incarnation:
 
 
 class LiveProcess:
-    """All starts of one process: of a rank, say, that torchrun starts again and again.
+    """All starts of one process: for example of a rank that torchrun restarts.
 
     Args:
         instance: its ``service.instance.id``.
         attributes: those of its resource.
-        labels: what is on each of its series.
+        labels: those on each of its series.
         run: the run it belongs to, to which this class does nothing.
 
     Attributes:
         resource: the resource of its newest start.
         streams: its series, by scope, name, unit and shape.
-        times_lost: how many of its starts were lost.
+        times_lost: number of its starts that were lost.
         row: its number in the store; 0 where it has none yet.
-        heard: something came since the hub began.
+        heard: something was received since the hub began.
         forgotten: the store may have series of it that are not in ``streams``.
     """
 
@@ -164,24 +164,24 @@ class LiveProcess:
 
     @property
     def last_export(self) -> int:
-        """When something came last, in nanoseconds of the hub's clock."""
+        """The time of its last export, in nanoseconds of the hub's clock."""
         return max((each.last_export for each in self.incarnations.values()), default=0)
 
     @property
     def interval(self) -> int:
-        """The newest start's export interval in nanoseconds; 0 while it is not known."""
+        """The newest start's export interval in nanoseconds; 0 while unknown."""
         return 0 if self.current is None else self.current.interval
 
     def is_unsaved(self) -> bool:
-        """Tell whether the store lacks something of it or its series."""
+        """Tell whether changes of the process or its series are not in the store yet."""
         return self.unsaved or any(series.unsaved for stream in self.streams.values() for series in stream.series())
 
     def incarnation(self, attributes: Attributes, now: int) -> Incarnation:
         """Return the start that a resource belongs to; a new one takes the place of the one before.
 
-        What was announced and had not ended by then is lost. Late data of an earlier start changes nothing of that:
-        while a start lives, one with a lower restart count is an earlier one of the same job. After its end it is the
-        next job's.
+        An announced start that has not ended by then is lost. Late data of an earlier start do not change that: while
+        a start lives, one with a lower restart count is an earlier one of the same job. After its end it is the next
+        job's.
         """
         key = start_of(attributes)
         found = self.incarnations.get(key)
@@ -209,11 +209,11 @@ class LiveProcess:
 
         Args:
             incarnation: the start.
-            said: when it began, in nanoseconds of its own clock.
-            late: it is known already how it ended.
+            said: the time of its begin, in nanoseconds of its own clock.
+            late: its end is known already.
         """
         incarnation.begin(late=late)
-        # By a clock that is ahead it would seem later than the next one.
+        # With a clock that is ahead it would seem later than the next start.
         incarnation.said = said if said <= incarnation.last_export + AHEAD else incarnation.last_export
         current = self.current
         if current is None or current is incarnation or (not late and _gives_way(current, incarnation)):
@@ -222,22 +222,22 @@ class LiveProcess:
             self.lose(incarnation)
 
     def over(self, incarnation: Incarnation, reason: str) -> None:
-        """Note that a start has ended in an orderly way, if it comes to be known late, too."""
+        """Note that a start has ended in an orderly way, also where the record arrives late."""
         incarnation.end(reason)
 
     def lose(self, incarnation: Incarnation) -> None:
-        """Count a start as lost, where it was to say that it ends and has not."""
+        """Count a start as lost, where its end was to be announced and was not."""
         if incarnation.announced and not incarnation.ended and not incarnation.lost:
             incarnation.lost = incarnation.unsaved = True
             self.times_lost += 1
             self.unsaved = True
 
     def found(self, incarnation: Incarnation) -> None:
-        """Take back that a start is lost. What was counted stays: a counter does not go back."""
+        """Mark a lost start as found. The count stays: a counter does not go back."""
         incarnation.lost = False
 
     def check(self, now: int, since: int = 0) -> None:
-        """Count the newest start as lost where it was silent for too long; nobody listened before ``since``."""
+        """Count the newest start as lost where it was silent for too long; exports could arrive from ``since`` on."""
         if self.current is not None and self.current.silent_for_too_long(now, since):
             self.lose(self.current)
 
@@ -245,7 +245,7 @@ class LiveProcess:
         """Return the starts that are lost.
 
         Args:
-            at_the_end: nothing more will come, so that whatever has not ended is lost.
+            at_the_end: nothing more will be received: every start that has not ended is lost.
         """
         rank, role = self.rank, str(self.resource.get("dl.role", ""))
         return [
@@ -256,9 +256,9 @@ class LiveProcess:
 
 
 def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
-    """Return what the page says of processes: when each was heard last, and how often it was lost.
+    """Return the page's metrics of processes: the time of the last export of each, and the number of its losses.
 
-    ``tachograph.process.lost`` is there from 0 on for whoever announced itself, so that its first increase shows.
+    ``tachograph.process.lost`` begins at 0 for each announced process, so that its first increase shows.
     """
     heard: list[NumberPoint] = []
     lost: list[NumberPoint] = []
@@ -271,12 +271,12 @@ def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
 
 
 def start_of(attributes: Attributes) -> StartNumber:
-    """Return which start of its process a resource is of."""
+    """Return the identity of the start that a resource belongs to."""
     return StartNumber(_integer(attributes.get("process.pid")), _integer(attributes.get("dl.restart_count")))
 
 
 def instance_of(attributes: Attributes) -> str:
-    """Return the ``service.instance.id``, or else an id of what tells the process from others on its host."""
+    """Return the ``service.instance.id``, or else an id of the attributes that identify a process on its host."""
     given = attributes.get("service.instance.id")
     if given:
         return str(given)
@@ -286,7 +286,7 @@ def instance_of(attributes: Attributes) -> str:
 
 
 def _gives_way(current: Incarnation, later: Incarnation) -> bool:
-    """Tell whether a start that says that it began is the next one, and not one before whose word comes late."""
+    """Tell whether a newly announced start is the next one, and not an earlier one whose record arrives late."""
     return current.is_over(later.last_export) or later.said > (current.said or current.first_export)
 
 
@@ -297,13 +297,13 @@ def _integer(value: object) -> int:
 
 
 def free_instance(processes: Mapping[str, LiveProcess], instance: str, attributes: Attributes) -> str:
-    """Return what a start is called: its id, and ``#2`` or more behind it where another one of that id is running.
+    """Return the name of a start: its id, and ``#2`` or more behind it where another one of that id is running.
 
-    A restart, which begins when the one before is over, goes on under its name. That the one before is running can be
-    told on the hub's own machine only; those with a rank, and those of another restart count, are their launcher's.
+    A restart, which begins after the end of the previous start, keeps its name. Whether that one is running is known on
+    the hub's own machine only; starts with a rank, and those of another restart count, are left to their launcher.
 
     Args:
-        processes: those of the run, by what they are called.
+        processes: those of the run, by name.
         instance: the id.
         attributes: the resource of the start.
     """
@@ -326,7 +326,7 @@ def free_instance(processes: Mapping[str, LiveProcess], instance: str, attribute
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process of this machine is there, and not only waits for its parent to take note of its end."""
+    """Tell whether a process of this machine exists, and is no zombie."""
     if pid <= 0:
         return False
     with contextlib.suppress(OSError, IndexError):  # proc(5): the state comes after the name, which may hold anything

@@ -1,4 +1,4 @@
-"""The hub's HTTP server: one port for what comes in and what is looked at."""
+"""The hub's HTTP server: one port for OTLP, metrics and pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from starlette.routing import Route
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.hub._connections import ClientTimeouts, Connections, Why
 from tachograph.hub._receiver import Receiver
-from tachograph.hub._request import Intake
+from tachograph.hub._request import Decoder, Intake
 from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
@@ -35,10 +35,10 @@ from tachograph.version import __version__
 
 PORT = 4318
 NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one is taken
-MOST_SCRAPES = 8  # waiting at once; further ones are asked to come back
+MOST_SCRAPES = 8  # waiting at once; further ones get 503 and Retry-After
 KEEP_ALIVE = 75  # seconds: longer than the usual export interval of 60
 _BACKLOG = 2048
-_AT_ONCE = 16  # connections that asyncio accepts before those before them are counted, and closed where there are many
+_AT_ONCE = 16  # connections that asyncio accepts at once, before they are counted, and closed where there are too many
 _GZIP_LEVEL = 1
 _POLL = 0.02
 _FRONT = """Tachograph hub {version}
@@ -53,7 +53,7 @@ _FRONT = """Tachograph hub {version}
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """Return a socket that is bound, and shared with no other process.
+    """Return a bound socket, which no other process shares.
 
     Args:
         host: address or name of this machine.
@@ -70,7 +70,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what still waits in TIME_WAIT holds no port
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT hold no port
             found.bind((address[0], candidate, *address[2:]))
             found.listen(_BACKLOG)
         except OSError as error:
@@ -91,7 +91,7 @@ def _candidates(port: int | None) -> Iterator[int]:
 
 
 def address_of(listener: socket.socket) -> tuple[str, str]:
-    """Return the address and the base URL of a socket, as a program on this machine reaches it."""
+    """Return the address and the base URL of a socket, as reached from this machine."""
     host, port = listener.getsockname()[:2]
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened on
     return host, f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
@@ -101,15 +101,16 @@ class HubServer:
     """Serves a hub on a socket until :meth:`stop`.
 
     Args:
-        hub: what it serves; its ``receive_*`` are called on one thread, its page on another one.
+        hub: the served hub; its ``receive_*`` are called on one thread, its page on another one.
         listener: a socket of :func:`listen`.
-        token: what ``Authorization: Bearer`` must hold; None for no such rule.
-        forwarding: where all that is received goes, too.
+        token: required in ``Authorization: Bearer``; None for no such rule.
+        forwarding: gets everything that is received, too.
         intake: bounds of bodies.
-        patience: with slow clients.
+        decoder: of bodies in JSON.
+        patience: limits for slow clients.
 
     Attributes:
-        url: base URL, as a program on this machine reaches it.
+        url: base URL, as reached from this machine.
         scraped: whether a Prometheus server has scraped the page.
     """
 
@@ -121,13 +122,14 @@ class HubServer:
         token: str | None = None,
         forwarding: Forwarding | None = None,
         intake: Intake | None = None,
+        decoder: Decoder | None = None,
         patience: ClientTimeouts | None = None,
     ) -> None:
         host, self.url = address_of(listener)
         self.scraped = False
         self._hub = hub
         self._listener = listener
-        self._receiver = Receiver(hub, forwarding, intake=intake)
+        self._receiver = Receiver(hub, forwarding, intake=intake, decoder=decoder)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
         self._studio = Studio(hub.store.parent.parent, hub.summary()["run"], failed=self._studio_failed)
         self._scrapes = 0
@@ -148,7 +150,7 @@ class HubServer:
         config = uvicorn.Config(
             app,
             log_config=None,
-            log_level="critical",  # what strangers send is no news
+            log_level="critical",  # invalid requests of unknown clients are not logged
             access_log=False,
             lifespan="off",
             # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
@@ -164,7 +166,7 @@ class HubServer:
 
     @property
     def quiet_for(self) -> float:
-        """Seconds since a request to receive something came last."""
+        """Seconds since the latest OTLP request."""
         return time.monotonic() - self._receiver.last
 
     async def serve(self, started: asyncio.Event) -> None:
@@ -183,7 +185,7 @@ class HubServer:
             self._listener.close()
 
     def stop(self) -> None:
-        """Take no more connections; answer what is under way, and let :meth:`serve` return."""
+        """Take no more connections; answer the requests under way, and let :meth:`serve` return."""
         self._studio.close()
         self._uvicorn.should_exit = True
 
@@ -238,7 +240,7 @@ class HubServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the command."""
+    """A uvicorn server without signal handlers: signals belong to the command."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -246,7 +248,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 async def _plain(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for this class
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)
 
@@ -263,11 +265,11 @@ def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
 
 
 def _health(summary: Mapping[str, Any]) -> bytes:
-    """Return ``{"status": "ok", …}`` with what was received; nothing that a stranger should not read."""
+    """Return ``{"status": "ok", …}`` with counts of received items; nothing that is not public."""
     counts = {name: summary[name] for name in ("points", "events", "dropped")}
     return json.dumps({"status": "ok", **counts, "lost": len(summary["lost"])}).encode() + b"\n"
 
 
 def _front(version: str) -> bytes:
-    """Return what there is to see, as plain text."""
+    """Return a list of the hub's addresses, as plain text."""
     return _FRONT.format(version=version).encode()

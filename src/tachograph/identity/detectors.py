@@ -48,7 +48,7 @@ class SlurmResourceDetector(ResourceDetector):
 
 
 class KubernetesResourceDetector(ResourceDetector):
-    """The pod, as far as its specification hands it on; see :mod:`tachograph.identity.resource` for the variables."""
+    """The pod, as its specification describes it in variables: see :mod:`tachograph.identity.resource`."""
 
     def detect(self) -> Resource:
         """Return the ``k8s.*`` attributes; none outside of a pod."""

@@ -1,7 +1,7 @@
 """Settings: one value each, from a keyword argument or from an environment variable, with an error that names it.
 
 An empty variable counts as unset, and words do not depend on case: OpenTelemetry specification, "Environment Variable
-Specification". That a wrong value is an error, and no warning, is our own rule.
+Specification". A wrong value is an error, not a warning: this rule is our own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger("tachograph")
 
 
 def clean(value: str) -> str:
-    """Return ``value`` such that UTF-8 can carry it; bytes that the system could not decode become U+FFFD."""
+    """Return ``value`` as UTF-8 can carry it; bytes that the system could not decode become U+FFFD."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -39,7 +39,7 @@ def _escaped(value: str) -> bool:
 
 
 def text(environ: Mapping[str, str], *variables: str) -> str:
-    """Return the first variable that is set, without blanks around it; the empty string where none is."""
+    """Return the value of the first variable that is set, without blanks around it; empty where none is."""
     for variable in variables:
         value = environ.get(variable, "").strip()
         if value:
@@ -48,10 +48,10 @@ def text(environ: Mapping[str, str], *variables: str) -> str:
 
 
 def pairs(value: str) -> tuple[dict[str, str], list[str]]:
-    """Return the keys and percent-decoded values of ``a=b,c=d``, and the parts that are none, up to their ``=``.
+    """Return the keys and percent-decoded values of ``a=b,c=d``, and the invalid parts, each up to its ``=``.
 
     OpenTelemetry specification, "Resource SDK" and "OpenTelemetry Protocol Exporter": as W3C Baggage, without
-    properties. A part's value may be a secret, so that it is never returned among those that are wrong.
+    properties. The value of an invalid part may be a secret, and is never returned.
     """
     found: dict[str, str] = {}
     wrong: list[str] = []
@@ -74,12 +74,12 @@ def _resource_pairs(value: str) -> Mapping[str, str]:
 
 
 def resource_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the attributes in OTEL_RESOURCE_ATTRIBUTES; what is no ``key=value`` is left out, and said once."""
+    """Return the attributes in OTEL_RESOURCE_ATTRIBUTES; a part without ``key=value`` is left out, and logged once."""
     return _resource_pairs(text(environ, "OTEL_RESOURCE_ATTRIBUTES"))
 
 
 class Setting(NamedTuple):
-    """A value that a user gave, and where: the name of a variable, or ``keyword=``."""
+    """A value that a user gave, and its source: the name of a variable, or ``keyword=``."""
 
     source: str
     value: object

@@ -22,13 +22,13 @@ Callback = Callable[[ModuleType], object]
 
 
 class ImportHook:
-    """Calls back once with a module, right after it was imported; at once where it has been already.
+    """Calls back once with a module, right after its import; at once where it is imported already.
 
-    What the callback raises is counted and said: it breaks no import.
+    Exceptions of the callback are counted and logged: they break no import.
 
     Args:
         name: the module's full name.
-        callback: called in the thread that imports it, before any other code gets the module from us or from Python.
+        callback: called in the importing thread, before any other code gets the module.
     """
 
     def __init__(self, name: str, callback: Callback) -> None:
@@ -39,18 +39,18 @@ class ImportHook:
         found = sys.modules.get(name)
         if found is None:
             return
-        if _initializing(found):  # another thread is at it: wait for its end
+        if _initializing(found):  # another thread imports it: wait for its end
             found = import_module(name)
         self.imported(found)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders know of the module, with a loader that tells us; None for any other module."""
+        """Return the other finders' spec of the module, with a loader that reports to us; None for any other module."""
         return _found(self, fullname, path, target, self.imported) if fullname == self._name else None
 
     def imported(self, module: ModuleType) -> None:
-        """Call back, unless that was done or cancelled."""
+        """Call back, unless this was done or cancelled."""
         with self._lock:
             callback, self._callback = self._callback, None
         self._leave()
@@ -59,7 +59,7 @@ class ImportHook:
         _call(callback, module)
 
     def cancel(self) -> None:
-        """Call back no more."""
+        """End the wait: nothing is called any more."""
         with self._lock:
             self._callback = None
         self._leave()
@@ -70,13 +70,13 @@ class ImportHook:
 
 
 class ImportWatch:
-    """Calls back with every module that one asks for, right after it was imported; at once with those that are there.
+    """Calls back with every wanted module, right after its import; at once with those that are imported already.
 
-    A module that is imported again (``importlib.reload``) is told again. What the callback raises is counted and said:
-    it breaks no import.
+    The callback gets a module again when it is imported again (``importlib.reload``). Exceptions of the callback are
+    counted and logged: they break no import.
 
     Args:
-        asked: tells of a module's full name whether it is asked for.
+        asked: tells whether a module is wanted, by its full name.
         callback: called in the thread that imports the module.
     """
 
@@ -92,7 +92,7 @@ class ImportWatch:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders know of a module that is asked for, with a loader that tells us."""
+        """Return the other finders' spec of a wanted module, with a loader that reports to us; None for others."""
         return _found(self, fullname, path, target, self.imported) if self._asked(fullname) else None
 
     def imported(self, module: ModuleType) -> None:
@@ -101,7 +101,7 @@ class ImportWatch:
             _call(self._callback, module)
 
     def close(self) -> None:
-        """Call back no more."""
+        """End the wait: nothing is called any more."""
         self._closed = True
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -122,7 +122,7 @@ def _call(callback: Callback, module: ModuleType) -> None:
 def _found(
     hook: ImportHook | ImportWatch, fullname: str, path: Sequence[str] | None, target: ModuleType | None, tell: Callback
 ) -> ModuleSpec | None:
-    """Return what the finders behind the hook know: those before it were asked, and two hooks never ask each other."""
+    """Return the spec of the finders behind the hook: those before it were asked, and hooks never ask each other."""
     finders = list(sys.meta_path)
     if hook not in finders:
         return None
@@ -137,7 +137,7 @@ def _found(
 
 
 class _TellingLoader:
-    """Loads as the module's own loader does, and tells when it has; the module keeps no trace of it."""
+    """Loads as the module's own loader does, and reports the end; the module keeps no trace of it."""
 
     def __init__(self, loader: Loader, tell: Callback) -> None:
         self._loader = loader

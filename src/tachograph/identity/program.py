@@ -1,4 +1,4 @@
-"""The program that runs: what it is called, and whether it is torchrun's own process."""
+"""The program that runs: its name, and whether it is torchrun's own process."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _AGENT_FLAGS = frozenset(
 )
 _INTERPRETERS = ("python", "pypy")
 _UNNAMED = "python"
-_SHORT_OPTION = 2  # characters: a hyphen and a letter; what follows is the option's value
+_SHORT_OPTION = 2  # characters: a hyphen and a letter; the option's value follows
 
 
 def program_name(
     orig_argv: Sequence[str] | None = None, *, argv: Sequence[str] | None = None, main: object = None
 ) -> str:
-    """Return what the program is called: a script's stem, or the module behind ``-m``; never the empty string.
+    """Return the program's name: a script's stem, or the module behind ``-m``; never the empty string.
 
-    torchrun goes by the name of what it launches: it and its ranks are one service, told apart by ``dl.role``.
+    torchrun has the name of the program that it launches: it and its ranks are one service, told apart by ``dl.role``.
 
     Args:
         orig_argv: the command with the interpreter and its options; by default this process's.
@@ -127,7 +127,7 @@ _LONGEST = 1024  # bytes that are read of a mark
 
 
 def mark_start(environ: Mapping[str, str], rank: object, program: str) -> None:
-    """Note that this process has started; where that cannot be written it goes without."""
+    """Write a mark that this process has started; without a mark where it cannot be written."""
     path = _path(environ)
     if path is not None:
         with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ def mark_start(environ: Mapping[str, str], rank: object, program: str) -> None:
 
 
 def unmark_start(environ: Mapping[str, str]) -> None:
-    """Take the mark back: this process is no part of the job, or not yet."""
+    """Remove the mark: this process is no part of the job, or not yet."""
     path = _path(environ)
     if path is not None:
         with contextlib.suppress(OSError):
@@ -148,7 +148,7 @@ def _path(environ: Mapping[str, str]) -> Path | None:
 
 
 class StartMarks:
-    """The marks in a folder, as the hub sees them.
+    """The start marks of a job's processes, as the hub reads them.
 
     Args:
         folder: of :data:`FOLDER`.
@@ -158,12 +158,12 @@ class StartMarks:
         self._folder = folder
 
     def heard(self, pid: int) -> None:
-        """Take away the mark of a process that has reported."""
+        """Remove the mark of a process that has reported."""
         with contextlib.suppress(OSError):
             (self._folder / str(pid)).unlink()
 
     def left(self) -> dict[str, Any]:
-        """Return how many processes have not reported, and the rank, if any, the program and the pid of the first."""
+        """Return the number of processes that have not reported; of the first, rank (if any), program and pid."""
         try:
             pids = sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdecimal())
         except OSError:

@@ -1,8 +1,9 @@
 """Ranks, and processes that only inherited a rank's environment.
 
 DataLoader workers, compile workers and the user's own subprocesses inherit RANK. So a rank marks its environment with
-``TACHOGRAPH_OWNER=<rank>:<restart>:<pid>``; who finds the mark with another pid is a helper, and records nothing
-unless ``TACHOGRAPH_HELPERS=1``. torchrun's own process is no rank and leaves no mark: a restarted rank inherits none.
+``TACHOGRAPH_OWNER=<rank>:<restart>:<pid>``; a process that finds the mark with another pid is a helper, and records
+nothing unless ``TACHOGRAPH_HELPERS=1``. torchrun's own process is no rank and leaves no mark: a restarted rank inherits
+none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tachograph.recording.values import INT64_MAX
 OWNER = "TACHOGRAPH_OWNER"
 HELPERS = "TACHOGRAPH_HELPERS"
 
-# What torchrun sets for a rank: torch.distributed.run, "Environment Variables".
+# Set by torchrun for a rank: torch.distributed.run, "Environment Variables".
 _TORCHRUN = {
     "dl.rank": ("RANK",),
     "dl.local_rank": ("LOCAL_RANK",),
@@ -26,7 +27,7 @@ _TORCHRUN = {
     "dl.world_size": ("WORLD_SIZE",),
     "dl.restart_count": ("TORCHELASTIC_RESTART_COUNT",),
 }
-# What srun sets for a task: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+# Set by srun for a task: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 _SLURM = {
     "dl.rank": ("SLURM_PROCID",),
     "dl.local_rank": ("SLURM_LOCALID",),
@@ -42,8 +43,8 @@ _log = logging.getLogger("tachograph")
 def rank_attributes(environ: Mapping[str, str], orig_argv: Sequence[str] | None = None) -> dict[str, str | int]:
     """Return the ``dl.*`` attributes of this process's place in the job, as far as they are known.
 
-    torchrun's variables count first; Slurm's only where no torchrun stands between it and this process, whose agent
-    they would describe. What is no number from 0 to 2**63 - 1 is left out, and said once.
+    torchrun's variables come first. Slurm's count only without a torchrun between Slurm and this process: else they
+    describe torchrun's agent. A value that is no number from 0 to 2**63 - 1 is left out, and logged once.
     """
     if is_agent(orig_argv):
         return {"dl.role": "agent", **_numbers(environ, _AGENT)}
@@ -57,21 +58,21 @@ def rank_attributes(environ: Mapping[str, str], orig_argv: Sequence[str] | None 
 
 
 def is_helper(environ: Mapping[str, str], pid: int) -> bool:
-    """Tell whether the process only inherited a rank's environment, and was not asked to record, either."""
+    """Tell whether the process only inherited a rank's environment, and was not asked to record."""
     return descends_from_rank(environ, pid) and text(environ, HELPERS) != "1"
 
 
 def descends_from_rank(environ: Mapping[str, str], pid: int) -> bool:
-    """Tell whether the environment carries the mark of another process; what is no mark counts as none."""
+    """Tell whether the environment carries the mark of another process; an invalid mark counts as none."""
     *owner, owner_pid = text(environ, OWNER).split(":")
     return len(owner) == 2 and _is_number(owner_pid) and int(owner_pid) != pid  # noqa: PLR2004 - rank and restart
 
 
 def speaks_for_node(found: Mapping[str, object], environ: Mapping[str, str], pid: int) -> bool:
-    """Tell whether a process with these attributes is the one of its node that says what the machine does.
+    """Tell whether a process with these attributes reports its node's hardware.
 
-    Under ``tachograph run`` that is its hub; else local rank 0, and what has no rank and is neither torchrun's own
-    process nor a helper.
+    Under ``tachograph run`` the hub does; else local rank 0, and a process without a rank that is neither torchrun's
+    own nor a helper.
     """
     if text(environ, "TACHOGRAPH_HUB") == "1" or found.get("dl.role") == "agent":
         return False
@@ -79,10 +80,10 @@ def speaks_for_node(found: Mapping[str, object], environ: Mapping[str, str], pid
 
 
 def owner_mark(environ: Mapping[str, str], pid: int, orig_argv: Sequence[str] | None = None) -> str | None:
-    """Return the mark that this process is to set in its environment; ``None`` where it is no rank.
+    """Return the mark for this process's environment; ``None`` where it is no rank.
 
-    A batch script of Slurm has SLURM_PROCID, too, but no step: it is no rank, and what it starts with ``srun`` must
-    find no mark.
+    A batch script of Slurm has SLURM_PROCID, too, but no step: it is no rank, and its tasks (``srun``) must find no
+    mark.
     """
     if is_agent(orig_argv) or descends_from_rank(environ, pid):
         return None

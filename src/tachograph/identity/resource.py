@@ -1,4 +1,4 @@
-"""The resource attributes of this process, as far as its environment tells them.
+"""The resource attributes of this process, read from its environment.
 
 A Kubernetes pod knows itself only by what its specification hands on ("downward API"). These variables are read, each
 named after its attribute; the shorter ones in use elsewhere count, too::
@@ -111,21 +111,21 @@ def resource_attributes(
 ) -> dict[str, AttributeValue]:
     """Return all resource attributes of this process.
 
-    What the user says wins over what was found: first the arguments ``service_name`` and ``run_id``, then ``extra``,
-    OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES (OpenTelemetry specification, "Resource SDK"). The identity of the
-    instance follows from what results, see :func:`instance_id`.
+    The user's attributes win over detected ones: first the arguments ``service_name`` and ``run_id``, then ``extra``,
+    OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES (OpenTelemetry specification, "Resource SDK"). ``service.instance.id``
+    follows from the result, see :func:`instance_id`.
 
     Args:
         environ: environment variables; by default this process's.
         service_name: the service's name.
         run_id: the run's id; see :func:`tachograph.identity.run_id.run_id`.
         extra: further attributes.
-        host: the machine's name; by default what the system says.
+        host: the machine's name; by default the system's.
         pid: the process; by default this one.
         orig_argv: the command with the interpreter and its options; by default this process's.
 
     Raises:
-        TypeError: ``extra`` holds what OpenTelemetry cannot carry.
+        TypeError: ``extra`` holds a value that OpenTelemetry cannot carry.
         ValueError: a key of ``extra`` is empty.
     """
     environ = os.environ if environ is None else environ
@@ -168,7 +168,7 @@ def instance_id(attributes: Mapping[str, AttributeValue], *, helper: int | None 
 
 
 def series_labels(attributes: Mapping[str, AttributeValue], keys: Sequence[str] = SERIES_KEYS) -> dict[str, str]:
-    """Return the labels that each series of this process has, as far as the attributes are there.
+    """Return the labels of each series of this process; a missing attribute is no label.
 
     Keys that become the same label share it, their values joined by ``;`` (OpenTelemetry specification, "Prometheus
     and OpenMetrics Compatibility", "Metric Attributes").
@@ -196,7 +196,7 @@ def series_keys(keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def store(environ: Mapping[str, str]) -> Path:
-    """Return the folder for what outlives the process; it need not exist.
+    """Return the folder for files that outlive the process; it need not exist.
 
     TACHOGRAPH_STORE, else ``tachograph`` in XDG_STATE_HOME or in ``~/.local/state`` (XDG Base Directory
     Specification: a relative path does not count), else, without a home, in the folder for temporary files.
@@ -243,7 +243,7 @@ class Announced:
         return self._attributes if self._pid == os.getpid() else {}
 
     def announce(self, attributes: Mapping[str, AttributeValue], labels: Sequence[str]) -> None:
-        """Take over what a pipeline sends."""
+        """Take over the attributes that a pipeline sends."""
         self._attributes, self.labels, self._pid = attributes, labels, os.getpid()
 
 

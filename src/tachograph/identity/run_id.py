@@ -53,12 +53,12 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
 
 
 def run_id_of_command(environ: Mapping[str, str], command: Sequence[str], *, explicit: str | None = None) -> str:
-    """Return the id of a run that is about to be started: as :func:`run_id`, and ``--rdzv-id`` before torchelastic's.
+    """Return the id of a run that will be started: as :func:`run_id`, and ``--rdzv-id`` before torchelastic's.
 
     Args:
         environ: environment variables.
-        command: what will be run.
-        explicit: the id that was asked for.
+        command: the command that will be run.
+        explicit: the user's id.
     """
     given = explicit or resource_variable(environ).get("dl.run.id") or text(environ, "TACHOGRAPH_RUN")
     rendezvous = _rendezvous(command)

@@ -1,4 +1,4 @@
-"""Instrumentors in OpenTelemetry's sense: what other libraries tell, recorded without a change to the program.
+"""Instrumentors in OpenTelemetry's sense: telemetry of other libraries, recorded without a change to the program.
 
 Its face beside the instrumentors: ``profiles`` and ``child_environment`` for the command ``run``; ``distro`` and
 ``logs_specs`` are entry points.

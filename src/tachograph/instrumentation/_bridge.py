@@ -1,9 +1,8 @@
 """The bridge from the real torch.monitor: its events reach the journal, its Stats the metrics as well.
 
-torch holds a C++ mutex while it calls a handler, and whoever logs waits for that mutex without letting go of the
-interpreter: a handler in Python, which may lose the interpreter, stops the process for good as soon as two threads log.
-So the handlers here are bound functions of C that never give the interpreter up: one counts, one queues. A thread of
-ours reads the queue.
+torch holds a C++ mutex while it calls a handler, and a thread that logs waits for that mutex without releasing the GIL:
+a handler in Python, which may lose the GIL, blocks the process for good as soon as two threads log. So the handlers
+here are bound functions of C that never release the GIL: one counts, one queues. The process's timer reads the queue.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ class _Known:
     """The Stats of one name, together.
 
     Attributes:
-        end: when the last window was closed, in nanoseconds since 1970: the next one begins there.
-        last: what it told, or an earlier one, by the suffix of the gauge.
-        summary: all windows together; None where none told enough.
+        end: of the last window, in nanoseconds since 1970: the next one begins there.
+        last: the latest value of each gauge, by its suffix.
+        summary: all windows together; None where none had the values for it.
     """
 
     history: WindowHistory
@@ -67,14 +66,14 @@ class _Known:
 
 
 class BridgedStats:
-    """All Stats whose windows came over the bridge, by name; published in the scope ``torch.monitor``.
+    """All Stats whose windows arrived over the bridge, by name; published in the scope ``torch.monitor``.
 
-    A gauge shows what the last window told, and ``<name>.window.end`` when it was closed: the event's time. All windows
-    together are one histogram without buckets: as far as they tell their count, and their sum or their mean. The sum of
-    a window that holds NaN is NaN: such a window is left out of the histogram, and its values are counted as dropped.
+    A gauge shows the last window's value, and ``<name>.window.end`` its end: the event's time. Windows whose events
+    have the count, and the sum or the mean, are together one histogram without buckets. The sum of a window that holds
+    NaN is NaN: such a window is left out of the histogram, and its values are counted as dropped.
 
     Args:
-        registry: where they are published.
+        registry: publishes them.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -89,7 +88,7 @@ class BridgedStats:
         self._known: dict[str, _Known] = {}
 
     def add(self, data: Mapping[str, AttributeValue], time_unix_nano: int) -> None:
-        """Take one ``torch.monitor.Stat`` event; what is no aggregate of a Stat is not looked at.
+        """Take one ``torch.monitor.Stat`` event; values that are no aggregates of a Stat are ignored.
 
         Args:
             data: the event's.
@@ -138,7 +137,7 @@ class BridgedStats:
         )
 
     def points(self) -> Iterator[MetricPoints]:
-        """Yield what there is to show."""
+        """Yield the metrics."""
         for name, known in self._known.copy().items():
             until = known.history.end()
             for suffix, value in known.last.copy().items():
@@ -152,7 +151,7 @@ class BridgedStats:
 
 
 def _extreme(pick: Callable[[float, float], float], before: float, told: Number | None) -> float:
-    """Return the extreme of all windows; NaN, unknown, where one of them did not tell its own."""
+    """Return the extreme of all windows; NaN, for unknown, where the event of one of them has none."""
     return math.nan if told is None or math.isnan(before) else pick(before, float(told))
 
 
@@ -169,16 +168,16 @@ _open: WeakSet[Bridge] = WeakSet()
 class Bridge:
     """Receives the events of torch.monitor until it is closed, at the latest with the interpreter.
 
-    An event is read a quarter of a second after it was logged at the latest, where the process is not busy. One that
-    the program changes meanwhile arrives changed, and the span in which it was logged is not known. Beyond 65,536 of
-    them that wait, the oldest is dropped and counted.
+    An event is read at most a quarter of a second after it was logged, where the process is not busy. An event that the
+    program changes meanwhile arrives changed, and the span in which it was logged is not known. At most 65,536 events
+    wait: beyond them the oldest is dropped and counted.
 
     Args:
         monitor: the module ``torch.monitor``.
-        journal: where all events go.
-        registry: where Stats are published, and losses counted.
-        stats: what is known of Stats already, where there was a bridge before.
-        limit: how many events may wait.
+        journal: takes all events.
+        registry: publishes Stats, and counts losses.
+        stats: the Stats of an earlier bridge.
+        limit: the number of events that may wait.
     """
 
     def __init__(
@@ -233,7 +232,7 @@ class Bridge:
         return iter(())
 
     def drain(self, timeout: float = _CLOSING) -> bool:
-        """Read what waits at the call; False where that took longer than ``timeout`` seconds."""
+        """Read the events that wait at the call; False where that took longer than ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         if not self._lock.acquire(timeout=max(timeout, 0)):
             return False
@@ -269,12 +268,12 @@ class Bridge:
             self._journal.append(name, _unix_nano(event.timestamp), data)
             if name == STAT_EVENT:
                 self._stats.add(data, _unix_nano(event.timestamp))
-        except Exception as error:  # noqa: BLE001 - whatever one event holds, the others arrive
+        except Exception as error:  # noqa: BLE001 - the border to torch's event, any of whose values may fail
             self._registry.count_error(SCOPE)
             self._log_once("event", "an event of torch.monitor cannot be read (further ones are counted): %r", error)
 
     def _logged(self) -> int:
-        """Return how many events were logged; looking counts, too."""
+        """Return the number of logged events; each call of this counts as one, too."""
         self._looked += 1
         return next(self._numbers) - (self._looked - 1)
 
@@ -286,7 +285,7 @@ class Bridge:
             self._dropped = dropped
 
     def close(self) -> None:
-        """Leave torch.monitor as it was, then read what waits. Does nothing the second time."""
+        """Restore torch.monitor, then read the events that wait. Does nothing the second time."""
         handles, self._handles = self._handles, []
         if not handles:
             return
@@ -306,7 +305,7 @@ class Bridge:
         _open.discard(self)
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process reads, after a fork; torch's list of handlers was copied, and so are ours."""
+        """Forget the parent process's events, after a fork; torch's list of handlers was copied, and ours with it."""
         self._free()
         self._waiting.clear()
         self._taken, self._dropped = self._logged(), 0
@@ -316,7 +315,7 @@ class Bridge:
 
 
 def _unix_nano(timestamp: datetime) -> int:
-    """Return a time in nanoseconds since 1970; for what OTLP cannot carry, a time before that, 0."""
+    """Return a time in nanoseconds since 1970; 0 for an earlier time, which OTLP cannot carry."""
     try:
         return max(0, round(timestamp.timestamp() * 1e6) * 1000)
     except (OverflowError, ValueError, OSError):  # years that the platform's C library cannot do

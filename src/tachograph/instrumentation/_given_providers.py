@@ -1,4 +1,4 @@
-"""The providers that instrumentors were given: their records reach those, without a ``start()``, and only those."""
+"""The providers that instrumentors were given: the instrumentors' records reach these alone, without a ``start()``."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class _Loggers(NamedTuple):
 
 
 class GivenProviders:
-    """All providers that instrumentors were given, each once, and how they are delivered to.
+    """All providers that instrumentors were given, each once, and the delivery to them.
 
-    They are delivered to until the process ends, also after an instrumentor's end: a provider keeps what it has got.
+    Delivery goes on until the process ends, also after an instrumentor's end.
     """
 
     def __init__(self) -> None:
@@ -60,10 +60,10 @@ class GivenProviders:
         self._task: timer.Task | None = None
 
     def recording(self, *, meter_provider: Any, logger_provider: Any, tracer_provider: Any) -> Recording:
-        """Return where an instrumentor records that was given these.
+        """Return the registry and journal of an instrumentor that was given these.
 
-        A signal without a provider takes the way of all that the process records, and so does one whose provider is
-        the global one: into that, and to the destinations of :func:`tachograph.start`.
+        A signal without a provider, or with the global one, goes where all values of the process go: into the global
+        provider, and to the destinations of :func:`tachograph.start`.
 
         Raises:
             TypeError: one of them is no provider of its signal; the message names the argument.
@@ -119,14 +119,14 @@ class GivenProviders:
             self._task = timer.default.every("given_providers", _EVERY, lambda: self.deliver(None), beside=True)
 
     def deliver(self, deadline: float | None) -> None:
-        """Hand over what was recorded, until ``deadline``, monotonic."""
+        """Hand over all recorded values and events, until ``deadline``, monotonic."""
         for meters in self._meters:
             meters.joined.refresh()
         for loggers in self._loggers:
             loggers.feed.deliver(loggers.routes, {}, deadline)
 
     def close(self, timeout: float = _CLOSING) -> None:
-        """Hand over what is left, within ``timeout`` seconds: the process ends. The providers collect once more."""
+        """Hand over the rest, within ``timeout`` seconds: the process ends. The providers collect once more."""
         deadline = time.monotonic() + timeout
         if self._task is not None:
             self._task.close()

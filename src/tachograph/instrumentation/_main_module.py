@@ -1,7 +1,7 @@
 """The script itself: its functions come into being while it runs, and no import tells of them.
 
-So the interpreter's tracing, which is on only where a pattern may name something in the script, tells before each of
-its top-level statements, until the last that defines what may be meant. No other frame is traced.
+So the interpreter's tracing calls us before each of its top-level statements, until the last one that defines a
+function or class which a pattern may name; without such a pattern nothing is traced. No other frame is traced.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _log = logging.getLogger("tachograph")
 class MainModule:
     """Calls back while the script's top level runs: before the next statement after each definition.
 
-    Where the script is at work already, what it has defined is told at once. Where a debugger or a coverage tool traces
-    the process, its own functions cannot be told: that is said once.
+    Where the script runs already, its definitions are passed on at once. Where a debugger or a coverage tool traces the
+    process, the script's functions cannot be found: this is logged once.
 
     Args:
-        asked: tells whether what a code object defines may be meant; it gets the module's names, too.
+        asked: tells whether a pattern may name the definition of a code object; it gets the module's names, too.
         defined: gets the module's namespace and names; called in the script's thread.
     """
 
@@ -78,7 +78,7 @@ class MainModule:
         return None
 
     def _begin(self, frame: FrameType) -> Any:
-        """Look at the script's code: trace its statements where it defines what may be meant."""
+        """Look at the script's code: trace its statements where one of its definitions may be meant."""
         self._names = _names(frame)
         for code in _definitions(frame.f_code):
             if self._asked(code, self._names):
@@ -96,7 +96,7 @@ class MainModule:
         return self._statements
 
     def _reached(self, frame: FrameType, event: str, _arg: object) -> Any:
-        """Tell what the statements before this one have defined."""
+        """Pass on the definitions of the statements before this one."""
         before, self._before = self._before, frame.f_lineno or 0
         ends = event == "return" or self._before > self._last
         if ends or before in self._defining:
@@ -115,7 +115,7 @@ class MainModule:
             self.close()
 
     def close(self) -> None:
-        """Trace no more."""
+        """End the tracing."""
         frame, self._frame = self._frame, None
         if frame is not None:
             frame.f_trace = None
@@ -142,7 +142,7 @@ def _running_body() -> FrameType | None:
 
 
 def _names(frame: FrameType) -> tuple[str, ...]:
-    """Return what the script's module is called: ``__main__``, its file without the ending, and its name for ``-m``."""
+    """Return the names of the script's module: ``__main__``, its file without the ending, and its name for ``-m``."""
     found = [MAIN_NAMES[0]]
     file = frame.f_code.co_filename
     if not file.startswith("<"):
@@ -164,7 +164,7 @@ def _definitions(body: CodeType) -> Iterator[CodeType]:
 
 
 def _lines(code: CodeType) -> Iterator[int]:
-    """Yield the lines of a definition, with those of what it contains."""
+    """Yield the lines of a definition, with those of the definitions in it."""
     yield code.co_firstlineno
     yield from (line for _, _, line in code.co_lines() if line is not None)
     for inner in _definitions(code):

@@ -1,8 +1,8 @@
-"""torchelastic's events, as records of the journal and metrics of torchrun, and its metrics as if put through ours.
+"""torchelastic's events, as records of the journal and metrics of torchrun, and its metrics, as if put through ours.
 
-Modules of torch have bound ``record`` before anybody could replace it. So what ``record`` and its like look up at each
-call is replaced instead, and looks at the event there: whoever calls them is heard, whether or not a handler was asked
-for, and no frame of ours stands where torch looks for its caller.
+Modules of torch bind ``record`` by name at their import, so replacing it comes too late. The names that ``record`` and
+the like look up at each call are replaced instead, and get the event: every caller is covered, whether or not a handler
+was asked for, and no frame of ours stands where torch looks for its caller.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TorchrunSeries:
     state is an event ``torchelastic.worker_group.state``, besides.
 
     Args:
-        recording: where it is recorded.
+        recording: the registry and the journal.
     """
 
     def __init__(self, recording: Recording = EVERYWHERE) -> None:
@@ -80,7 +80,7 @@ class TorchrunSeries:
         self._restarts: dict[str, int] = {}
 
     def point(self, role: str, name: str, value: object) -> None:
-        """Take one point that torchelastic has put as ``workers.<role>.<name>``."""
+        """Take one of torchelastic's points, ``workers.<role>.<name>``."""
         if name in _STATES:
             self._enter(role, name)
             return
@@ -136,13 +136,13 @@ class ElasticEvents:
     """Logs every event of the real torchelastic, until it is closed.
 
     ``torchelastic.worker.status`` (the state is an attribute), ``torchelastic.watchdog`` and
-    ``torchelastic.rendezvous`` carry all that torchelastic tells as flat attributes; events of the program's own keep
+    ``torchelastic.rendezvous`` carry all of torchelastic's data as flat attributes; events of the program's own keep
     their name. The time is that of the call, as torchelastic leaves its own at 0. The heartbeats of a rendezvous are
     left out, unless the program has asked torch for its events.
 
     Args:
         events: the module ``torch.distributed.elastic.events``.
-        series: gets the status of workers and agent, for the metrics; events are logged where it records.
+        series: gets the status of workers and agent, for the metrics; events go to its journal.
     """
 
     def __init__(self, events: ModuleType | Any, series: TorchrunSeries) -> None:
@@ -175,7 +175,7 @@ class ElasticEvents:
     def _guard(self, hear: Any, caller: FrameType, result: Any) -> None:
         try:
             hear(caller.f_locals, caller.f_back, result)
-        except Exception as error:  # noqa: BLE001 - the border to torch: whatever it tells, it gets no error
+        except Exception as error:  # noqa: BLE001 - the border to torch: it gets no error of ours
             self._registry.count_error("torchelastic")
             self._log_once("event", "an event of torchelastic cannot be recorded (further ones are counted): %r", error)
 
@@ -198,7 +198,7 @@ class ElasticEvents:
         self._journal.append(name, at or time.time_ns(), told)
 
     def _rendezvous(self, arguments: Mapping[str, Any], caller: FrameType | None, handler: logging.Handler) -> None:
-        """Log what nobody asked torch for, which it therefore does not tell; the rest comes as an event."""
+        """Log an event of the rendezvous that the program did not ask torch for; else torch itself makes an event."""
         if "node_state" not in arguments or not isinstance(handler, logging.NullHandler):
             return
         state = getattr(arguments["node_state"], "value", None)
@@ -217,16 +217,16 @@ class ElasticEvents:
         self._journal.append(name, time.time_ns(), _flat(kept))
 
     def close(self) -> None:
-        """Leave torchelastic as it was."""
+        """Restore torchelastic."""
         self._closed = True
         for name, original, heard in self._replaced:
-            if getattr(self._events, name) is heard:  # else somebody has wrapped ours
+            if getattr(self._events, name) is heard:  # else the program has wrapped ours
                 setattr(self._events, name, original)
         self._replaced.clear()
 
 
 def _flat(told: Mapping[str, Any]) -> dict[str, AttributeValue]:
-    """Return what is told as attributes: nothing that is None, and with what is in the JSON of ``metadata``."""
+    """Return the data as attributes: those that are None left out, those in the JSON of ``metadata`` added."""
     return dict(_pairs({**_inner(told.get("metadata")), **told}))
 
 
@@ -245,7 +245,7 @@ def _pairs(told: Mapping[str, Any]) -> Iterator[tuple[str, AttributeValue]]:
 
 
 def _inner(text: object) -> dict[str, Any]:
-    """Return the mapping in a JSON text; a list of one, as torchelastic writes by mistake, stands for what it holds."""
+    """Return the mapping in a JSON text; of a list of one, as torchelastic writes by mistake, its element."""
     try:
         found = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -261,13 +261,13 @@ class ElasticMetrics:
     All its functions end in one method, which is wrapped: handlers stay as the program has configured them, and one
     that is configured later gets every point, as before.
 
-    What its ``@prof`` and ``@profile`` put becomes ``function.duration`` and ``function.calls``, torchrun's
-    ``workers.<role>.*`` become ``torchrun.*``, and all else what :func:`tachograph.put_metric` makes of it. An
+    Points of its ``@prof`` and ``@profile`` become ``function.duration`` and ``function.calls``, torchrun's
+    ``workers.<role>.*`` become ``torchrun.*``, and all others are recorded as by :func:`tachograph.put_metric`. An
     explicitly configured ``NullMetricHandler`` silences its group, as in :func:`tachograph.configure`.
 
     Args:
         api: the module ``torch.distributed.elastic.metrics.api``.
-        series: takes torchrun's points; the others are recorded where it records.
+        series: takes torchrun's points; the others go to its registry.
     """
 
     def __init__(self, api: ModuleType | Any, series: TorchrunSeries) -> None:
@@ -309,7 +309,7 @@ class ElasticMetrics:
                 elastic.put_metric(name, value, group)
             else:
                 self._registry.group(group).instrument(name).record(value)
-        except Exception as error:  # noqa: BLE001 - the border to the program: whatever it puts, it gets no error
+        except Exception as error:  # noqa: BLE001 - the border to the program: it gets no error of ours
             self._registry.count_error("torchelastic")
             self._log_once("point", "a point of torchelastic cannot be recorded (further ones are counted): %r", error)
 
@@ -318,9 +318,9 @@ class ElasticMetrics:
         return handler is not self._default and isinstance(handler, null) and type(handler).emit is null.emit
 
     def close(self) -> None:
-        """Leave torchelastic as it was."""
+        """Restore torchelastic."""
         self._closed = True
-        if self._stream.add_value is self._wrapper:  # else somebody has wrapped ours
+        if self._stream.add_value is self._wrapper:  # else the program has wrapped ours
             self._stream.add_value = self._original
 
 
@@ -331,7 +331,7 @@ class _Profiled:
         self._registry = registry
         makers = [inspect.unwrap(getattr(api, name)) for name in ("prof", "profile") if hasattr(api, name)]
         self._bodies = frozenset(code for maker in makers for code in _nested(maker.__code__))
-        # How many frames lie between what puts a point and who called it: `publish_metric` is decorated itself.
+        # Frames between the function that puts a point and its caller: `publish_metric` is decorated itself.
         self._between = {api.put_metric.__code__: 1}
         publish = getattr(api, "publish_metric", None)
         if publish is not None:
@@ -347,7 +347,7 @@ class _Profiled:
         return between > 0 and frame is not None and frame.f_code in self._bodies
 
     def take(self, group: str, name: str, value: float) -> None:
-        """Take one such point; called while the exception that a failure is about is handled."""
+        """Take one such point; for a failure, called while its exception is handled."""
         if not name.endswith(_DURATION):
             error = sys.exc_info()[1] if name.endswith(_FAILURE) else None
             self._ended.last = group, name.rpartition(".")[0], None if error is None else error_type(error)

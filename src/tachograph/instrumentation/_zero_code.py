@@ -1,4 +1,4 @@
-"""Zero code: the telemetry of a process that was not asked to have any, from its first moment on."""
+"""Zero code: telemetry of a process without a change to its program, from its start on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 from tachograph.pipeline import Settings, read_settings
+from tachograph.recording import registry
 
-# Programs that do an errand for the job, by the names of their scripts, modules or folders.
+# Auxiliary programs of a job, by the names of their scripts, modules or folders.
 ERRANDS = frozenset(
     {
         "pip",
@@ -45,15 +46,15 @@ class _Begun:
 
 
 def begin(*, directly: bool = True, forked: bool = False) -> None:
-    """Begin to deliver, where this process is part of the job, and install our instrumentors.
+    """Start delivery, where this process is part of the job, and install our instrumentors.
 
-    A wrong setting is one line in the log, and the program goes on without us.
+    A wrong setting is one line in the log, and the program goes on without telemetry.
 
     Args:
         directly: whether ``tachograph run`` itself started this process; see
             :class:`tachograph.pipeline.process_identity.AmbientIdentity`.
-        forked: whether it is the forked child of a process that has begun: delivered is once it is a rank, or at once
-            with ``TACHOGRAPH_HELPERS=1``.
+        forked: whether it is the forked child of a process that has begun: its delivery starts once it is a rank, or
+            at once with ``TACHOGRAPH_HELPERS=1``.
     """
     if _Begun.pid == os.getpid():
         return
@@ -89,12 +90,12 @@ def begun() -> bool:
 
 
 def zero_code_settings(environ: Mapping[str, str]) -> Settings:
-    """Return what zero code runs with.
+    """Return the settings of zero code.
 
-    Under ``tachograph run`` TACHOGRAPH_ENDPOINT says where everything goes, TACHOGRAPH_INTERVAL (milliseconds) how
-    often. The hub that it starts is nobody's OTLP endpoint but ours, so that ``OTEL_EXPORTER_*`` and the choice of
-    exporters do not concern it; an endpoint that the user named gets the headers, the protocol and so on of those
-    variables, and no signal whose exporter is ``none``. Without TACHOGRAPH_ENDPOINT all is as for ``start()``.
+    Under ``tachograph run`` TACHOGRAPH_ENDPOINT is the destination, TACHOGRAPH_INTERVAL (milliseconds) the interval.
+    Where the destination is the hub that ``run`` has started, ``OTEL_EXPORTER_*`` and the choice of exporters do not
+    apply; an endpoint that the user named gets the headers, the protocol and so on of those variables, and no signal
+    whose exporter is ``none``. Without TACHOGRAPH_ENDPOINT all is as for ``start()``.
 
     Raises:
         ValueError: a wrong value; the message names the variable.
@@ -134,16 +135,11 @@ def _is_errand() -> bool:
 
 
 def _is_child_of_multiprocessing() -> bool:
-    """Tell whether RANK may appear: launchers set it in such children while they run."""
+    """Tell whether the process is a child of multiprocessing: launchers may set RANK there while it runs."""
     return "--multiprocessing-fork" in sys.orig_argv
 
 
 def _instrument(environ: Mapping[str, str]) -> None:
-    try:
-        from tachograph.instrumentation._zero_code import instrument
-    except ImportError as error:
-        _log.warning("our instrumentors are not there: %s", error)
-        return
     patterns = [line for line in environ.get("TACHOGRAPH_PROF", "").splitlines() if line.strip()]
     instrument(patterns, environ)
     if text(environ, "TACHOGRAPH_INSTRUMENT") == "all":
@@ -159,18 +155,19 @@ def _instrument_others(environ: Mapping[str, str]) -> None:
         try:
             entry_point.load()().instrument()
         except Exception as error:  # noqa: BLE001 - the border to their code
+            registry.default.count_error("instrumentation")
             _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)
 
 
 def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> None:
-    """Wait for torch and for the modules of the patterns, and record what they do; import none of them.
+    """Wait for torch and for the modules of the patterns, and record their metrics and events; import none of them.
 
-    A second call adds what the first has not asked for. Nothing is raised: what cannot be done is said in the log, and
-    the program goes on without it.
+    A second call adds further patterns. Nothing is raised: failures are logged, and the program goes on without that
+    part.
 
     Args:
-        prof: patterns as :func:`tachograph.instrumentation.profiles.parse` takes them.
-        environ: where ``TACHOGRAPH_WAIT_COUNTERS`` and the process's place in the job are looked up.
+        prof: patterns as for :func:`tachograph.instrumentation.profiles.parse`.
+        environ: holds ``TACHOGRAPH_WAIT_COUNTERS`` and the process's place in the job.
     """
     _attempt("torchelastic", _torchelastic)
     _attempt("torch.monitor", lambda: _torch_monitor(environ))
@@ -178,7 +175,7 @@ def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 
 
 def uninstrument() -> None:
-    """Undo it all: torch and the profiled functions are as they were."""
+    """Undo :func:`instrument`: torch and the profiled functions are restored."""
     for instrumentor in (TorchElasticInstrumentor(), TorchMonitorInstrumentor()):
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
@@ -191,6 +188,7 @@ def _attempt(what: str, begin: Callable[[], None]) -> None:
     try:
         begin()
     except Exception as error:  # noqa: BLE001 - zero code: the job goes on without us
+        registry.default.count_error("instrumentation")
         _log.warning("%s is not recorded: %s", what, error)
 
 

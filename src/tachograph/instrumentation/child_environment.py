@@ -1,4 +1,4 @@
-"""The environment of a job: what ``tachograph run`` and ``torchrun --logs-specs tachograph`` add to it."""
+"""The environment of a job: variables that ``tachograph run`` and ``torchrun --logs-specs tachograph`` add to it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def child_environment(
     """Return the variables for a job whose processes send to ``endpoint``.
 
     Args:
-        environ: the variables that it would have without us; ``OTEL_*`` stay as they are.
+        environ: the variables that it would have without Tachograph; ``OTEL_*`` stay as they are.
         endpoint: the base URL that OTLP goes to.
-        hub: whether that is our hub, which the user's ``OTEL_EXPORTER_*`` do not concern.
+        hub: whether that is our hub, to which the user's ``OTEL_EXPORTER_*`` do not apply.
         run_id: the run's id.
         interval: seconds between two exports.
         prof: patterns of functions to profile.
         instrument: ``own`` or ``all``.
         wait_counters: measure torch's WaitCounters.
-        started: where processes note that they have started; None for nowhere.
+        started: the folder for the processes' start marks; None for no marks.
     """
     made = {
         **with_bootstrap(environ, run_id=run_id, instrument=instrument),
@@ -53,10 +53,10 @@ def child_environment(
 
 
 def with_bootstrap(environ: Mapping[str, str], *, run_id: str, instrument: str) -> dict[str, str]:
-    """Return the variables with which zero code begins in each Python process of a job; for the rest see there.
+    """Return the variables with which zero code begins in each Python process of a job.
 
     Args:
-        environ: the variables that the job would have without us.
+        environ: the variables that the job would have without Tachograph.
         run_id: the run's id.
         instrument: ``own`` or ``all``.
     """

@@ -1,8 +1,8 @@
-"""The distro and the configurator for ``opentelemetry-instrument``, which leave those of others their work.
+"""The distro and the configurator for ``opentelemetry-instrument``; other installed ones still do their work.
 
-Entry points of ``opentelemetry_distro`` and ``opentelemetry_configurator``. It takes the first of each that it finds;
-where another one is installed, ours hands over to that, so it makes no difference which is found first. Then zero code
-begins, and joins whatever providers the other configurator, or the program, has made.
+Entry points of ``opentelemetry_distro`` and ``opentelemetry_configurator``. ``opentelemetry-instrument`` takes the
+first of each that it finds; where another one is installed, ours hands over to it, so the order makes no difference.
+Then zero code begins, and joins the providers that the other configurator, or the program, has made.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr-defined]
 
 from tachograph.instrumentation._zero_code import begin, begun, loads_instrumentors
+from tachograph.recording import registry
 
 _OURS = "tachograph"
 
@@ -23,7 +24,7 @@ _log = logging.getLogger("tachograph")
 
 
 class TachographDistro(BaseDistro):  # type: ignore[misc]
-    """The distro: configures nothing by itself, and loads instrumentors as the one that is installed beside it does."""
+    """The distro: configures nothing by itself, and loads instrumentors as the other installed one does."""
 
     def __init__(self) -> None:
         other = _other("opentelemetry_distro", "OTEL_PYTHON_DISTRO")
@@ -44,21 +45,22 @@ class TachographDistro(BaseDistro):  # type: ignore[misc]
 
 
 class TachographConfigurator:
-    """The configurator: lets the one that is installed beside it do its work, and begins."""
+    """The configurator: calls the other installed one, then begins zero code."""
 
     def configure(self, **kwargs: Any) -> None:
-        """Configure; what goes wrong with us is a line in the log."""
+        """Configure; an error of ours is a line in the log."""
         other = _other("opentelemetry_configurator", "OTEL_PYTHON_CONFIGURATOR")
         if other is not None:
             other().configure(**kwargs)
         try:
             begin()
         except Exception as error:  # noqa: BLE001 - the border to the program: it starts, with telemetry or without
+            registry.default.count_error("instrumentation")
             _log.warning("no telemetry, the program goes on without it: %r", error)
 
 
 def _other(group: str, variable: str) -> Any:
-    """Return what another distribution has in this group; None where there is nothing, or ours was asked for."""
+    """Return another distribution's entry in this group; None where there is none, or ours was asked for."""
     if os.environ.get(variable):
         return None
     for entry_point in entry_points(group=group):

@@ -1,10 +1,10 @@
 """torchrun's own way in: ``torchrun --logs-specs tachograph``, an entry point of the group ``torchrun.logs_specs``.
 
-torchrun loads the class in its agent, before it starts anything, and asks it where the workers' output goes. So the
-agent begins here, and tells of each worker which rank it is and where it writes. Workers are programs that know nothing
-of us: they get the variables and the bootstrap folder that ``tachograph run`` gives its job. These stand in the agent's
-own environment, which torchrun hands on; of those that it asks about (``envs``) a worker that is a function
-(``--run-path``, ``elastic_launch``) learns when its interpreter runs already.
+torchrun loads the class in its agent, before it starts any worker, and asks it for the files of the workers' output. So
+zero code begins in the agent here, and logs the rank and the files of each worker. The workers get the variables and
+the bootstrap folder that ``tachograph run`` gives its job: in the agent's own environment, which torchrun hands on. The
+variables that torchrun passes here (``envs``) reach a worker that is a function (``--run-path``, ``elastic_launch``)
+only after its interpreter has started.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
     ``restart_count``, and the paths ``stdout``, ``stderr`` and ``error_file``. A worker without a file of its own has
     torchrun's output: its path where that is a file; for a terminal or a pipe there is none.
 
-    What goes wrong with us is counted and one line in the log: torchrun goes on as without us.
+    Errors of ours are counted, and one line in the log: torchrun goes on as without us.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
             _log.warning("no telemetry, the job goes on without it: %r", error)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:
-        """Return where the workers' output goes, as the default does; tell where that is."""
+        """Return the files of the workers' output, as the default does, and log them."""
         found = super().reify(envs)
         try:
             for local_rank, environ in envs.items():
@@ -65,9 +65,9 @@ class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
 
 
 def _begin() -> None:
-    """Begin in this process, and leave in its environment what its workers begin with.
+    """Begin zero code in this process, and set the variables with which its workers begin.
 
-    Where zero code has begun already, its workers have what they need from there.
+    Where zero code has begun already, its workers have these variables from there.
     """
     if begun():
         return
@@ -83,7 +83,7 @@ def _begin() -> None:
 
 
 def _output(local_rank: int, environ: Mapping[str, str], logs: Any) -> dict[str, AttributeValue]:
-    """Return a worker's place in the job and its files, as far as it has them."""
+    """Return a worker's place in the job, and those files that it has."""
     found: dict[str, AttributeValue] = {"local_rank": local_rank}
     for key, variable in (("global_rank", "RANK"), ("restart_count", "TORCHELASTIC_RESTART_COUNT")):
         if environ.get(variable, "").isdecimal():

@@ -26,14 +26,14 @@ _MODULE = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
 _FUNCTION = re.compile(r"[\w*?]+(\.[\w*?]+)*")
 _REAL_PROF = "torch.distributed.elastic.metrics.api"
 _AGENT = "torch.distributed.elastic.agent.server.api"
-# What measures, and delivers what was measured, is not measured itself.
+# The code that measures and delivers is not measured itself.
 _OURS = frozenset({"tachograph", "opentelemetry", "google", "grpc", "prometheus_client", "requests", "urllib3"})
 
 _log = logging.getLogger("tachograph")
 
 
 class Pattern(NamedTuple):
-    """Names functions: those of the modules that ``module`` matches whose qualified name ``function`` matches.
+    """A pattern of functions: ``module`` matches the module's name, ``function`` the qualified name.
 
     ``*`` stands for any characters, dots included, and ``?`` for one. A name with a leading underscore is matched only
     where the pattern has one, too.
@@ -43,7 +43,7 @@ class Pattern(NamedTuple):
     function: str
 
     def names_module(self, name: str) -> bool:
-        """Tell whether the functions of a module are meant; wildcards mean neither Python's own modules nor ours."""
+        """Tell whether the pattern names functions of a module; wildcards match neither Python's modules nor ours."""
         if name == self.module:
             return True
         top, wanted = name.partition(".")[0], self.module.partition(".")[0]
@@ -52,14 +52,14 @@ class Pattern(NamedTuple):
         return fnmatchcase(name, self.module)
 
     def names_function(self, qualified: str) -> bool:
-        """Tell whether a function or method is meant."""
+        """Tell whether the pattern names a function or method."""
         private = any(part.startswith("_") for part in qualified.split("."))
         if private and not any(part.startswith("_") for part in self.function.split(".")):
             return False
         return fnmatchcase(qualified, self.function)
 
     def may_name(self, top: str) -> bool:
-        """Tell whether a function of this name may be meant, or something in a class of this name."""
+        """Tell whether the pattern may name a function of this name, or a method of a class of this name."""
         parts = self.function.split(".")
         return any(fnmatchcase(top, start) for start in (parts[0], self.function)) or "*" in parts[0]
 
@@ -69,9 +69,9 @@ class Pattern(NamedTuple):
 
 
 def parse(pattern: str) -> Pattern:
-    """Return what ``package.module:function`` or ``package.module:Class.method`` says; both sides take ``*`` and ``?``.
+    """Return the pattern ``package.module:function`` or ``package.module:Class.method``; both sides take ``*``, ``?``.
 
-    The script's own functions are those of the module ``__main__``, or of one that is called like its file.
+    The script's own functions are those of the module ``__main__``, or of the name of its file.
 
     Raises:
         TypeError: the pattern is not a string.
@@ -92,12 +92,12 @@ class Profiles:
     """Profiles, as :func:`tachograph.prof` does, every function that a pattern names, until it is closed.
 
     Functions, methods, static and class methods, of any kind, where they are defined: right after the import of their
-    module, or, in the script itself, before the statement that comes next is executed. What is profiled already is left
-    alone. A pattern that has named nothing by the end of the process is said once, by the first rank of a node or a
-    program that is no rank.
+    module, or, in the script itself, before the next statement is executed. A function that is profiled already stays
+    as it is. A pattern that has matched no function by the end of the process is logged once, by the first rank of a
+    node or a program that is no rank.
 
     Args:
-        patterns: what to profile.
+        patterns: of the functions to profile.
         environ: the environment, for the rank.
     """
 
@@ -121,11 +121,11 @@ class Profiles:
         self._profile(vars(module), [module.__name__])
 
     def _names_in_main(self, code: CodeType, names: Sequence[str]) -> bool:
-        """Tell whether what the script is about to define under a name may be meant."""
+        """Tell whether a pattern may name the function or class that the script is about to define."""
         return any(pattern.may_name(code.co_name) for pattern in self._patterns if _one_of(pattern, names))
 
     def _may_name_main(self) -> bool:
-        """Tell whether the script may be meant, as far as the command tells what it is called."""
+        """Tell whether a pattern may name the script, by its name in the command."""
         program = program_name()
         names = (MAIN_NAMES[0], program, program.rpartition(".")[2])
         return is_spawned() or any(_one_of(pattern, names) for pattern in self._patterns)
@@ -157,7 +157,7 @@ class Profiles:
             self._made.append((owner, name, member, made))
 
     def close(self) -> None:
-        """Put every function back where ours still is, and profile no more."""
+        """Restore every function whose wrapper is still in place, and profile no further ones."""
         atexit.unregister(self.report)
         self._watch.close()
         if self._main is not None:
@@ -170,7 +170,7 @@ class Profiles:
             self._twins.clear()
 
     def report(self) -> None:
-        """Say which patterns have named nothing, where this is the process to say it."""
+        """Log the patterns that have matched no function, where this process is the one to do so."""
         if os.getpid() != self._pid or not _speaks(self._environ):
             return
         for pattern in self._patterns:
@@ -184,7 +184,7 @@ class Profiles:
 
 
 def _speaks(environ: Mapping[str, str]) -> bool:
-    """Tell whether the process trains, as far as it can know: launchers and helpers import none of the modules."""
+    """Tell whether the process is likely to train: launchers and helpers import none of the modules."""
     place = rank_attributes(environ)
     if place.get("dl.role") == "agent" or _AGENT in sys.modules or descends_from_rank(environ, os.getpid()):
         return False
@@ -198,9 +198,9 @@ def _one_of(pattern: Pattern, names: Sequence[str]) -> bool:
 
 
 def _members(namespace: Mapping[str, Any], module: Any) -> Iterator[tuple[Any, str, str, Any]]:
-    """Yield what is defined in a module: its owner, its qualified name, its name there, and itself.
+    """Yield the definitions of a module: owner, qualified name, name in the owner, and the object.
 
-    A function with two names comes twice: it is called by either.
+    A function with two names comes twice: it may be called by either.
     """
     for name, found in list(namespace.items()):
         if inspect.isfunction(found) and found.__module__ == module:

@@ -1,4 +1,4 @@
-"""The instrumentor of torch.monitor: what a program logs through the real one leaves like what it logs through ours."""
+"""The instrumentor of torch.monitor: events and Stats of the real one are exported like those of ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WaitCounters:
 
     Args:
         monitor: the module ``torch.monitor``.
-        into: where it is recorded.
+        into: the registry that records them.
     """
 
     def __init__(self, monitor: ModuleType | Any, into: Registry = registry.default) -> None:
@@ -55,7 +55,7 @@ class WaitCounters:
         self._class.guard = measuring
 
     def close(self) -> None:
-        """Leave the class as it was."""
+        """Restore the class."""
         if self._class is not None:
             self._class.__init__ = self._init
             self._class.guard = self._guard
@@ -96,9 +96,9 @@ _log = logging.getLogger("tachograph")
 class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Sends the events and Stats of the real ``torch.monitor`` to the exporters of :func:`tachograph.start`.
 
-    Events become log records; Stats the gauges and sums that :class:`tachograph.monitor.Stat` gives, besides.
+    Events become log records; those of Stats also the gauges and sums of :class:`tachograph.monitor.Stat`.
     ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does. Any
-    number of threads may log: the handlers here are such that torch's own dead end cannot happen.
+    number of threads may log: these handlers cannot cause torch's own deadlock.
     """
 
     _hook: ImportHook | None = None
@@ -107,7 +107,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     _stats: BridgedStats | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what has to be installed; the early version lets the vendors' pre-releases pass."""
+        """Return the required packages; the early version lets the vendors' pre-releases pass."""
         return ("torch >= 2.0.0a0",)
 
     def _instrument(
@@ -119,15 +119,15 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         wait_counters: bool | None = None,
         **_ignored: Any,
     ) -> None:
-        """Begin.
+        """Instrument ``torch.monitor``.
 
         Args:
-            meter_provider: takes what Stats and WaitCounters come to; unset, the global one, and the destinations of
+            meter_provider: takes the metrics of Stats and WaitCounters; unset, the global one, and the destinations of
                 ``start()``.
             logger_provider: takes the events; unset, likewise.
-            tracer_provider: may be given, as to any instrumentor; torch.monitor tells nothing that would be a span.
+            tracer_provider: may be given, as to any instrumentor; torch.monitor has no spans.
             wait_counters: measure torch's WaitCounters, too (``torch.wait.duration``, by ``name``): those that torch
-                opens from Python. TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, nothing of them is touched.
+                opens from Python. TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, they stay untouched.
 
         Raises:
             TypeError: ``wait_counters`` is no bool, or one of the others is no such provider.
@@ -156,7 +156,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._hook = ImportHook(MODULE, begin)
 
     def _uninstrument(self, **_ignored: Any) -> None:
-        """End: torch.monitor is as it was, and what was logged until now is recorded. What was recorded stays."""
+        """End: torch.monitor is restored, and all events that were logged until now are recorded."""
         if self._hook is not None:
             self._hook.cancel()
         if self._waits is not None:

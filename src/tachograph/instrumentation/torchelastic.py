@@ -1,4 +1,4 @@
-"""The instrumentor of torchelastic: what torchrun tells of a job, and what workers put through its API."""
+"""The instrumentor of torchelastic: torchrun's events and metrics of a job, and the workers' metrics in its API."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ EVENTS = "torch.distributed.elastic.events"
 class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Records the metrics and events of the real torchelastic.
 
-    They reach the providers that are given, else the program's global ones and the exporters of
-    :func:`tachograph.start`.
+    They reach the given providers, else the program's global ones and the exporters of :func:`tachograph.start`.
 
     ``opentelemetry-instrument`` loads it by its entry point. It imports no torch, but waits until the program does.
-    Handlers that the program configures, before or after, get what they got without it.
+    Handlers that the program configures, before or after, get the same points as without it.
     """
 
     _hooks: tuple[ImportHook, ...] = ()
     _parts: tuple[ElasticMetrics | ElasticEvents, ...] = ()
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what has to be installed; the early version lets the vendors' pre-releases pass."""
+        """Return the required packages; the early version lets the vendors' pre-releases pass."""
         return ("torch >= 2.0.0a0",)
 
     def _instrument(
@@ -43,12 +42,12 @@ class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         tracer_provider: Any = None,
         **_ignored: Any,
     ) -> None:
-        """Begin.
+        """Instrument torchelastic.
 
         Args:
             meter_provider: takes the metrics; unset, the global one, and the destinations of ``start()``.
             logger_provider: takes the events; unset, likewise.
-            tracer_provider: may be given, as to any instrumentor; torchelastic tells nothing that would be a span.
+            tracer_provider: may be given, as to any instrumentor; torchelastic has no spans.
 
         Raises:
             TypeError: one of them is no such provider.
@@ -69,7 +68,7 @@ class TorchElasticInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._hooks = ImportHook(METRICS, metrics), ImportHook(EVENTS, events)
 
     def _uninstrument(self, **_ignored: Any) -> None:
-        """End: torchelastic is as it was. What was recorded stays."""
+        """End: torchelastic is restored; recorded values stay."""
         for hook in self._hooks:
             hook.cancel()
         for part in self._parts:

@@ -19,6 +19,7 @@ from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process, recording, tasks
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite, number
 from tachograph.recording.curve import CHUNK, NOWHERE, CurveRecorder
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
@@ -107,6 +108,7 @@ class _Handle:
         except TypeError:
             raise
         except Exception as error:  # the border to user code: any object's __float__ or item() may fail
+            pass_on(error)
             raise _Unreadable from error
 
 

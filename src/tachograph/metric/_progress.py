@@ -282,6 +282,7 @@ class Loop:
             how(self.done)
         except Exception as error:  # noqa: BLE001 - a terminal that has gone away
             self._bar = None
+            registries.default.count_error("progress")
             _log.warning("progress: the bar is not drawn any more: %s: %s", type(error).__name__, error)
 
 
@@ -291,7 +292,8 @@ def _bar(title: str, total: int | None, place: int) -> Bar | None:
     except ImportError:
         _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
     except Exception:  # noqa: BLE001 - a terminal that is none
-        _log.exception("progress: no bar is drawn")
+        registries.default.count_error("progress")
+        _log_once("bar", "progress: no bar is drawn", level=logging.ERROR, exc_info=True)
     return None
 
 

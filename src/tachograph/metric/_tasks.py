@@ -25,7 +25,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _log_once = LogOnce()
-_log = logging.getLogger("tachograph")
 
 
 class TaskDecorator(Protocol):
@@ -61,7 +60,8 @@ class _Stretch(Span):
             self._execution.end()
         except Exception:  # noqa: BLE001 - the one guard around it: what the function returned or raised matters more
             registry.default.count_error("task")
-            _log.exception("the last points of task %r are lost", self._execution.name)
+            message = "the last points of task %r are lost (further ones are counted)"
+            _log_once(("end", self._execution.name), message, self._execution.name, level=logging.ERROR, exc_info=True)
         if self._inner is not None:
             self._inner.end(error, seconds, into)
 

@@ -1,6 +1,6 @@
 """Drop-in for ``torch.monitor``: change the import, and every program runs as before. Needs no torch.
 
-What is logged also reaches the exporters of :func:`tachograph.start`: each event as a log record, each
+Logged events also reach the exporters of :func:`tachograph.start`: each as a log record, each
 :class:`Stat` as gauges and a histogram in the group ``torch.monitor``.
 
 The names of ``torch.monitor`` are its face. Other rooms use ``event``, ``stat``, ``stat_window``,
@@ -59,13 +59,13 @@ log_event = event_log.default.log_event
 
 
 def register_event_handler(callback: Callable[[Event], Any]) -> EventHandlerHandle:
-    """Call ``callback`` with every event that is logged from now on, Stats' included.
+    """Call ``callback`` with every event that is logged from now on, those of Stats included.
 
     Handlers run in the order of their registration, in the thread that logs; for Stats, that may be the one that closes
     windows, where a slow handler delays later windows, but never ``add``. No handler is ever in two threads at once.
 
     Returns:
-        What :func:`unregister_event_handler` takes.
+        A handle for :func:`unregister_event_handler`.
 
     Raises:
         TypeError: it is not callable.
@@ -74,12 +74,12 @@ def register_event_handler(callback: Callable[[Event], Any]) -> EventHandlerHand
 
 
 def unregister_event_handler(handler: EventHandlerHandle) -> None:
-    """Call a handler no more.
+    """Unregister a handler: it is not called any more.
 
     Returns when no other thread is still in it; called from inside that handler, at once.
 
     Raises:
-        TypeError: it is not what :func:`register_event_handler` returned.
+        TypeError: it is no handle of :func:`register_event_handler`.
         ValueError: it was unregistered before.
     """
     event_log.default.unregister(handler)
@@ -89,14 +89,14 @@ class TensorboardEventHandler:
     """An event handler that writes the events of Stats as scalars.
 
     Args:
-        writer: a ``SummaryWriter``, or whatever has its ``add_scalar``.
+        writer: a ``SummaryWriter``, or any object with its ``add_scalar``.
     """
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def __call__(self, event: Event) -> None:
-        """Write an event of a Stat; others are left out."""
+        """Write an event of a Stat; other events are ignored."""
         if event.name == STAT_EVENT:
             walltime = event.timestamp.timestamp()
             for key, value in event.data.items():

@@ -1,9 +1,9 @@
-"""Logging events: into the journal, and to each handler, synchronously, in the thread that logs.
+"""The event log: into the journal, and to each handler, synchronously, in the thread that logs.
 
-The timer, which closes the windows of Stats, calls no handler: these get such events in one thread of theirs.
+The timer, which closes the windows of Stats, calls no handler: they get those events in one thread of their own.
 
-A handler is never in two threads at once, and none is called while another one's turn is held: what a handler logs is
-handed out after the event that it was given. So no order of locks exists that threads could take in different ways.
+A handler is never in two threads at once, and no handler is called inside another one: an event that a handler logs is
+handed out after the event that the handler was given. So no thread waits for a handler while it is in another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.00005, 0.002
-CHAIN = 4096  # events that may be logged while a thread hands out those that it has, and that handlers get then
+CHAIN = 4096  # events that may be logged while a thread hands out its events, and that handlers get then
 
 _log = logging.getLogger("tachograph")
 
@@ -44,7 +44,7 @@ class EventHandlerHandle:
     active: bool
     said: bool
     owner: int  # the thread that is in it
-    # In one thread at a time is who has taken the only token out. A deque and no lock: taking it either happens or
+    # The only token: the thread that has taken it calls the handler. A deque and no lock: taking it either happens or
     # raises, so that an interrupt right after it cannot leave it taken; putting it back twice does nothing; and both
     # take a fifth of the time of a lock in a with statement. Equal callbacks share it.
     token: deque[bool]
@@ -54,7 +54,7 @@ class EventHandlerHandle:
 
 
 class _Outgoing:
-    """The events that one thread has still to hand out, and whether it is at it."""
+    """The events that one thread has still to hand out, and whether it is doing so."""
 
     __slots__ = ("active", "pending", "thread")
 
@@ -75,8 +75,8 @@ class EventLog:
     """Takes events, and gives them to the journal and to the handlers.
 
     Args:
-        journal: where every event goes, for the exporters.
-        registry: where it is counted what handlers raise.
+        journal: takes every event, for the exporters.
+        registry: counts the exceptions of handlers.
 
     Attributes:
         log_event: logs an event; see :func:`~tachograph.monitor.log_event`.
@@ -95,7 +95,7 @@ class EventLog:
         self.log_event = self._logger()
 
     def reset_in_child(self) -> None:
-        """Free every lock: the threads that held them are gone."""
+        """Release every lock: the threads that held them are gone."""
         self._changing = threading.Lock()
         self._local.outgoing = _Outgoing()  # no other thread is left
         self._waiting: dict[int, EventHandlerHandle] = {}
@@ -109,7 +109,7 @@ class EventLog:
             handle.token = tokens.setdefault(id(handle.token), _one_token())
 
     def outgoing(self) -> deque[Event]:
-        """Return what waits for this thread's :meth:`hand_out`."""
+        """Return the events that wait for this thread's :meth:`hand_out`."""
         return self._local.outgoing.pending
 
     def register(self, callback: Handler) -> EventHandlerHandle:
@@ -126,7 +126,7 @@ class EventLog:
         return handle
 
     def unregister(self, handle: EventHandlerHandle) -> None:
-        """Call a handler no more; see :func:`~tachograph.monitor.unregister_event_handler`."""
+        """Unregister a handler; see :func:`~tachograph.monitor.unregister_event_handler`."""
         if not isinstance(handle, EventHandlerHandle):
             raise TypeError(
                 f"unregister_event_handler takes what register_event_handler returned, not {type(handle).__name__}"
@@ -139,7 +139,7 @@ class EventLog:
         self._await_end_of(handle)
 
     def _await_end_of(self, handle: EventHandlerHandle) -> None:
-        """Wait until no other thread is in a handler, unless that one waits (for others, who wait) for this thread."""
+        """Wait until no other thread is in a handler, unless that thread waits, directly or not, for this one."""
         me = threading.get_ident()
         self._waiting[me] = handle
         try:
@@ -165,7 +165,7 @@ class EventLog:
             """Log an event: to the exporters, if there are any, and to every handler, in this thread.
 
             Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the
-            one that the handler was given. What handlers raise is counted and logged once, and the others still run.
+            one that the handler was given. Exceptions of a handler are counted and logged once; the others still run.
 
             Raises:
                 TypeError: it is no :class:`~tachograph.monitor.Event`.
@@ -209,7 +209,7 @@ class EventLog:
         return log_event
 
     def enter(self, name: str, nano: int, data: dict[str, data_value_t] | Later) -> None:
-        """Put an event of our own into the journal, and keep it until this thread's :meth:`hand_out`.
+        """Put an event of Tachograph's into the journal, and keep it until this thread's :meth:`hand_out`.
 
         Takes no lock and runs none of the program's code. The data is not copied, and may be made
         :data:`~tachograph.recording.journal.Later`.
@@ -223,13 +223,13 @@ class EventLog:
         self._local.outgoing.pending.append(event)
 
     def hand_out(self, *, wait: bool = True) -> None:
-        """Give this thread's events to the handlers, unless that is what this thread is in the middle of.
+        """Give this thread's events to the handlers, unless this thread is doing so already.
 
-        Where each event that a handler gets makes another one (the handler logs it, or a trace function does at its
-        calls), handlers get :data:`CHAIN` of these, and the others are counted; exporters get them all.
+        Where each event that a handler gets leads to another one (the handler, or a trace function, logs it), handlers
+        get :data:`CHAIN` of these, and the others are counted; exporters get them all.
 
         Args:
-            wait: for handlers that are in another thread; else another thread is asked to hand the event out.
+            wait: for handlers that are in another thread; else another thread hands the event out.
         """
         outgoing = self._local.outgoing
         pending, left = outgoing.pending, len(outgoing.pending) + CHAIN
@@ -253,13 +253,13 @@ class EventLog:
         self._log_once("feedback", message)
 
     def hand_over(self) -> None:
-        """Ask another thread to hand out what this one has logged, unless this one is in the middle of that."""
+        """Ask another thread to hand out this one's events, unless this one is doing so already."""
         outgoing = self._local.outgoing
         while outgoing.pending and not outgoing.active:
             self._ask_to_hand(outgoing.pending.popleft(), self._handles)
 
     def hand_out_beside(self) -> None:
-        """Have a thread hand out what others cannot wait to; it begins once there is a handler."""
+        """Hand out the events of threads that cannot wait, in one thread, which begins once there is a handler."""
         self._beside = True
         self._start()
 
@@ -281,7 +281,7 @@ class EventLog:
                 asked.set()
 
     def finish(self, timeout: float) -> None:
-        """Hand out what other threads could not wait to, within ``timeout`` seconds: the process ends."""
+        """Hand out the events of threads that could not wait, within ``timeout`` seconds: the process ends."""
         if self._thread is None:
             self._hand_out_for_others()
         elif self._thread is not threading.current_thread():

@@ -1,7 +1,7 @@
-"""The windows of Stats: the process's timer closes them on time, whatever their size.
+"""The windows of Stats: the process's timer closes them on time, of any size.
 
-Their events go to the journal at once, and to handlers in a thread of theirs. A window's number is the wall clock
-divided by its size, so that all ranks' windows line up. What is overdue is closed late rather than never, as one.
+Their events go to the journal at once, and to handlers in a thread of their own. A window's number is the wall clock
+divided by its size, so that all ranks' windows line up. Overdue windows are closed late, together as one.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Windows:
     """Closes windows.
 
     Args:
-        events: where their events go.
-        registry: where their series are published.
+        events: takes their events.
+        registry: publishes their series.
         clock: nanoseconds since 1970.
-        threaded: the timer closes them; else only :meth:`tick` does it, and handlers are called in it.
+        threaded: the timer closes them; else only :meth:`tick` does, and calls the handlers.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Windows:
         self._ended = threading.Event()
 
     def series(self, name: str, unit: str | None, boundaries: tuple[float, ...] | None) -> StatSeries:
-        """Return what the Stats of a name have in common.
+        """Return the series of the Stats with this name.
 
         Raises:
             ValueError: an earlier Stat of this name has another unit, or other boundaries.
@@ -95,24 +95,24 @@ class Windows:
                     self._registry.group(SCOPE).sources.append(self.collect)
                 made = StatSeries(name, unit or "", boundaries or (), self._registry.closed_windows)
                 return self._series.setdefault(name, made)
-        for what, has, wanted in (("unit", found.unit, unit), ("boundaries", found.boundaries, boundaries)):
+        for of, has, wanted in (("unit", found.unit, unit), ("boundaries", found.boundaries, boundaries)):
             if wanted is not None and wanted != has:
-                raise ValueError(f"a Stat {name!r} was already made with {what} {has!r}: give all of one name the same")
+                raise ValueError(f"a Stat {name!r} was already made with {of} {has!r}: give all of one name the same")
         return found
 
     def collect(self) -> Iterator[MetricPoints]:
-        """Yield what the Stats have come to; handlers get what closes meanwhile in their thread."""
+        """Yield the metrics of all Stats; handlers get the events of windows that close meanwhile in their thread."""
         for series in list(self._series.values()):
             yield from series.points()
             self.events.hand_over()
 
     def open(self, window: StatWindow, size: int, series: StatSeries) -> None:
-        """Close a window from now on whenever its time is over.
+        """Begin to close a window whenever its time is over.
 
         Args:
-            window: whose time it is.
+            window: the open window of a Stat.
             size: of the window, in nanoseconds.
-            series: where it is published.
+            series: publishes it.
         """
         window.start = self.clock()
         window.slot = window.start // size
@@ -138,9 +138,9 @@ class Windows:
             task.wake()
 
     def end(self, window: StatWindow) -> None:
-        """Log what a Stat that is gone still holds: now where no thread is waited for, else in the timer's.
+        """Log the values that a destroyed Stat still holds: now where no wait is needed, else in the timer's thread.
 
-        Never waits: it runs wherever the last reference goes, in the middle of anything.
+        Never waits: it runs where the last reference is dropped, which may be anywhere.
         """
         window.ended = True
         if not window.end(self.clock()):
@@ -159,7 +159,7 @@ class Windows:
         return min([_LONGEST_SLEEP, *(wait / _NANO for wait in waits)])
 
     def tick(self) -> None:
-        """Close every window whose time is over; in slices, so that no other thread waits long for the interpreter."""
+        """Close every window whose time is over, in slices: no other thread waits long for the interpreter."""
         now, pace, thread = self.clock(), Pace(_SLICE), threading.get_ident()
         outgoing, enter = self.events.outgoing(), self.events.enter
         for size, found in list(self._sizes.items()):
@@ -188,14 +188,14 @@ class Windows:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Have the handlers called: in a thread of theirs, as this one waits for nothing; without a timer here."""
+        """Hand the events to the handlers: in their thread, as the timer's waits for nothing; without a timer, here."""
         if self._threaded:
             self.events.hand_over()
         else:
             self.events.hand_out()
 
     def finish(self, timeout: float = EXIT_TIMEOUT) -> None:
-        """Close every window, and hand its event out, before the process ends; nothing is closed on time after it.
+        """Close every window, and hand its event out, before the process ends; afterwards nothing is closed on time.
 
         Args:
             timeout: seconds that handlers may take at most.
@@ -218,7 +218,7 @@ class Windows:
             self._ended.set()
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process will log, after a fork; windows close again once a Stat is made here."""
+        """Forget the parent process's windows, after a fork; windows close again once a Stat is made here."""
         self._free()
         for found in self._sizes.values():
             for window in found.windows.copy().values():
@@ -232,8 +232,8 @@ class Windows:
 def _set_back(window: StatWindow, slot: int, size: int) -> None:
     """Set a window back with the clock.
 
-    By no more than to the window before, it stays open until its own time is over; farther back it goes on as the
-    window that it is now, and closes at the end of that one.
+    Set back to the previous window at most, it stays open until its own time is over. Set back farther, it becomes the
+    window of the new time, and closes at its end.
     """
     if slot < window.slot - 1:
         window.slot, window.start = slot, slot * size

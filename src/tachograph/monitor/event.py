@@ -18,13 +18,13 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Event:
-    """Something that happened: logged by :func:`~tachograph.monitor.log_event`, given to each handler.
+    """An event: logged by :func:`~tachograph.monitor.log_event`, given to each handler.
 
     As in the original, ``data`` is a copy: to change an event's data, assign to it.
 
     Args:
-        name: what happened, such as ``torch.monitor.Stat``; the log record's ``event_name``.
-        timestamp: when; without a time zone it is local time, with one it keeps it.
+        name: of the kind of event, such as ``torch.monitor.Stat``; the log record's ``event_name``.
+        timestamp: its time; without a time zone it is local time, and a time zone is kept.
         data: strings, floats, ints and bools by name; NumPy and torch scalars are read.
 
     Raises:
@@ -50,7 +50,7 @@ class Event:
 
     @property
     def timestamp(self) -> datetime:
-        """When it happened, as it was given."""
+        """The time of the event, as it was given."""
         return self._timestamp
 
     @timestamp.setter
@@ -72,14 +72,14 @@ class Event:
 
 
 def made(name: str, unix_nano: int, timestamp: datetime, data: dict[str, data_value_t]) -> Event:
-    """Return an event of our own, whose parts are known to be right; the data is not copied."""
+    """Return an event of Tachograph's own, whose parts are valid; the data is not copied."""
     event = Event.__new__(Event)
     event._name, event._timestamp, event._unix_nano, event._data = name, timestamp, unix_nano, data  # noqa: SLF001
     return event
 
 
 def unix_nano(event: Event) -> int:
-    """Return when it happened, in nanoseconds since 1970; for what OTLP cannot carry, a time before that, it is 0."""
+    """Return the time of the event in nanoseconds since 1970; 0 for an earlier time, which OTLP cannot carry."""
     if event._unix_nano < 0:  # noqa: SLF001 - worked out once for an event
         event._unix_nano = _since_1970(event.timestamp)  # noqa: SLF001
     return event._unix_nano  # noqa: SLF001
@@ -111,7 +111,7 @@ def _checked_data(data: Any) -> dict[str, data_value_t]:
 
 
 def _plain(key: str, value: object) -> Any:
-    if isinstance(value, str):  # a subclass, whose own str() may say something else
+    if isinstance(value, str):  # a subclass, whose own str() may return another text
         return str.__str__(value)
     if isinstance(value, int | float):
         return int.__int__(value) if isinstance(value, int) else float.__float__(value)

@@ -23,7 +23,7 @@ _NANO_A_MILLISECOND = 1_000_000
 
 
 class _Life:
-    """Lives as long as a Stat or its ``add`` does, and logs what is still held when neither does any more."""
+    """Lives as long as a Stat or its ``add``; after both it logs the values that are left."""
 
     __slots__ = ("_losses", "_windows", "window")
 
@@ -65,15 +65,15 @@ class Stat:
 
     A window closes at the wall clock's multiples of its size, so that those of all processes line up, whether values
     come or not; it then leaves as an event ``torch.monitor.Stat``, as gauges ``<name>.<aggregation>``, and in one
-    cumulative histogram ``<name>``. A Stat that is destroyed logs what it still holds, as the interpreter does at exit.
+    cumulative histogram ``<name>``. The values that are left are logged when a Stat is destroyed, and at exit.
 
     Two Stats may share a name: each has its own window and events, gauges show the last one closed, sums add up.
 
     Args:
         name: 1 to 1,024 characters.
-        aggregations: what is wanted of each window.
+        aggregations: the summary values of each window.
         window_size: at least 1 ms, in whole milliseconds; a float is seconds.
-        max_samples: the window closes at this many values; what is added to it afterwards is dropped, and counted.
+        max_samples: the window closes at this many values; values added to it afterwards are dropped, and counted.
         boundaries: upper bounds of the histogram's buckets, finite and ascending; without them it has none.
         unit: of the values, in UCUM, such as ``s`` or ``By``.
         windows: the reader that closes the windows, with its clock.
@@ -147,9 +147,9 @@ class Stat:
         return self._life.count()
 
     def get(self) -> dict[Aggregation, float]:
-        """Return what was asked for, of the window that ended last.
+        """Return the aggregations of the window that ended last.
 
-        Zeros before the first one has, and once one has ended empty. A window without finite values has no mean,
+        Zeros before the first window has ended, and after an empty one. A window without finite values has no mean,
         minimum, maximum, percentiles or standard deviation: they are NaN.
         """
         return self._life.values()
@@ -218,8 +218,8 @@ def window_nanoseconds(of: str, window_size: object) -> int:
     """Return the size of a window in nanoseconds: a timedelta or a float of seconds, in whole milliseconds.
 
     Args:
-        of: what has that window, for the message.
-        window_size: as the program gave it.
+        of: the object with that window, for the message.
+        window_size: the program's argument.
 
     Raises:
         TypeError: it is neither a timedelta nor a float.

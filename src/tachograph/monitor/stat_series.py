@@ -18,8 +18,8 @@ SCOPE = TORCH_MONITOR
 _FOLD_WAIT = 0.2
 _MANY = 16
 
-# What every window has, asked for or not. The sum and the count have names of their own: `<stat>.count` beside a
-# histogram `<stat>` would be two metrics of one name in Prometheus.
+# Aggregations that every window has, asked for or not. The sum and the count have names of their own: `<stat>.count`
+# beside a histogram `<stat>` would be two metrics of one name in Prometheus.
 _ALWAYS: Mapping[str, Callable[[Closed], Number]] = {
     "window.count": lambda closed: closed[COUNT],
     "window.sum": lambda closed: closed[SUM],
@@ -32,16 +32,16 @@ UNITS = {"window.count": "{value}", "window.end": "s"}  # those of other gauges 
 class StatSeries:
     """All Stats of one name: each has its own window, gauges show the one that closed last, sums add up.
 
-    A gauge keeps what it shows until another window closes that was not empty, also where the Stat is gone.
+    A gauge keeps its value until another window closes that is not empty, also where the Stat is gone.
 
     Args:
         name: the Stats' name.
         unit: of their values, in UCUM.
         boundaries: of the histogram's buckets.
-        closed_windows: where closed windows are kept for readers.
+        closed_windows: keeps closed windows for readers.
 
     Attributes:
-        history: those of this name.
+        history: the closed windows of this name.
     """
 
     __slots__ = ("_last", "_lock", "_many", "_retired", "_start", "_windows", "boundaries", "history", "name", "unit")
@@ -67,7 +67,7 @@ class StatSeries:
             self._windows[window] = 0
 
     def _retire(self) -> None:
-        """Keep of the Stats that are gone only what they came to."""
+        """Replace the Stats that are gone by their totals."""
         for window in list(self._windows):
             if window.ended and window.latest is None and not window.buffer:
                 self._retired = _sum(self._retired, window.summary())
@@ -75,7 +75,7 @@ class StatSeries:
                 del self._windows[window]
 
     def reset_in_child(self) -> None:
-        """Forget everything that the parent process has counted."""
+        """Forget the counts of the parent process."""
         self._lock = threading.RLock()
         self._start = time.time_ns()
         self._retired = None
@@ -83,7 +83,7 @@ class StatSeries:
         self._windows = {window: 0 for window in self._windows if not window.ended}
 
     def points(self) -> Iterator[MetricPoints]:
-        """Fold, then yield what there is to show."""
+        """Fold, then yield the metrics."""
         with self._lock:
             self._retire()
             windows, total = list(self._windows), self._retired
@@ -109,7 +109,7 @@ class StatSeries:
             yield self._gauge(suffix, value, until)
 
     def _note(self, window: StatWindow) -> None:
-        """Remember what the last window of a Stat came to: the gauges show it, whatever becomes of the Stat."""
+        """Remember the last window of a Stat: the gauges show it, also after the Stat is gone."""
         closed = window.shown
         if closed is None or self._windows.get(window, closed[ORDER]) == closed[ORDER]:
             return
@@ -136,7 +136,7 @@ def described(suffix: str, name: str) -> str:
 
 
 def aggregate(key: str, closed: Closed) -> Number | None:
-    """Return what the event of a window tells under a key; None where it tells nothing."""
+    """Return the value of a key in the event of a window; None where there is none."""
     data = closed[DATA]
     found: Mapping[str, Number] = data[0](*data[1:]) if isinstance(data, tuple) else data
     return found.get(key)

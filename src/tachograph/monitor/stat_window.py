@@ -1,8 +1,8 @@
 """The open window of a Stat, the summary of its windows, and their aggregations.
 
 A fold takes values out of the buffer, :meth:`StatWindow.end` closes. As in :mod:`tachograph.recording.accumulators`,
-what has been added up lies in one tuple that is replaced as a whole, and folding never waits for its lock where its own
-thread may hold it.
+the sums lie in one tuple that is replaced as a whole, and folding never waits for its lock where its own thread may
+hold it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ STAT_EVENT = "torch.monitor.Stat"
 # Takes the name, the time in nanoseconds since 1970, and the data of an event.
 Log = Callable[[str, int, dict[str, Any] | Later], None]
 _order = itertools.count(1)
-# Where a Stat is: its open window; all closed ones together, and the small ones among them apart; the last one; how
-# many values the open one still takes (none where it was closed before its time); device values that have not arrived;
-# the one that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
+# The state of a Stat: its open window; all closed ones together, and the small ones among them apart; the last one; the
+# number of values that the open one still takes (0 where it was closed before its time); device values that have not
+# arrived; the window that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
 _State = tuple[
     ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None
 ]
@@ -68,7 +68,7 @@ QUANTILES = {Aggregation.P50: 0.5, Aggregation.P90: 0.9, Aggregation.P99: 0.99}
 
 
 def aggregates(found: ValueSummary, asked: Sequence[Aggregation]) -> list[float]:
-    """Return what was asked for, of the values of a summary; NaN for what no value finite says."""
+    """Return the aggregates of a summary; NaN for those that need a finite value where there is none."""
     total = found.total.value()
     mean, high, low = (found.mean(), found.maximum, found.minimum) if found.count else (math.nan,) * 3
     row: list[Number] = [found.last, 0, mean, found.added, total, high, low]  # by the aggregations' numbers
@@ -80,7 +80,7 @@ def aggregates(found: ValueSummary, asked: Sequence[Aggregation]) -> list[float]
     return [as_float(row[one.value]) for one in asked]
 
 
-# The places of what an event says, in a window's last value, mean, sum, count, maximum and minimum.
+# The positions of an event's values in a window's last value, mean, sum, count, maximum and minimum.
 _PLACES = {
     Aggregation.VALUE: 0,
     Aggregation.MEAN: 1,
@@ -95,7 +95,7 @@ def data_maker(aggregations: Sequence[Aggregation], keys: Sequence[str]) -> Call
     """Return the function that makes an event's data of the last value, the sum, the count, the maximum and minimum.
 
     Args:
-        aggregations: those that are asked for, of the original only.
+        aggregations: of ``torch.monitor`` only.
         keys: in the data, one for each.
     """
     places = tuple((key, _PLACES[asked]) for key, asked in zip(keys, aggregations, strict=True))
@@ -108,27 +108,27 @@ def data_maker(aggregations: Sequence[Aggregation], keys: Sequence[str]) -> Call
 
 
 class StatWindow:
-    """Everything of a Stat but its ``add``, so that it may outlive it.
+    """A Stat's open window and its totals, which may outlive the Stat.
 
     Attributes:
-        buffer: where ``add`` appends.
-        threshold: in its only element, the length of the buffer at which ``add`` is to call :meth:`make_room`.
-        ended: the Stat is gone: what it still holds is to be logged.
-        slot: the number of the window that is open, by the wall clock.
-        start: when it began, in nanoseconds since 1970: at a multiple of its size, or where the one before it was
-            closed before its time; the first one with the Stat.
+        buffer: the values that ``add`` appends.
+        threshold: its only element is the length of the buffer at which ``add`` calls :meth:`make_room`.
+        ended: the Stat is gone: the values that are left are to be logged.
+        slot: the number of the open window, by the wall clock.
+        start: the beginning of the open window, in nanoseconds since 1970: a multiple of its size, or the time at which
+            ``max_samples`` closed the previous one; for the first one the time at which the Stat was made.
         shown: the last window that was not empty.
 
     Args:
         name: the Stat's name.
-        aggregations: what is asked for, each once.
+        aggregations: of the Stat, each once.
         max_samples: values that close a window before its time.
         boundaries: of the cumulative histogram's buckets; empty for none.
-        history: where closed windows are kept for readers.
+        history: keeps closed windows for readers.
         log: called for each window that closes; it neither waits nor calls into the program.
-        capped: called with a number of values that came after the last sample.
-        overflowed: called with a number of values for which there was no room.
-        arrived: reads a value that has come from its device; None where it cannot be read.
+        capped: called with the number of values that came after the last sample.
+        overflowed: called with the number of values that had no room.
+        arrived: reads a value that has arrived from its device; None where it cannot be read.
         clock: nanoseconds since 1970.
     """
 
@@ -194,7 +194,7 @@ class StatWindow:
 
     def _set(self, state: _State) -> None:
         self._state = state
-        if self.max_samples < UNLIMITED:  # what comes after the last sample is only to be thrown away
+        if self.max_samples < UNLIMITED:  # values after the last sample are only counted
             self.threshold[0] = min(CHUNK, state[4]) or CHUNK
 
     @property
@@ -223,14 +223,14 @@ class StatWindow:
         return (0 if opened is None else opened.added) + len(late)
 
     def summary(self) -> ValueSummary | None:
-        """Return what all values come to that were folded so far, those of the open window, too."""
+        """Return the summary of all values that were folded so far, those of the open window included."""
         opened, found, sums, *_ = self._state
         for more in (None if sums is None else dressed(sums), opened):
             found = found or more if found is None or more is None else found.plus(more)
         return found
 
     def make_room(self) -> None:
-        """Fold, where the buffer is full; while another thread is at it the buffer grows, up to a limit."""
+        """Fold, where the buffer is full; while another thread folds the buffer grows, up to a limit."""
         if self.fold() or len(self.buffer) < LIMIT:
             return
         # Another thread was interrupted in the middle of its fold: let it finish. This thread's own fold cannot.
@@ -239,7 +239,7 @@ class StatWindow:
             self._overflowed(1)
 
     def fold(self, wait: float = 0.0) -> bool:
-        """Add up what was added so far; closes the window where that makes ``max_samples``.
+        """Fold the buffered values; closes the window where they reach ``max_samples``.
 
         Args:
             wait: seconds to wait for a fold in another thread.
@@ -261,11 +261,11 @@ class StatWindow:
     def end(self, now: int, end: int | None = None, wait: float = 0.0) -> bool:
         """Close the window, whose time is over.
 
-        An empty one logs nothing, and neither does what is left of one that ``max_samples`` has closed.
+        An empty window logs nothing, nor does the rest of one that ``max_samples`` has closed.
 
         Args:
             now: the clock's time.
-            end: when the window's time was over; None for now.
+            end: the end of the window's time; None for now.
             wait: seconds to wait for a fold in another thread.
 
         Returns:
@@ -329,7 +329,7 @@ class StatWindow:
         return True
 
     def _free(self, wait: float) -> bool:
-        """Wait until no other thread folds; never for this thread's own fold, which a signal has interrupted."""
+        """Wait until no other thread folds; never for a fold of this thread, which a signal handler interrupts."""
         given_up = time.monotonic() + wait
         while self._lock.locked():
             if self._folding == threading.get_ident() or time.monotonic() >= given_up:
@@ -362,7 +362,7 @@ class StatWindow:
                 raise
 
     def _refuse(self, state: _State) -> None:
-        """Close the window that has all its samples, and throw away what came after them."""
+        """Close the window that has all its samples, and count the values after them as dropped."""
         if state[0] is not None:
             now = self._clock()
             self._close(state, now, now, 0)

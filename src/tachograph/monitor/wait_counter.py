@@ -28,10 +28,10 @@ class _WaitCounterTracker:
 
 
 class _WaitCounter:
-    """Measures how long a program waits for something: a histogram ``torch.wait.duration`` in seconds.
+    """Measures a program's waits for one reason: a histogram ``torch.wait.duration`` in seconds.
 
     Args:
-        key: what it waits for; the histogram's attribute ``name``.
+        key: the reason; the histogram's attribute ``name``.
     """
 
     __slots__ = ("_key",)
@@ -42,11 +42,11 @@ class _WaitCounter:
         self._key = key
 
     def guard(self) -> _WaitCounterTracker:
-        """Return a context manager; what runs in it is the wait."""
+        """Return a context manager that measures one wait: its block."""
         return _WaitCounterTracker(self._key)
 
 
 def waited(key: str, seconds: float, into: Registry = registry.default) -> None:
-    """Record that the program has waited."""
+    """Record one wait of the program."""
     group = into.group(TORCH_MONITOR)
     group.own(WAIT_DURATION).record(seconds, {"name": key})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
+
 TRACE = "opentelemetry.trace"
 NO_SPAN = (0, 0, 0)
 
@@ -17,6 +20,7 @@ def current_span() -> tuple[int, int, int]:
         context = trace.get_current_span().get_span_context()
         if context.trace_flags.sampled:
             return context.trace_id, context.span_id, int(context.trace_flags)
-    except Exception:  # noqa: BLE001 - the border to the program's tracing; an event leaves without it
-        return NO_SPAN
+    except Exception as error:  # noqa: BLE001 - the border to the program's tracing; an event leaves without it
+        pass_on(error)
+        registry.default.count_error("tracing")
     return NO_SPAN

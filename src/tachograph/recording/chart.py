@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import Number, Pending, is_finite, read, shown
@@ -105,9 +106,10 @@ def finite(value: object, what: str) -> float:
             return float(found)
     except TypeError:
         raise
-    except (OverflowError, ValueError):  # Fraction(10**400), Decimal("sNaN")
-        pass
+    except (OverflowError, ValueError) as error:  # Fraction(10**400), Decimal("sNaN")
+        pass_on(error)
     except Exception as error:
+        pass_on(error)
         raise TypeError(f"{what} must be a number: {shown(value)} raised {type(error).__name__}") from error
     raise ValueError(f"{what} must be finite: {shown(value)}")
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 _BYTES = 64  # read at once from a descriptor
@@ -53,6 +54,7 @@ class Task:
     ) -> None:
         self._timer, self._name, self._wait, self._called, self._beside = timer, name, wait, call, beside
         self._registry = registry
+        self._log_once = LogOnce()
         self._woken = self._closed = False
         self._idle = threading.Event()
         self._idle.set()
@@ -89,9 +91,10 @@ class Task:
         try:
             if not self._closed:
                 self._called()
-        except BaseException:  # noqa: BLE001 - the one guard around background work: the others' work goes on
+        except BaseException as error:  # noqa: BLE001 - the one guard around background work: the others' work goes on
             self._registry.count_error(self._name)
-            _log.exception("%s: background work failed; it is tried again", self._name)
+            message = "%s: background work failed; it is tried again (further failures are counted)"
+            self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
         finally:
             with contextlib.suppress(Exception):  # a clock that was set, say: then it is called at once
                 self._due = time.monotonic() + self._wait()

@@ -1,10 +1,10 @@
 """Runs that a hub has recorded, read back: ``tachograph.runs.list()`` and ``tachograph.runs.open(id)``.
 
-Reading needs no hub, and disturbs none: what one is still writing can be read as far as it has come.
+Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
 
 Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
-files; ``catalogue``, ``members`` and ``run`` for runs; ``recorded``, ``blocks``, ``buckets`` and ``window`` for what is
-in them; ``export`` for text.
+files; ``catalogue``, ``members`` and ``run`` for runs; ``recorded``, ``blocks``, ``buckets`` and ``window`` for their
+contents; ``export`` for text.
 """
 
 from __future__ import annotations

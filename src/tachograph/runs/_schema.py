@@ -1,11 +1,11 @@
-"""The tables of a run's file, and how files of earlier versions become those of today."""
+"""The tables of a run's file, and the migrations of files of earlier versions."""
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
 
-# Rows of version 1 as those of version 2: a metric's group was the chart of its curve, or said by its definition alone.
+# Rows of version 1 as those of version 2: a metric's group was its curve's chart, or stood in its definition alone.
 _SAID_1 = "CASE WHEN json_valid(about) AND json_type(about, '$.group') = 'text' THEN json_extract(about, '$.group') END"
 _DEFINITION_1 = f"""
     SELECT stream, execution, coalesce(nullif(chart, ''), {_SAID_1}, '') AS scope, metric, seq, time, about
@@ -18,8 +18,8 @@ _CURVE_1 = f"""
     USING (stream, execution, metric)
 """  # noqa: S608 - constants
 
-# One script a version, in order; PRAGMA user_version is how many of them a file has had. Never change one that was
-# released: add another.
+# One script a version, in order; PRAGMA user_version is the number of those that a file has had. Never change a
+# released one: add another.
 MIGRATIONS = (
     """
     CREATE TABLE process (
@@ -177,8 +177,8 @@ MIGRATIONS = (
 )
 
 
-# What makes a file of an older version look as one of today's to a connection that reads it, and changes nothing in the
-# file: SQLite looks for a name among the connection's own views before it looks for a table.
+# Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
+# SQLite looks for a name among the connection's own views before it looks for a table.
 _VIEWS: dict[int, dict[str, str]] = {
     1: {
         "definition": _DEFINITION_1,
@@ -203,11 +203,11 @@ def read_as_today(connection: sqlite3.Connection) -> int:
 
 
 class NewerSchema(Exception):  # noqa: N818 - a finding; the store makes an error of it
-    """A file has a schema version that this one does not know."""
+    """The file's schema version is newer than this version of Tachograph knows."""
 
 
 def migrate(connection: sqlite3.Connection) -> int:
-    """Bring a file to today's schema, each step whole or not at all; return its version.
+    """Migrate a file to today's schema, each step in one transaction; return its version.
 
     Raises:
         NewerSchema: a newer version of Tachograph wrote it.
@@ -221,13 +221,13 @@ def migrate(connection: sqlite3.Connection) -> int:
             return version
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if connection.execute("PRAGMA user_version").fetchone()[0] == version:  # nobody else was faster
+            if connection.execute("PRAGMA user_version").fetchone()[0] == version:  # no other process was faster
                 for statement in _statements(MIGRATIONS[version]):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # SQLite has done it by itself where the disk failed
+            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back itself where the disk failed
                 connection.execute("ROLLBACK")
             raise
 

@@ -1,6 +1,6 @@
 """Blocks: points of one branch of a curve, packed, bit for bit, and thinned for a chart.
 
-A block has two parts, so that a chart reads only what it draws: x and value of each point, and everything else.
+A block has two parts, so that a chart reads no more than it draws: x and value of each point, and the other columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 PAIR = Struct("<dd")
-_HEAD = "<qqq"  # number, time, and which of the further columns the point has, a bit each
+_HEAD = "<qqq"  # number, time, and the further columns of the point, a bit each
 _HEAD_BYTES = 24
 _CELL = 8
 MOST_COLUMNS = 48
@@ -28,8 +28,8 @@ class Sample(NamedTuple):
 
     Attributes:
         seq: its number in its stream.
-        time_unix_nano: when the value was recorded.
-        more: what else it says, by name: floats, and integers of 64 bits.
+        time_unix_nano: the time at which the value was recorded.
+        more: its further columns, by name: floats, and integers of 64 bits.
     """
 
     seq: int
@@ -45,7 +45,7 @@ class Block(NamedTuple):
     Attributes:
         form: the further columns as JSON, each its type (``d`` for float64, ``q`` for int64) before its name.
         pairs: x and value of each point, in turn; float64, little-endian.
-        rest: number, time, columns that are there, and the further columns of each point.
+        rest: number, time, bits of the present columns, and these columns, of each point.
     """
 
     form: str
@@ -53,7 +53,7 @@ class Block(NamedTuple):
     rest: bytes
 
     def crc(self) -> int:
-        """Return the CRC-32 of all of it."""
+        """Return the CRC-32 of the whole block."""
         return crc32(self.rest, crc32(self.pairs, crc32(self.form.encode())))
 
 
@@ -73,7 +73,7 @@ class Outline(NamedTuple):
 
 
 def pack(samples: Sequence[Sample]) -> Block:
-    """Return a block with these points, which must be in order."""
+    """Return a block of points, which must be in order."""
     columns = {
         name: place
         for place, name in enumerate(
@@ -142,7 +142,7 @@ def join(blocks: Sequence[tuple[Outline, Block]]) -> tuple[Outline, Block]:
 
 
 def outline(samples: Sequence[Sample]) -> Outline:
-    """Return what there is to know of points; the extremes of intervals count as theirs."""
+    """Return the outline of points; the extremes of intervals count as theirs."""
     seqs, times, xs = [s.seq for s in samples], [s.time_unix_nano for s in samples], [s.x for s in samples]
     values = [each for sample in samples for each in extremes(sample)]
     lost = sum(int(s.more.get("nonfinite", 0 if isfinite(s.value) else 1)) for s in samples)
@@ -151,7 +151,7 @@ def outline(samples: Sequence[Sample]) -> Outline:
 
 
 def extremes(sample: Sample) -> list[float]:
-    """Return the finite values that a point tells of."""
+    """Return the finite values of a point: its own, and its interval's extremes."""
     told = (sample.value, sample.more.get("min"), sample.more.get("max"))
     return [float(value) for value in told if value is not None and isfinite(value)]
 
@@ -178,8 +178,8 @@ class Bucket(NamedTuple):
     Attributes:
         low_x: x of the first of the smallest values.
         high_x: x of the first of the largest values.
-        points: how many there are.
-        nonfinite: how many values are NaN or infinite.
+        points: their number.
+        nonfinite: number of values that are NaN or infinite.
     """
 
     low_x: float
@@ -195,8 +195,8 @@ class Raw(NamedTuple):
 
     Attributes:
         pairs: x and value of its points, in turn, as float64.
-        extremes: x and value of what intervals have as their smallest and largest values, in turn.
-        hidden: x of points with a finite value whose interval had others, and how many of these; in turn.
+        extremes: x and value of the intervals' smallest and largest values, in turn.
+        hidden: x of finite points whose interval has values that are not, and the number of these; in turn.
     """
 
     pairs: list[bytes]
@@ -204,7 +204,7 @@ class Raw(NamedTuple):
     hidden: list[float]
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Add what samples say besides their own value."""
+        """Add the samples' further columns: extremes, and counts of values that are not finite."""
         for sample in samples:
             more = sample.more
             if "min" in more and "max" in more:
@@ -220,7 +220,7 @@ def thin(raw: Raw, pairs: int) -> list[Bucket]:
 
     Args:
         raw: the branch; every x is finite.
-        pairs: how many buckets at most.
+        pairs: the most buckets.
     """
     try:
         import numpy as np
@@ -229,7 +229,7 @@ def thin(raw: Raw, pairs: int) -> list[Bucket]:
     points = np.frombuffer(b"".join(raw.pairs)).reshape(-1, 2)
     if not len(points):
         return []
-    # No array of this size is made without need: the memory for one costs more time than what is done with it.
+    # No array of this size is made without need: allocating it takes longer than computing with it.
     xs, values = np.ascontiguousarray(points[:, 0]), points[:, 1]
     finite = np.isfinite(values)
     count: Any = None
@@ -260,7 +260,7 @@ def thin(raw: Raw, pairs: int) -> list[Bucket]:
 
 
 def thin_slowly(raw: Raw, pairs: int) -> list[Bucket]:
-    """Return what :func:`thin` does, without NumPy."""
+    """Return the buckets of :func:`thin`, without NumPy."""
     points = array("d", b"".join(raw.pairs))
     xs, values = points[0::2], points[1::2]
     if not xs:
@@ -292,7 +292,7 @@ def thin_slowly(raw: Raw, pairs: int) -> list[Bucket]:
 
 
 def _edges(low: float, high: float, pairs: int) -> list[float]:
-    """Return where each bucket but the first begins: the sum of two products cannot overflow, as a difference can."""
+    """Return the beginning of each bucket but the first: a sum of two products cannot overflow, a difference can."""
     return sorted(low * (1 - place / pairs) + high * (place / pairs) for place in range(1, pairs))
 
 

@@ -13,9 +13,9 @@ class Buckets:
     """Counts of a histogram; never changed once made.
 
     Attributes:
-        count: how many values there were.
+        count: number of values.
         total: their sum.
-        counts: how many lie in each bucket, the last one being that above every bound; empty without bounds.
+        counts: number of values in each bucket, the last one being that above every bound; empty without bounds.
         bounds: upper bounds of the buckets but the last, ascending.
     """
 
@@ -31,7 +31,7 @@ class Buckets:
         return Buckets(self.count + later.count, self.total + later.total, counts, later.bounds)
 
     def __sub__(self, earlier: Buckets) -> Buckets:
-        """Return what came after an earlier state; no bucket has less than nothing, nor all of them too much."""
+        """Return the values since an earlier state; no bucket is negative, and all add up to the count at most."""
         theirs = earlier if earlier.bounds == self.bounds else earlier.rebucketed(self.bounds)
         counts, left = [], self.count - earlier.count
         for mine, before in zip(self.counts, theirs.counts, strict=True):
@@ -44,14 +44,14 @@ class Buckets:
         return self.count < other.count
 
     def at_most(self) -> tuple[int, ...]:
-        """Return how many values were at most each bound."""
+        """Return the cumulative counts: the number of values at most each bound."""
         return tuple(accumulate(self.counts[:-1]))
 
     def rebucketed(self, bounds: Sequence[float]) -> Buckets:
         """Return the same values in other buckets.
 
-        At a bound that both have the count is exact; at another one it is the count at the next lower bound, so that
-        what is shown never has to go back.
+        At a bound that both have, the cumulative count is exact; at another one it is that of the next lower bound, so
+        that a shown count never goes back.
         """
         if not bounds:
             return Buckets(self.count, self.total, (), ())

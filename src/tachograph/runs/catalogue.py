@@ -1,4 +1,4 @@
-"""The runs of a store: which there are, and which may go."""
+"""The runs of a store: listed, located and deleted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Summary(NamedTuple):
     Attributes:
         size: bytes on disk.
         start: of its first process, nanoseconds since the epoch.
-        last: when something was last received, the same.
-        events: how many there are besides the points.
+        last: time at which something was last received, the same.
+        events: number of events other than points.
         in_use: a hub writes it.
-        problem: why it cannot be read; empty where it can.
+        problem: the error that keeps it from being read; empty where there is none.
     """
 
     id: str
@@ -62,7 +62,7 @@ def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
 
 
 def opened(name: str, store: str | os.PathLike[str] | None = None) -> Run:
-    """Return a run, to read it.
+    """Return a run, opened for reading.
 
     Args:
         name: its id.
@@ -89,7 +89,7 @@ def located(name: str, folder: Path) -> Path:
     if path.is_file():
         return path
     paths = {id_of(each): each for each in paths_in(folder)}
-    if name in paths:  # of an over-long id the file's name, and so the catalogue, has only the beginning
+    if name in paths:  # the file's name, and so the catalogue, has only the beginning of an over-long id
         return paths[name]
     near = get_close_matches(name, paths, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {len(paths)}" if paths else "there are none"
@@ -99,14 +99,14 @@ def located(name: str, folder: Path) -> Path:
 def superfluous(
     runs: Sequence[Summary], now: int, *, older: float | None = None, keep: int | None = None, size: int | None = None
 ) -> list[Summary]:
-    """Return the runs that shall go, the oldest first; never one that is in use.
+    """Return the runs to delete, the oldest first; never one that is in use.
 
     Args:
-        runs: all there are.
+        runs: all runs of the store.
         now: nanoseconds since the epoch.
-        older: seconds: those into which nothing came for longer.
-        keep: those besides so many newest ones.
-        size: bytes: the oldest ones, until the others take no more.
+        older: seconds; runs that received nothing for longer are deleted.
+        keep: number of the newest runs; all others are deleted.
+        size: bytes; the oldest are deleted until the others take no more.
     """
     gone = set()
     total = 0
@@ -151,7 +151,7 @@ def id_of(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files that a run consists of, its own one last; not all of them need be there."""
+    """Return the files of a run, the database last; not all of them need exist."""
     return [path.with_name(path.name + ending) for ending in ("-wal", "-shm", "")]
 
 
@@ -173,7 +173,7 @@ def _summary(path: Path) -> Summary:
 
 
 def left_behind(folder: Path, since: int) -> list[str]:
-    """Return the runs of a store that were written of late, and that no other hub writes.
+    """Return the runs of a store that were written recently, and that no other hub writes.
 
     Args:
         folder: the store.
@@ -185,13 +185,13 @@ def left_behind(folder: Path, since: int) -> list[str]:
 
 
 def _name_of(path: Path) -> str | None:
-    """Return the run of a file; None where its name was too long to be read back."""
+    """Return the run's id in a file's name; None where it was too long for one."""
     name = unquote(path.stem)
     return name if file_safe(name) == path.stem else None
 
 
 def _written(path: Path) -> int:
-    """Return when a run's file, or its log, was written last: nanoseconds since the epoch."""
+    """Return the time at which a run's file, or its log, was last written: nanoseconds since the epoch."""
     found = 0
     for each in (path, path.with_name(path.name + "-wal")):
         with contextlib.suppress(OSError):

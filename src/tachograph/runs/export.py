@@ -27,7 +27,7 @@ _FEW = 8
 
 
 def write_csv(points: Iterable[Point], out: TextIO) -> None:
-    """Write points as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, nothing as nothing.
+    """Write points as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, None as an empty cell.
 
     A text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, "CSV Injection").
     """
@@ -46,11 +46,11 @@ def write_jsonl(lines: Iterable[dict[str, Any]], out: TextIO) -> None:
 
 
 def lines(run: Run, points: Iterable[Point], *, everything: bool) -> Iterator[dict[str, Any]]:
-    """Yield what there is: definitions and points, each point of a metric in recording order, and events.
+    """Yield the lines of a run: definitions, points in recording order within a metric, and events.
 
     Args:
-        run: to read.
-        points: of this run.
+        run: the run.
+        points: those of its points that are wanted.
         everything: definitions and events, too.
     """
     if everything:
@@ -94,7 +94,7 @@ def listing(runs: Sequence[Summary]) -> str:
 
 
 def shown(run: Run) -> str:
-    """Return what there is to know of one run."""
+    """Return the description of one run: its processes, metrics, events and damage."""
     processes, metrics = run.processes(), run.metrics()
     events = Counter(event.name or "(no name)" for event in run.events())
     head = [f"run {run.id}", f"file {run.path}"]
@@ -127,7 +127,7 @@ def shown(run: Run) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Return rows with their cells one below the other; those of the columns ``right`` end at the same place."""
+    """Return rows as aligned text; the columns ``right`` are right-aligned."""
     safe = [["".join(c if c.isprintable() else "?" for c in cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = [
@@ -146,7 +146,7 @@ def time_of(nanoseconds: int) -> str:
 
 
 def size_of(count: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes with a unit."""
     size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= _UNIT and len(units) > 1:
         size /= _UNIT

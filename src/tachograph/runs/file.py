@@ -1,4 +1,4 @@
-"""The file of a run, opened to be read: of any version, beside a hub that writes it, and as far as damage allows."""
+"""The file of a run, opened for reading: of any version, beside a hub that writes it, and as far as damage allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RunFile:
         path: of the file.
 
     Attributes:
-        damage: what could not be read so far, one line each.
+        damage: descriptions of the parts that could not be read so far, one line each.
 
     Raises:
         StoreError: it is no file of a run, or of a newer version; an ``OSError``.
@@ -47,7 +47,7 @@ class RunFile:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection that sees the file as it is now, whatever is written meanwhile.
+        """Lend a connection that sees the file as it is now, without later writes.
 
         Raises:
             sqlite3.DatabaseError: it is damaged.
@@ -65,33 +65,33 @@ class RunFile:
             connection.close()
 
     def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield what a query finds; where the file is damaged, what it has found until then."""
+        """Yield the rows of a query; where the file is damaged, those up to the damage."""
         try:
             with self.snapshot() as connection:
                 yield from connection.execute(statement, values)
         except sqlite3.DatabaseError as error:
             self.note(str(error))
 
-    def note(self, what: str) -> None:
+    def note(self, damage: str) -> None:
         """Note damage, once."""
-        if what not in self.damage:
-            self.damage.append(what)
+        if damage not in self.damage:
+            self.damage.append(damage)
 
 
 _STEPS = 20_000  # of SQLite's virtual machine between two questions: some milliseconds
 
 
-class Abandoned(Exception):  # noqa: N818 - nobody's fault
-    """Nobody waits for what was being read any more."""
+class Abandoned(Exception):  # noqa: N818 - no error
+    """The reading was given up: its answer is not needed any more."""
 
 
 class Look:
     """Reads a file as it was at the first query; see :func:`look`.
 
     Args:
-        file: notes what cannot be read.
+        file: notes damage.
         connection: of a snapshot.
-        abandoned: whether to stop reading.
+        abandoned: tells whether to stop reading.
     """
 
     def __init__(self, file: RunFile, connection: sqlite3.Connection, abandoned: Callable[[], bool]) -> None:
@@ -100,10 +100,10 @@ class Look:
         self._abandoned = abandoned
 
     def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield what a query finds; where the file is damaged, what it has found until then.
+        """Yield the rows of a query; where the file is damaged, those up to the damage.
 
         Raises:
-            Abandoned: see there.
+            Abandoned: reading was to stop.
         """
         try:
             yield from self._connection.execute(statement, values)

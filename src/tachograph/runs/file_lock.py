@@ -5,32 +5,35 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 SUFFIX = "-lock"
 _LOOK_AGAIN = 0.001  # seconds
-_LOOKS, _MANY_LOOKS = 3, 100  # whoever only looks has let go by then; the second, on a busy machine, too
+_LOOKS, _MANY_LOOKS = 3, 100  # tries in which a mere look at the lock ends; the second, on a busy machine, too
 
 
 class Claim:
-    """Says that a run's file is in use, until it is released or the process ends.
+    """Claims a run's file, until it is released or the process ends.
 
-    The lock is on a file of its own: closing the database's would let go of SQLite's locks on it (fcntl(2), "Record
+    The lock is on a file of its own: closing the database's would release SQLite's locks on it (fcntl(2), "Record
     locking").
 
     Args:
         path: the run's file.
-        alone: nobody else may use it.
+        alone: no other process may use it.
+        sleep: waits between two looks at the lock.
 
     Attributes:
-        shared: somebody else used it already. Of two who begin at once, one sees the other.
+        shared: another process used it already. Of two that begin at once, one sees the other.
 
     Raises:
-        BlockingIOError: somebody else uses it, and ``alone`` is asked for.
-        OSError: the lock cannot be had; where that is because there are none, only ``alone`` fails.
+        BlockingIOError: another process uses it, and ``alone`` is asked for.
+        OSError: the lock cannot be had; on a file system without locks, only with ``alone``.
     """
 
-    def __init__(self, path: Path, *, alone: bool = False) -> None:
+    def __init__(self, path: Path, *, alone: bool = False, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._sleep = sleep
         self.path = path.with_name(path.name + SUFFIX)
         self.shared = False
         self._file = self._open(alone=alone)
@@ -39,7 +42,7 @@ class Claim:
         while True:
             file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
-                self.shared = not _is_ours_alone(file, _LOOKS if alone else _MANY_LOOKS)
+                self.shared = not self._is_ours_alone(file, _LOOKS if alone else _MANY_LOOKS)
                 if not alone:
                     fcntl.flock(file, fcntl.LOCK_SH)
                 elif self.shared:
@@ -51,34 +54,33 @@ class Claim:
                 raise
             if os.fstat(file).st_nlink:
                 return file
-            os.close(file)  # somebody has deleted the run in between
+            os.close(file)  # the run was deleted in between
+
+    def _is_ours_alone(self, file: int, looks: int) -> bool:
+        """Lock a file against all others; False where another process holds the lock, and not only to look."""
+        for look in range(looks):
+            if look:
+                self._sleep(_LOOK_AGAIN)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return True
+        return False
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the claim."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
-def _is_ours_alone(file: int, looks: int) -> bool:
-    """Lock a file against everybody else; False where somebody has it, who does not merely look."""
-    for look in range(looks):
-        if look:
-            time.sleep(_LOOK_AGAIN)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        return True
-    return False
-
-
-def in_use(path: Path) -> bool:
-    """Tell whether a hub writes a run's file."""
+def in_use(path: Path, *, sleep: Callable[[float], object] = time.sleep) -> bool:
+    """Tell whether a hub writes a run's file; ``sleep`` waits between two looks at the lock."""
     if not path.with_name(path.name + SUFFIX).exists():
         return False
     try:
-        Claim(path, alone=True).release()
+        Claim(path, alone=True, sleep=sleep).release()
     except OSError:
         return True
     return False

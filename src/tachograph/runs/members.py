@@ -1,4 +1,4 @@
-"""The processes of a run with each of their starts, and how the run stands."""
+"""The processes of a run with each of their starts, and the state of the run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
 
-NODE = "node"  # the role of what a hub says of its machine: no process of the job
+NODE = "node"  # the role of a hub's metrics of its machine: no process of the job
 SECOND = 1_000_000_000
 INTERVALS = 5  # of silence after which a process is lost
 _LEAST_SILENCE = 5 * SECOND
 _UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
 State = Literal["live", "finished", "failed", "lost", "unknown"]
 RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline.process_identity
-_WRITTEN_WITHIN = 10 * SECOND  # a hub writes down every five seconds whom it heard when
+_WRITTEN_WITHIN = 10 * SECOND  # a hub saves every five seconds when each process was heard
 _DIGITS = 20  # of an integer of 64 bits
 _FAILED = {"exception", "sigterm"}
 
@@ -39,7 +39,7 @@ class MemberStart(NamedTuple):
     lost: bool
 
     def silent(self, now: int) -> bool:
-        """Tell whether nothing came for so long that a hub would take it for lost."""
+        """Tell whether nothing was received for so long that a hub would take the start for lost."""
         return now - self.last > longest_silence(self.interval) + _WRITTEN_WITHIN
 
 
@@ -49,7 +49,7 @@ class Member(NamedTuple):
     Attributes:
         number: in the file.
         instance: its ``service.instance.id``.
-        resource: what it said of itself at its newest start.
+        resource: the resource attributes of its newest start.
         starts: at least one, the oldest first.
     """
 
@@ -74,7 +74,7 @@ class Member(NamedTuple):
         return self.starts[-1]
 
     def lost(self, now: int, *, written: bool) -> bool:
-        """Tell whether its last start fell silent without a word.
+        """Tell whether its last start fell silent without an announced end.
 
         Args:
             now: nanoseconds since the epoch.
@@ -100,11 +100,12 @@ def members(look: Look) -> list[Member]:
 
 
 def state(found: Iterable[Member], now: int, *, written: bool) -> State:
-    """Return how a run stands.
+    """Return the state of a run.
 
     It is live while a process of the job is heard. After that torchrun's own process decides, where there is one: a
-    rank that was killed and started again has not failed. Otherwise whoever ended with an exception or by SIGTERM
-    makes it failed, and whoever fell silent makes it lost; of programs that never say how they end nothing is known.
+    rank that was killed and started again has not failed. Otherwise a process that ended with an exception or by
+    SIGTERM makes it failed, and a process that fell silent makes it lost; programs that never announce their end leave
+    it unknown.
     """
     listed = [one for one in found if one.role != NODE]
     if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in listed):
@@ -118,7 +119,7 @@ def state(found: Iterable[Member], now: int, *, written: bool) -> State:
 
 
 def mapping(text: Any) -> dict[str, Any]:
-    """Return a JSON object; an empty one where the text is none, which is damage that SQLite cannot see."""
+    """Return the JSON object in a text; an empty one where there is none: damage that SQLite cannot see."""
     try:
         found = json.loads(text)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Open stores, a bounded number, as each takes six descriptors; the least recently used rest first."""
+"""Open stores, bounded in number, as each takes six descriptors; the least recently used is closed first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 from itertools import islice
 from typing import Protocol
 
-_MOST = 2**20  # what is more is no limit to anybody
+_MOST = 2**20  # descriptors: more than any hub needs
 
 
 def limit() -> int:
-    """Return how many descriptors this process may have."""
+    """Return the most descriptors that this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if soft == resource.RLIM_INFINITY else min(soft, _MOST)
 
@@ -23,7 +23,7 @@ def raise_limit() -> None:
     Call it in the hub's own process only: programs that use select(2) rely on the soft limit (systemd.exec(5)).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (hard, _MOST):  # macOS says that there is no limit, and allows less
+    for wanted in (hard, _MOST):  # macOS reports no limit, and allows less
         with contextlib.suppress(OSError, ValueError):
             if wanted == resource.RLIM_INFINITY or wanted > soft:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -32,25 +32,25 @@ def raise_limit() -> None:
 
 EACH = 6  # descriptors of an open file: database, log and lock, those of the checkpoints, and the claim
 _MOST_OPEN, _MOST_CLAIMED = 128, 16_384
-_SHARE = 8  # of the descriptors, one in so many for open files, and as many for claims
+_SHARE = 8  # one in this many descriptors is for open files, and one for claims
 
 
 class Resting(Protocol):
-    """A file that can rest: it is opened again when it is used again."""
+    """A file that can be closed for a while: it is opened again when it is used again."""
 
     def rest(self) -> bool:
-        """Close it, and keep the claim; False where it is in use just now."""
+        """Close the file, and keep the claim; False where it is in use just now."""
 
     def let_go(self) -> bool:
-        """Close it and release the claim; False where it is in use just now."""
+        """Close the file and release the claim; False where it is in use just now."""
 
 
 class OpenStores:
-    """The files that are open, and those that are closed and still claimed.
+    """The open files, and those that are closed and still claimed.
 
     Args:
-        most_open: how many files may be open at once; None for as many as the limit of descriptors allows, up to 128.
-        most_claimed: how many may be claimed; None for the same, up to 16,384. What nobody claims may be deleted.
+        most_open: the most files open at once; None for as many as the limit of descriptors allows, up to 128.
+        most_claimed: the most claimed files; None for the same, up to 16,384. A file without a claim may be deleted.
     """
 
     def __init__(self, most_open: int | None = None, most_claimed: int | None = None) -> None:
@@ -62,7 +62,7 @@ class OpenStores:
         self._claimed: dict[Resting, None] = {}
 
     def use(self, store: Resting) -> None:
-        """Note that a file is used; what there are too many of rests, unless it is in use just now."""
+        """Note that a file is used; close the least recently used ones beyond the limits, unless in use just now."""
         with self._lock:
             for held in (self._open, self._claimed):
                 held.pop(store, None)
@@ -79,7 +79,7 @@ class OpenStores:
                 self.forget(each)
 
     def forget(self, store: Resting) -> None:
-        """Forget a file that is closed for good."""
+        """Remove a file that is closed for good."""
         with self._lock:
             self._open.pop(store, None)
             self._claimed.pop(store, None)

@@ -1,4 +1,4 @@
-"""The contents of a run as it is read back: processes, curves, points, and events with plain attributes."""
+"""The contents of a run, read back: processes, curves, points, and events with plain attributes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Process(NamedTuple):
     Attributes:
         instance: its ``service.instance.id``.
         rank: None where it has none.
-        starts: how many times it was started.
+        starts: the number of its starts.
         first_export: nanoseconds since the epoch.
         last_export: the same.
-        ended: how its last start ended; empty where it did not say.
-        resource: what it said of itself.
+        ended: the reason for which its last start ended; empty where it announced none.
+        resource: its resource attributes.
     """
 
     instance: str
@@ -48,10 +48,10 @@ class Curve(NamedTuple):
 
     Attributes:
         group: the chart that it is in; empty for none.
-        attributes: what tells it from other curves of the metric.
+        attributes: those that distinguish it from other curves of the metric.
         execution: number of the task; 0 for the process.
-        stream: the start of the process: random, and the same for all that it recorded.
-        definition: what was said of the metric last: group, scale, units, bounds.
+        stream: the start of the process: random, and the same for all of its records.
+        definition: the metric's latest definition: group, scale, units, bounds.
         number: in the file.
     """
 
@@ -66,7 +66,7 @@ class Curve(NamedTuple):
 
     @property
     def units(self) -> str:
-        """The units of the values; empty where nobody has named them."""
+        """The units of the values; empty where none are defined."""
         return str(self.definition.get("units", ""))
 
 
@@ -74,10 +74,10 @@ class RecordedMetric(NamedTuple):
     """A metric of a run, over all its processes; extremes are of finite values, None where there are none.
 
     Attributes:
-        points: how many there are.
-        branches: how often x begins again, over all curves.
-        nonfinite: how many values are NaN or infinite.
-        definition: what was said of it last.
+        points: their number.
+        branches: the number of times that x begins again, over all curves.
+        nonfinite: the number of values that are NaN or infinite.
+        definition: its latest definition.
     """
 
     name: str
@@ -98,14 +98,14 @@ class Point(NamedTuple):
     """A point of the journal, bit for bit as it was recorded.
 
     Attributes:
-        attributes: what tells its curve from others of the metric.
+        attributes: those that distinguish its curve from others of the metric.
         rank: of the process; None where it has none.
         execution: number of the task; 0 for the process.
         branch: goes up where x goes back.
-        time_unix_nano: when the value was recorded.
-        more: what else the point says: of a throttled interval ``min``, ``min_x``, ``max``, ``max_x``, ``count``.
+        time_unix_nano: the time at which the value was recorded.
+        more: further columns: of a throttled interval ``min``, ``min_x``, ``max``, ``max_x``, ``count``.
         stream: the start of the process.
-        seq: its number among all that this start logged.
+        seq: its number among all records of this start.
     """
 
     metric: str
@@ -139,7 +139,7 @@ def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...
     Args:
         name: of the metric.
         curves: at least one, the oldest first.
-        about: of each curve that has points: branches, points, x0, x1, min, max and what is not finite.
+        about: of each curve that has points: branches, points, x0, x1, min, max and the count of values not finite.
     """
     newest = next((each for each in reversed(curves) if each.definition), curves[-1])
     branches, points, x0, x1, low, high, nonfinite = zip(*about, strict=True) if about else ((),) * 7
@@ -161,10 +161,10 @@ def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...
 
 
 def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
-    """Add a block: its points, and what they say besides their own value, as :meth:`Raw.add` does, and faster.
+    """Add a block: its points and their further columns, as :meth:`Raw.add` does, and faster.
 
     Args:
-        raw: what it is added to.
+        raw: the branch that the block is added to.
         block: with columns beside x and value.
         among: put the extremes among the points, each before its own: then they need not be sorted, nor counted.
 
@@ -223,7 +223,7 @@ def _columns(form: str) -> list[str]:
 
 
 class StoredEvent(NamedTuple):
-    """An event as it is read back; ``number`` grows with each, and is where to go on reading."""
+    """An event, read back; ``number`` grows with each, and is the position from which reading goes on."""
 
     number: int
     name: str
@@ -253,7 +253,7 @@ def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:
 
 
 def plain_value(value: AnyValue) -> AttributeValue:
-    """Return an attribute's value; a map as JSON text, bytes in base64, and nothing as the empty string."""
+    """Return an attribute's value; a map as JSON text, bytes in base64, and a missing one as the empty string."""
     kind = value.WhichOneof("value")
     if kind == "array_value":
         return tuple(plain_value(each) for each in value.array_value.values)  # type: ignore[return-value]

@@ -26,7 +26,7 @@ Place = tuple[int, int, int]  # of a block: its id, and its first and last numbe
 
 
 class Run:
-    """A run that a hub has recorded, or is recording: what was received until then can be read.
+    """A run that a hub has recorded, or is recording; reading sees everything that was received until then.
 
     Args:
         name: its id.
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def damage(self) -> Sequence[str]:
-        """The damage that was found so far; empty if all is well."""
+        """The damage that was found so far; empty for none."""
         return self._file.damage
 
     def processes(self) -> list[Process]:
@@ -68,7 +68,7 @@ class Run:
         return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
-        """Return the curves, of one metric or all, by metric, rank and start; where there are definitions only, none.
+        """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
 
         Raises:
             LookupError: there is no such metric, or no curve of it in this rank.
@@ -81,15 +81,15 @@ class Run:
             " AND definition.scope = curve.scope AND definition.metric = curve.metric ORDER BY curve.id"
         ):
             definition = mapping(about) if about else {}
-            who = rank_of(mapping(resource))
-            found.append(Curve(metric, group, pairs(attributes), who, execution, stream, definition, number))
+            place = rank_of(mapping(resource))
+            found.append(Curve(metric, group, pairs(attributes), place, execution, stream, definition, number))
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
             raise LookupError(_missing(self.id, name, rank, found))
         return sorted(wanted, key=lambda each: (each.metric, each.rank is None, each.rank or 0))
 
     def metrics(self) -> list[RecordedMetric]:
-        """Return what the run has points of, by name and group."""
+        """Return the metrics that have points, by name and group."""
         curves: dict[tuple[str, str], list[Curve]] = {}
         for curve in self.curves():
             curves.setdefault((curve.metric, curve.group), []).append(curve)
@@ -118,7 +118,7 @@ class Run:
     def points(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Point]:
         """Return an iterator over the points of one metric or of all: curve by curve, each in recording order.
 
-        It holds a block of them at a time, and sees the curve as it is when its turn comes.
+        It holds a block of them at a time, and sees each curve as it is when the iteration comes to it.
 
         Args:
             name: of the metric.
@@ -158,7 +158,7 @@ class Run:
             for row in connection.execute(
                 "SELECT id, seq0, seq1 FROM block NOT INDEXED WHERE curve = ?", (curve.number,)
             ):
-                found.append(row)  # noqa: PERF402 - what comes before the damage counts
+                found.append(row)  # noqa: PERF402 - rows before the damage count
         except sqlite3.DatabaseError as error:
             self._file.note(str(error))
         return sorted(found, key=lambda row: row[1])
@@ -205,7 +205,7 @@ class Run:
         return found
 
     def events(self, name: str | None = None) -> Iterator[StoredEvent]:
-        """Return an iterator over the events, of one name or all, as they came; points of metrics are none."""
+        """Return an iterator over the events of one name or of all, in order of arrival; points of metrics are none."""
         rows = self._file.rows(
             "SELECT event.rowid, event.name, time, observed, scope, stream.name, seq, record FROM event"
             " JOIN stream ON stream.id = event.stream WHERE ? IS NULL OR event.name = ? ORDER BY event.rowid",
@@ -248,7 +248,7 @@ class Run:
 
 
 def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Yield blocks in order, those together whose numbers overlap."""
+    """Yield blocks in order; those whose numbers overlap are in one list."""
     together: list[Place] = []
     end = 0
     for place in places:
@@ -271,7 +271,7 @@ def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve
     return f"the run {run!r} has no metric {name!r}: {hint}"
 
 
-# What points may say besides: of a throttled interval, and of a loop's progress.
+# Further columns of points: of a throttled interval, and of a loop's progress.
 MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
 HEADER = (
     *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
@@ -281,7 +281,7 @@ HEADER = (
 
 
 def row(point: Point) -> list[Any]:
-    """Return a point's cells, in the order of :data:`HEADER`; None where it says nothing."""
+    """Return a point's cells, in the order of :data:`HEADER`; None for an empty one."""
     more = point.more
     named = point.metric, point.group, point.units, point.rank, point.execution
     return [

@@ -20,9 +20,9 @@ from tachograph.runs.open_stores import OpenStores
 
 SUFFIX = ".db"
 MOST_BYTES = 2 * 2**30  # of a run, beyond which its samples are thinned
-_LOG_BYTES = 64 * 2**20  # of the log on disk, where nobody reads for long
+_LOG_BYTES = 64 * 2**20
 _FEW = 256  # pages of the log: a moment's writing
-_MANY = 4096  # of them, from which on it is to begin anew: 16 MiB
+_LOG_PAGES = 4096  # 16 MiB
 _BUSY = 5.0  # seconds to wait for another process that writes
 _NETWORK = {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4"}
 _NETWORK |= {"ncpfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"}
@@ -40,31 +40,42 @@ class StoreError(OSError):
 class Store:
     """A run's file, opened, and made where there was none: readable by its owner only.
 
-    Where too many are open it is closed until it is used again. What several threads write goes in one after the other.
-    Nothing that was written is lost when the process is killed, at whatever point (SQLite, "Write-Ahead Logging",
+    Where too many are open it is closed until it is used again. Writes of several threads go in one after the other.
+    No committed write is lost when the process is killed, at any point (SQLite, "Write-Ahead Logging",
     "synchronous=NORMAL").
 
     Args:
         folder: the hub's store.
         run: the run's id.
         open_stores: bounds how many files are open at once; None for no bound.
+        log_bytes: of SQLite's log on disk, unless a reader holds it for long.
+        log_pages: of SQLite's log, from which on it begins anew.
 
     Attributes:
-        shared: another hub used the file already when this one began to.
-        renewed: how often a new file took its place.
+        shared: another hub used the file already when this one began.
+        renewed: number of times that a new file took its place.
 
     Raises:
         StoreError: the folder or the file cannot be written, is damaged, or is of a newer version.
     """
 
-    def __init__(self, folder: Path, run: str, open_stores: OpenStores | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        open_stores: OpenStores | None = None,
+        *,
+        log_bytes: int = _LOG_BYTES,
+        log_pages: int = _LOG_PAGES,
+    ) -> None:
+        self._log_bytes, self._log_pages = log_bytes, log_pages
         self.path = path_of(folder, run)
         self.shared = False
         self.renewed = 0
-        self._known: tuple[int, int] | None = None  # which file it is
-        self._written = 0  # when we wrote into it last, as far as its time tells
+        self._known: tuple[int, int] | None = None  # device and inode of the file
+        self._written = 0  # the file's time after our last write
         self._log_path = f"{self.path}-wal"
-        self._log: tuple[int, int, int] | None = None  # as we left it; None where that is not known
+        self._log: tuple[int, int, int] | None = None  # the log's state after our last write; None for unknown
         self._is_timely = True  # the time of the log tells when it was written: not on each file system
         self._version = 0  # changes where others commit (SQLite, "PRAGMA data_version")
         self._suspect = self._damaged = False
@@ -119,9 +130,9 @@ class Store:
         return self._connection
 
     def trouble(self) -> str:
-        """Return what has happened to the file behind our back: ``deleted``, ``damaged``, or nothing.
+        """Return a change of the file by another program: ``deleted``, ``damaged``, or empty for none.
 
-        Where somebody else has written into it, it is checked, which reads all of it; others write meanwhile.
+        Where another program has written into it, it is checked, which reads all of it; others write meanwhile.
         """
         with self._taking_over:
             if self._closed or self._known is None:
@@ -137,7 +148,7 @@ class Store:
             return "damaged" if self._damaged else ""
 
     def _found(self) -> tuple[tuple[int, int], int] | None:
-        """Return which file is there, and when it was written; None where there is none."""
+        """Return device and inode of the file, and the time of its last write; None where there is none."""
         try:
             found = self.path.stat()
         except OSError:
@@ -145,13 +156,13 @@ class Store:
         return (found.st_dev, found.st_ino), found.st_mtime_ns
 
     def renew(self, forget: Callable[[], None]) -> Path | None:
-        """Go on in a new file; return where the old one is kept, as far as there is one.
+        """Go on in a new file; return the path at which the old one is kept, None where there is none.
 
         Args:
-            forget: called while nobody writes: to forget what things are called in the old file.
+            forget: called while no thread writes: forgets the row numbers of the old file.
 
         Raises:
-            StoreError: there can be no new file.
+            StoreError: no new file can be made.
         """
         with self._taking_over, self._lock:
             with _log_is_left(self.path) if self._damaged else contextlib.nullcontext():
@@ -177,7 +188,7 @@ class Store:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoint() does it, beside the writers
-            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")  # once it begins anew
+            connection.execute(f"PRAGMA journal_size_limit = {self._log_bytes}")  # once it begins anew
             migrate(connection)
             # Read the schema and the ends of the tables: damage there would show when it is too late for a message.
             connection.execute("SELECT max(id) FROM process").fetchone()
@@ -210,7 +221,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection for one transaction; what is in it is durable once the block is left, or not there.
+        """Lend the connection for one transaction: all of it is durable once the block is left, or none of it.
 
         Raises:
             StoreError: it could not be written.
@@ -236,10 +247,10 @@ class Store:
         self._open_stores.use(self)
 
     def _with_its_log(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Return a connection of which SQLite's log is as we left it, or as others did through SQLite.
+        """Return a connection whose log is as we left it, or as others did through SQLite.
 
-        Where it was deleted its content is still at hand, and goes into the file. Where it was written into, nothing
-        may follow until :meth:`trouble` has looked: what is committed behind a gap is lost.
+        Where the log was deleted, its content is still at hand, and goes into the file. Where it was written into,
+        nothing may follow until :meth:`trouble` has looked: transactions behind a gap are lost.
 
         Raises:
             StoreError: it was written into.
@@ -265,7 +276,7 @@ class Store:
         return connection
 
     def _found_log(self) -> tuple[int, int, int] | None:
-        """Return which file SQLite's log is, its size and time; :data:`_NO_LOG`, or None where that cannot be told."""
+        """Return inode, size and time of SQLite's log; :data:`_NO_LOG` where there is none, None for unknown."""
         try:
             found = os.stat(self._log_path)  # noqa: PTH116 - twice in each transaction
         except FileNotFoundError:
@@ -284,7 +295,7 @@ class Store:
             connection.executemany(statement, rows)
 
     def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return what a query finds.
+        """Return the rows of a query.
 
         Raises:
             StoreError: the file is damaged.
@@ -293,7 +304,7 @@ class Store:
             return connection.execute(statement, values).fetchall()
 
     def size(self) -> int:
-        """Return the bytes that the file's content takes, without what is free in it."""
+        """Return the bytes of the file's content, without its free pages."""
         ((pages, free, each),) = self.read(
             "SELECT page_count, freelist_count, page_size"
             " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
@@ -301,9 +312,9 @@ class Store:
         return int((pages - free) * each)
 
     def checkpoint(self) -> None:
-        """Take the log over into the file, first while others write, then the little that they wrote meanwhile.
+        """Take the log over into the file, first while others write, then the rest that they wrote meanwhile.
 
-        Only where nothing is left in the log does the next writer begin it anew (SQLite, "Write-Ahead Logging",
+        The next writer begins the log anew only where nothing is left in it (SQLite, "Write-Ahead Logging",
         "Avoiding Excessively Large WAL Files"). A file that is not open has no log.
 
         Raises:
@@ -313,24 +324,24 @@ class Store:
             if self._checkpoints is None:
                 return
             pages, left = _take_over(self._checkpoints)
-            # Where more is left somebody reads for long, and holding up others is of no use.
-            if pages >= _MANY and left <= _FEW:
+            # More is left only while a reader holds it for long: holding up others is of no use then.
+            if pages >= self._log_pages and left <= _FEW:
                 with self._lock:
                     _take_over(self._checkpoints)
             self._noted()
 
     def _noted(self) -> None:
-        """Note that we have written into the file, unless it is another one by now."""
+        """Note our write into the file, unless another file has taken its place."""
         found = self._found()
         if found is not None and found[0] == self._known:
             self._written = found[1]
 
     def rest(self) -> bool:
-        """Close the file until it is used again, and go on claiming it; False where it is in use just now."""
+        """Close the file until it is used again, and keep the claim; False where it is in use just now."""
         return self._if_idle(self._shut)
 
     def let_go(self) -> bool:
-        """Close the file until it is used again, and let others have it; False where it is in use just now."""
+        """Close the file until it is used again, and release the claim; False where it is in use just now."""
         return self._if_idle(self._release)
 
     def _if_idle(self, work: Callable[[], None]) -> bool:
@@ -371,7 +382,7 @@ class Store:
 
 
 def _take_over(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Take over what is in the log now; return its pages, and how many of them a reader still needs there."""
+    """Take the log over into the file; return its pages, and the number of those that a reader still needs."""
     _, pages, taken = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return int(pages), int(pages - taken)
 
@@ -381,13 +392,13 @@ def _is_sound(path: Path, *, or_failing: bool = False) -> bool:
 
     Args:
         path: of the file.
-        or_failing: one that cannot be read is not sound: its log is too short, say.
+        or_failing: a file that cannot be read is not sound: its log is too short, for example.
     """
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY)) as connection:
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except sqlite3.OperationalError as error:
-        return not or_failing or "locked" in str(error)  # then nothing is known
+        return not or_failing or "locked" in str(error)  # then its state is unknown
     except sqlite3.DatabaseError:
         return False
 
@@ -396,7 +407,7 @@ def _is_sound(path: Path, *, or_failing: bool = False) -> bool:
 def _log_is_left(path: Path) -> Iterator[None]:
     """Keep SQLite from taking the log over into a file while its last connections are closed in the block.
 
-    One that may only read does not, and those before it are not the last.
+    A read-only connection does not take it over, and the connections that are closed before it are not the last ones.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(sqlite3.Error):
@@ -421,7 +432,7 @@ def warn_of_network(folder: Path) -> None:
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """Return the type of the file system that holds a path, as Linux calls it; empty where that is not known."""
+    """Return the type of the file system that holds a path, by its name in Linux; empty where it is unknown."""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:

@@ -17,7 +17,7 @@ AT_ONCE = 2**21  # points that are read before they are thinned
 _KIND = {inf: "Infinity", -inf: "-Infinity"}
 _VALUE = {"Infinity": inf, "-Infinity": -inf, "NaN": nan}
 
-# What is not needed to draw stays where it is: only intervals have more to draw than x and value.
+# Columns that are not drawn are not read: only intervals have more to draw than x and value.
 _BLOCKS = (
     "SELECT seq0, seq1, x0 >= ?5 AND x1 <= ?6, form, pairs, CASE WHEN form LIKE '%\"dmin\"%' THEN rest END FROM block"
     " WHERE curve = ?1 AND branch = ?2 AND x1 >= ?3 AND x0 <= ?4 ORDER BY seq0"
@@ -25,11 +25,11 @@ _BLOCKS = (
 
 
 class Stretch(NamedTuple):
-    """A branch of a curve, as it is drawn.
+    """A branch of a curve in a window, ready to draw.
 
     Attributes:
         branch: its number.
-        points: how many points of it there are in the window.
+        points: the number of its points in the window.
         seq: the last number of a point of the branch, in the window or not.
         exact: ``x`` and ``y`` are the points, with the extremes of throttled intervals between them; else they are the
             smallest and the largest value of each bucket.
@@ -55,9 +55,9 @@ def stretches(
     Args:
         look: at the file.
         curve: its number.
-        pairs: how many buckets a branch is thinned to, at most.
-        low: where the window begins.
-        high: where it ends.
+        pairs: the most buckets of a branch.
+        low: beginning of the window.
+        high: its end.
         at_once: points that are held in memory before they are thinned.
     """
     for branch, seq, before, behind, inside in look.rows(
@@ -78,10 +78,10 @@ def stretches(
 
 
 class _Gathered:
-    """A branch as it is read: of very many points only the extremes stay, so that there is room for them.
+    """A branch while it is read: of very many points only the extremes stay, to bound the memory.
 
     Attributes:
-        count: how many points there are in the window.
+        count: the number of points in the window.
         whole: nothing was left out, and the extremes of intervals are apart.
     """
 
@@ -96,7 +96,7 @@ class _Gathered:
         self.whole = not thins
 
     def add(self, inside: int, form: str, xy: bytes, rest: bytes | None) -> str:
-        """Take a block, perhaps all inside of the window; return what is wrong with it, or nothing."""
+        """Take a block (``inside``: all in the window); return a description of its damage, empty for none."""
         if len(xy) % PAIR.size:
             return f"{len(xy)} bytes of x and value"
         why = ""
@@ -137,12 +137,12 @@ class _Gathered:
 
 
 def _inside(pairs: bytes, low: float, high: float) -> int:
-    """Return how many points are in a window."""
+    """Return the number of points in a window."""
     return sum(low <= x <= high for x in memoryview(pairs).cast("d")[::2])
 
 
 def windowed(raw: Raw, low: float, high: float) -> Raw:
-    """Return what of a branch is in a window, and the nearest point beyond on each side, in the order of x."""
+    """Return the part of a branch in a window, and the nearest point beyond on each side, in the order of x."""
     try:
         import numpy as np
     except ImportError:
@@ -173,14 +173,14 @@ def _windowed_slowly(raw: Raw, low: float, high: float) -> Raw:
 
 
 def stretch(branch: int, seq: int, raw: Raw, pairs: int, *, count: int, whole: bool = True) -> Stretch:
-    """Return a branch as it is drawn.
+    """Return a branch, ready to draw.
 
     Args:
         branch: its number.
         seq: the last number of a point of it.
         raw: of :func:`windowed`.
-        pairs: how many buckets it is thinned to, at most.
-        count: how many points it has.
+        pairs: the most buckets.
+        count: the number of its points.
         whole: they are all in ``raw``.
     """
     exact = whole and len(raw.pairs[0]) // PAIR.size + len(raw.extremes) // 2 <= 2 * pairs
@@ -210,7 +210,7 @@ def _outline(buckets: list[Bucket]) -> tuple[list[float], list[float]]:
 
 
 def _nonfinite(raw: Raw, pairs: int) -> list[tuple[float, str]]:
-    """Return where values were not finite, of each of ``pairs`` buckets one of each kind."""
+    """Return the values that are not finite, with their x; of each of ``pairs`` buckets, one of each kind."""
     found = _not_finite(raw.pairs[0])
     found += [(x, nan) for x in raw.hidden[0::2]]
     found.sort(key=lambda point: point[0])

@@ -1,4 +1,4 @@
-"""The Studio: what a hub's pages read of runs, live and stored, and the pages themselves.
+"""The Studio: a hub's pages of runs, live and stored, and their API.
 
 Its face: ``studio`` serves the pages and the API; ``overview``, ``charts`` and ``occurrences`` read runs for ``top``.
 """

@@ -1,4 +1,4 @@
-"""The Studio's API: what is asked for, read from the file of a run."""
+"""The Studio's API: questions, answered from the file of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Question:
         path: the parts of the path behind ``/api``, decoded: a part may hold a slash.
 
     Raises:
-        Refused: the query has too many parts.
+        Unanswered: the query has too many parts.
     """
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
@@ -50,18 +50,18 @@ class Question:
             raise Unanswered(HTTPStatus.BAD_REQUEST, f"a query has at most {MOST_PARTS} parts") from None
 
     def text(self, name: str) -> str | None:
-        """Return what the query says of a name; None where it says nothing."""
+        """Return the query's value of a name; None where there is none."""
         return next(iter(self._query.get(name, ())), None)
 
     def texts(self, name: str) -> list[str]:
-        """Return everything that it says of a name."""
+        """Return all values of a name, in order."""
         return self._query.get(name, [])
 
     def number(self, name: str, default: float) -> float:
         """Return a finite number; ``default`` where the query has none.
 
         Raises:
-            Refused: it is no number.
+            Unanswered: it is no number.
         """
         given = self.text(name)
         try:
@@ -76,16 +76,16 @@ class Question:
         """Return a whole number within bounds.
 
         Raises:
-            Refused: it is none.
+            Unanswered: it is none.
         """
         given = self.text(name)
         return default if not given else _whole(name, given, least, most)
 
     def rank(self) -> int | None:
-        """Return the rank that is asked for; None for all.
+        """Return the rank of the query; None for all.
 
         Raises:
-            Refused: it is no number.
+            Unanswered: it is no number.
         """
         given = self.text("rank")
         return None if not given else _whole("rank", given, 0, 2**63 - 1)
@@ -94,7 +94,7 @@ class Question:
         """Return whole numbers, each once.
 
         Raises:
-            Refused: one is none, or there are more than ``most``.
+            Unanswered: one is none, or there are more than ``most``.
         """
         found = list(dict.fromkeys(_whole(name, given, 0, 2**63 - 1) for given in self.texts(name)))
         if len(found) > most:
@@ -113,11 +113,11 @@ _WORTH_IT = 1024  # bytes, from which on an answer is compressed
 
 
 class Unanswered(Exception):  # noqa: N818 - an answer, not a fault
-    """There is no answer but words.
+    """An answer that is an error: a status and a sentence.
 
     Args:
         status: of the HTTP answer.
-        why: a sentence for people.
+        why: a sentence for the reader.
     """
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
@@ -126,7 +126,7 @@ class Unanswered(Exception):  # noqa: N818 - an answer, not a fault
 
 
 def text(data: Any) -> str:
-    """Return data as JSON; NaN and infinities, which JSON has not, as ProtoJSON spells them: strings."""
+    """Return data as JSON; NaN and infinities, which JSON has not, as strings: ProtoJSON."""
     try:
         return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError:
@@ -137,8 +137,8 @@ def encoded(data: Mapping[str, Any], *, gzipped: bool) -> tuple[bytes, bool]:
     """Return the bytes of an answer, and whether they are compressed; lone surrogates become question marks.
 
     Args:
-        data: a JSON object; of its lists each item is encoded by itself, so that other threads run in between.
-        gzipped: compress it, if that is worth it.
+        data: a JSON object; each item of its lists is encoded by itself, so that other threads run in between.
+        gzipped: compress it, unless it is small.
     """
     body = "".join(_parts(data)).encode("utf-8", "replace")
     if not gzipped or len(body) < _WORTH_IT:
@@ -160,13 +160,13 @@ def _parts(data: Mapping[str, Any]) -> Iterable[str]:
 
 
 def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """Return an answer that nobody keeps: the next one may be another."""
+    """Return an answer that is not cached."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     return Response(body, status, {**headers, **({"Content-Encoding": "gzip"} if gzipped else {})})
 
 
 def refusal(refused: Unanswered) -> Response:
-    """Return the words as ``{"error": …}``."""
+    """Return the sentence as ``{"error": …}``."""
     return answer(encoded({"error": str(refused)}, gzipped=False)[0], gzipped=False, status=refused.status)
 
 
@@ -187,7 +187,7 @@ def _spelled(value: Any) -> Any:
 
 PAIRS = 2000
 MOST_PAIRS = 20_000
-MOST_SERIES = 500  # whose samples are asked for at once
+MOST_SERIES = 500  # in one request for samples
 MOST_EVENTS = 10_000
 
 
@@ -212,7 +212,7 @@ class Api:
         """Return the answer.
 
         Raises:
-            Refused: there is none; it says why.
+            Unanswered: there is none; it says why.
             Abandoned: reading was to stop.
         """
         match question.path:
@@ -224,9 +224,9 @@ class Api:
                 return self._read(run, lambda reading: _ASKED[what](reading, question))
         raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
 
-    def _read(self, run: str, what: Callable[[Look], dict[str, Any]]) -> dict[str, Any]:
+    def _read(self, run: str, answered: Callable[[Look], dict[str, Any]]) -> dict[str, Any]:
         with self.reading(run) as reading:
-            found = what(reading)
+            found = answered(reading)
             return {**found, **({"damage": list(reading.file.damage)} if reading.file.damage else {})}
 
     @contextlib.contextmanager
@@ -234,7 +234,7 @@ class Api:
         """Lend a look at a run's file.
 
         Raises:
-            Refused: there is no such run, or it cannot be read at all.
+            Unanswered: there is no such run, or it cannot be read at all.
         """
         try:
             with look(RunFile(located(run, self._folder)), self._abandoned) as reading:
@@ -247,12 +247,12 @@ class Api:
             raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error}") from error
 
     def line_of(self, reading: Look, run: str, found: list[Member]) -> dict[str, Any]:
-        """Return what the list of runs says of one."""
+        """Return the entry of a run in the list of runs."""
         said = about(reading, run, found, self._clock(), written=in_use(reading.file.path))
         return {**said, "damage": list(reading.file.damage)}
 
     def state_of(self, reading: Look, found: list[Member]) -> State:
-        """Return how a run stands now."""
+        """Return the state of a run now."""
         return state(found, self._clock(), written=in_use(reading.file.path))
 
     def _run(self, reading: Look, run: str) -> dict[str, Any]:

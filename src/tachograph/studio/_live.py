@@ -1,4 +1,4 @@
-"""Runs as they go on: one watcher a run looks at its file, and all who listen to it get what it finds."""
+"""Live runs: one watcher a run looks at its file, and sends news to all of its listeners."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tachograph.studio._news import Message, News
 
 MOST_LISTENERS = 64
 EVERY = 1.0  # seconds between two looks
-_REMEMBERED = 300  # messages, for whoever comes back
+_REMEMBERED = 300  # messages, for listeners that reconnect
 _REMEMBERED_CHARACTERS = 16 * 2**20
-_QUEUE = 64  # messages that wait for a slow listener; then it is to come back
-_STAYS = 15.0  # seconds that a watcher goes on when nobody listens
+_QUEUE = 64  # messages that wait for a slow listener; then it has to reconnect
+_STAYS = 15.0  # seconds that a watcher goes on without a listener
 
 Read = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -40,14 +40,14 @@ class Listener:
         self.queue: asyncio.Queue[str | None] = asyncio.Queue(_QUEUE)
 
     def put(self, message: str) -> None:
-        """Pass a message on; whoever does not take them is to come back later."""
+        """Pass a message on; a listener whose queue is full is ended, and has to reconnect."""
         try:
             self.queue.put_nowait(message)
         except asyncio.QueueFull:
             self.end()
 
     def end(self) -> None:
-        """Let it end, whatever still waits."""
+        """End the listener; messages that wait are lost to it."""
         while not self.queue.empty():
             self.queue.get_nowait()
         self.queue.put_nowait(None)
@@ -72,17 +72,17 @@ class Watcher:
         self._beginning: asyncio.Task[Any] | None = None
 
     async def ready(self) -> None:
-        """Wait until it has looked for the first time.
+        """Wait for the first look.
 
         Raises:
-            Refused: there is no such run, or it cannot be read.
+            Unanswered: there is no such run, or it cannot be read.
         """
         if self._beginning is None:
             self._beginning = asyncio.ensure_future(self._read(self._news.begin))
         await asyncio.shield(self._beginning)
 
     def add(self, listener: Listener, cursor: str) -> None:
-        """Return a new listener, from ``cursor`` on, the id of a message; where that is not known, from now on."""
+        """Add a listener to messages after ``cursor``, the id of a message; from now on where that is unknown."""
         name, _, number = cursor.partition("-")
         known = name == self._name and number.isascii() and number.isdecimal() and len(number) < 16  # noqa: PLR2004
         oldest = self._remembered[0].number if self._remembered else self._number + 1
@@ -90,7 +90,7 @@ class Watcher:
         missed = [each for each in self._remembered if each.number > int(number)] if resumed else []
         hello = {"heads": self._news.heads, "events": self._news.last_event, "resumed": resumed}
         listener.put("retry: 1000\n" + self._text(self._number, Message("hello", text(hello))))
-        if missed:  # as one, however many there are
+        if missed:  # as one text
             listener.put("".join(self._text(*each) for each in missed))
         self.listeners.add(listener)
 
@@ -98,11 +98,11 @@ class Watcher:
         return f"id: {self._name}-{number}\nevent: {message.event}\ndata: {message.data}\n\n"
 
     async def watch(self) -> None:
-        """Look again and again, until nobody has listened for some time."""
+        """Look again and again, until there was no listener for some time."""
         heard = time.monotonic()
         while time.monotonic() - heard < _STAYS:
             began = time.monotonic()
-            with contextlib.suppress(Unanswered):  # too much is asked at once: the next look finds it
+            with contextlib.suppress(Unanswered):  # too many requests at once: the next look finds the news
                 for message in await self._read(self._news.look):
                     self._publish(message)
             now = time.monotonic()
@@ -125,7 +125,7 @@ class Live:
 
     Args:
         read: calls a function on another thread.
-        news: makes what a watcher looks with, for a run.
+        news: makes the News of a run, which its watcher reads.
     """
 
     def __init__(self, read: Read, news: Callable[[str], News]) -> None:
@@ -141,7 +141,7 @@ class Live:
         """Lend a listener to a run.
 
         Raises:
-            Refused: there is no such run, it cannot be read, or too many listen.
+            Unanswered: there is no such run, it cannot be read, or too many listen.
         """
         self._loop = asyncio.get_running_loop()
         if self._closed or self._listening >= MOST_LISTENERS:
@@ -174,7 +174,7 @@ class Live:
         try:
             await watcher.ready()
             await watcher.watch()
-        except Unanswered:  # whoever waits for it is told
+        except Unanswered:  # ready() raises it, too
             pass
         finally:
             for listener in watcher.listeners:
@@ -197,7 +197,7 @@ class Live:
 
 
 HEARTBEAT = 5.0  # seconds
-_TAKES_AT_MOST = 20.0  # seconds that a client may need to take what is sent
+_TAKES_AT_MOST = 20.0  # seconds in which a client has to take a message
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -207,7 +207,7 @@ _HEADERS = [
 
 
 async def stream(listener: Listener, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send what a listener hears, until it ends, or the client goes or does not take it."""
+    """Send a listener's messages, until it ends, or the client has gone or does not take them."""
     await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
     gone = asyncio.create_task(_gone(listener, receive))
     try:
@@ -221,7 +221,7 @@ async def stream(listener: Listener, scope: Scope, receive: Receive, send: Send)
 
 
 async def _next(listener: Listener) -> str | None:
-    """Return everything that waits, or a heartbeat; None at the end."""
+    """Return all messages that wait, or a heartbeat; None at the end."""
     try:
         found = await asyncio.wait_for(listener.queue.get(), HEARTBEAT)
     except asyncio.TimeoutError:

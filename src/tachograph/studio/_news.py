@@ -15,10 +15,10 @@ from tachograph.studio.charts import news as new_samples
 from tachograph.studio.occurrences import events, newest
 from tachograph.studio.overview import progress
 
-MOST_POINTS = 500  # of a curve in one message; of more it says only that they are there
+MOST_POINTS = 500  # of a curve in one message; beyond them the curve is only named, as stale
 _MOST_READ = 4 * MOST_POINTS
 
-# Of each curve the last number that it has come to: the block that begins last has it.
+# The last number of each curve: the block that begins last has it.
 _HEADS = (
     "SELECT id, (SELECT seq1 FROM block INDEXED BY block_order WHERE curve = curve.id ORDER BY seq0 DESC LIMIT 1)"
     " FROM curve"
@@ -30,9 +30,9 @@ class Arrivals(NamedTuple):
     """Arrivals since the last look.
 
     Attributes:
-        curves: of each branch its new points, and between which numbers they lie: ``after`` is the last one before.
-        new: curves that were not there.
-        stale: curves of which too much has come.
+        curves: the new points of each branch, and the numbers between which they lie: ``after`` is the last one before.
+        new: curves that are new.
+        stale: curves with too many new points for a message.
     """
 
     curves: list[dict[str, Any]]
@@ -50,11 +50,11 @@ class Heads:
         self.known: dict[int, int] = {}
 
     def begin(self, look: Look) -> None:
-        """Begin with what there is now."""
+        """Begin at the present state."""
         self.known = _heads(look)
 
     def arrived(self, look: Look) -> Arrivals:
-        """Return what has come since the last call."""
+        """Return the arrivals since the last call."""
         before, self.known = self.known, _heads(look)
         found = Arrivals([], [], [])
         for curve, head in self.known.items():
@@ -101,7 +101,7 @@ def _entries(look: Look, curve: int, after: int) -> list[dict[str, Any]] | None:
 
 
 def _points(sample: Sample) -> list[list[Any]]:
-    """Return a point as it is drawn, that of a throttled interval with its extremes before it."""
+    """Return a point ready to draw; that of a throttled interval has its extremes before it."""
     x, value, more = sample.x, sample.value, sample.more
     found: list[list[Any]] = []
     if "min" in more and "max" in more:
@@ -113,8 +113,8 @@ def _points(sample: Sample) -> list[list[Any]]:
     return found
 
 
-_SELDOM = 5  # looks: how often a hub saves states and samples
-_LATE = 60 * SECOND  # samples that come later than others of the same time
+_SELDOM = 5  # looks, one a second: a hub saves states and samples every five seconds
+_LATE = 60 * SECOND  # nanoseconds that a sample may come later than others of the same time
 _MOST_EVENTS = 5000  # in one look; further ones come with the next
 
 
@@ -151,10 +151,10 @@ class News:
         self._problem = ""
 
     def begin(self) -> None:
-        """Look for the first time: what there is now is not new.
+        """Look for the first time: the present state is not new.
 
         Raises:
-            Refused: there is no such run, or it cannot be read.
+            Unanswered: there is no such run, or it cannot be read.
         """
         with self._api.reading(self._run) as reading:
             self._arrivals.begin(reading)
@@ -165,7 +165,7 @@ class News:
             self._samples(reading, time.time_ns() - _LATE)
 
     def look(self) -> list[Message]:
-        """Return what is new."""
+        """Return messages about everything that is new."""
         self._looks += 1
         try:
             with self._api.reading(self._run) as reading:

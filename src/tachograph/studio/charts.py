@@ -1,4 +1,4 @@
-"""The charts of a run: its metrics by group, their axes, and which curves each has."""
+"""The charts of a run: its metrics by group, their axes, and their curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tachograph.runs.window import stretches
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
 _REPEATED = re.compile(r"(.+)#\d+", re.DOTALL)  # see tachograph.progress
-MOST_REPEATED = 100  # calls of a task, or repeated loops, of one rank that are listed: the newest ones
+MOST_REPEATED = 100  # listed calls of a task, or repeated loops, of one rank: the newest ones
 _NUMBERS = ("lower", "upper", "x_lower", "x_upper")
 _TEXTS = ("group", "scale", "task", "units", "x_units")
 _EXTENT = ("branches", "points", "x0", "x1", "min", "max", "nonfinite")
@@ -26,10 +26,10 @@ class Drawn(NamedTuple):
 
     Attributes:
         number: in the file; 0 for a metric that is defined and has no points.
-        attributes: what tells it from other curves of the metric.
-        start: which start of its process, from 0.
-        about: what was said of it last: bounds are finite numbers, names and units texts, and all else is left out.
-        said: when that was.
+        attributes: those that distinguish it from other curves of the metric.
+        start: the number of the start of its process, from 0.
+        about: its latest definition: bounds are finite numbers, names and units texts; other values are left out.
+        said: the time of that definition.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
 
     @property
     def named(self) -> str:
-        """The metric that it is shown as: repeated loops are one, whatever their number."""
+        """The name of the metric that shows it: repeated loops are one metric."""
         found = _REPEATED.fullmatch(self.metric) if self.about.get("progress") else None
         return found[1] if found else self.metric
 
@@ -74,7 +74,7 @@ def curves(look: Look) -> list[Drawn]:
 
 
 def _defined(about: Any) -> dict[str, Any]:
-    """Return what a definition says, as far as it is what a definition may say: any program may send one."""
+    """Return the valid parts of a definition: any program may send one."""
     said = mapping(about)
     found = {name: said[name] for name in _TEXTS if isinstance(said.get(name), str)}
     bounds = {name: finite(said.get(name)) for name in _NUMBERS}
@@ -83,7 +83,7 @@ def _defined(about: Any) -> dict[str, Any]:
 
 
 def finite(value: Any) -> int | float | None:
-    """Return a number; None for what is none, or not finite."""
+    """Return a finite number; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -93,7 +93,7 @@ def finite(value: Any) -> int | float | None:
 
 
 def _streams(look: Look) -> dict[int, tuple[int, int | None]]:
-    """Return which start of its process each stream is of, and that one's rank."""
+    """Return, by stream, the number of the start of its process, and the process's rank."""
     found: dict[int, tuple[int, int | None]] = {}
     starts: dict[int, int] = {}
     for stream, process, resource in look.rows(
@@ -106,7 +106,7 @@ def _streams(look: Look) -> dict[int, tuple[int, int | None]]:
 
 
 def newest(drawn: Iterable[Drawn], most: int = MOST_REPEATED) -> list[Drawn]:
-    """Return the curves without those of which there are ``most`` newer ones: of the same metric, rank and start."""
+    """Return the newest ``most`` curves of each metric, rank and start."""
     kept: list[Drawn] = []
     counts: dict[tuple[Any, ...], int] = {}
     for each in sorted(drawn, key=lambda each: each.number, reverse=True):
@@ -118,7 +118,7 @@ def newest(drawn: Iterable[Drawn], most: int = MOST_REPEATED) -> list[Drawn]:
 
 
 def charts(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
-    """Return the charts as the API has them: one for each group, and one for each metric without a group."""
+    """Return the charts in the API's form: one for each group, and one for each metric without a group."""
     extents = {
         row[0]: dict(zip(_EXTENT, row[1:], strict=True))
         for row in look.rows(
@@ -157,7 +157,7 @@ def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _axis(listed: list[Drawn], keys: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return units and bounds of an axis: of each, what was said last of any metric on it."""
+    """Return units and bounds of an axis: each from the latest definition of any metric on it."""
     found: dict[str, Any] = {key: None for key, _ in keys}
     for each in sorted(listed, key=lambda each: each.said):
         found.update({key: each.about[name] for key, name in keys if name in each.about})
@@ -169,7 +169,7 @@ _KINDS = {"sum": "gauge"}
 
 
 def series(look: Look) -> list[dict[str, Any]]:
-    """Return what series there are, in the order in which they came; at most :data:`MOST_SERIES`."""
+    """Return the series in the order of their arrival; at most :data:`MOST_SERIES`."""
     found = []
     for number, scope, name, unit, shape, attributes, resource in look.rows(
         "SELECT series.id, scope, name, unit, shape, attributes, resource FROM series"
@@ -199,11 +199,11 @@ def samples(look: Look, numbers: Iterable[int]) -> list[dict[str, Any]]:
 
 
 def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return the samples that have come.
+    """Return the new samples.
 
     Args:
         look: at the file.
-        since: nanoseconds since the epoch: what is not newer is not looked at.
+        since: nanoseconds since the epoch: only newer samples are read.
         known: the time of each series' newest sample that was seen.
     """
     by_series: dict[int, tuple[str, list[tuple[Any, ...]]]] = {}
@@ -218,7 +218,7 @@ def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any
 
 
 def sampled(number: int, rows: Sequence[tuple[Any, ...]], *, histogram: bool) -> dict[str, Any]:
-    """Return a series' samples as the API has them."""
+    """Return a series' samples in the API's form."""
     found: dict[str, Any] = {"series": number, "time": [row[0] for row in rows]}
     if histogram:
         return {**found, "count": [row[1] for row in rows], "total": [_finite(row[2]) for row in rows]}
@@ -242,19 +242,19 @@ def lines(
     high: float = inf,
     pairs: int = 2000,
 ) -> list[dict[str, Any]]:
-    """Return each branch of a metric's curves; of a task that is called, or a loop that is run, many times the newest.
+    """Return each branch of a metric's curves; of repeated tasks and loops, those of the newest calls.
 
     Args:
         look: at the file.
         metric: its name.
-        group: only where it is in this group; empty for none, None for whatever group.
+        group: only where it is in this group; empty for no group, None for any.
         rank: of this rank only.
-        low: x where it begins; one point before it is there, too.
-        high: x where it ends, the same.
+        low: beginning of the window in x; one point before it is included.
+        high: end of the window; one point behind it is included.
         pairs: of a smallest and a largest value, at most, of each branch; fewer where there are very many curves.
 
     Raises:
-        LookupError: there is no such metric, or no curve of it in this rank; the message names those that there are.
+        LookupError: there is no such metric, or no curve of it in this rank; the message names the existing ones.
     """
     known = curves(look)
     of_metric = [each for each in known if metric in (each.named, each.metric) and group in (None, each.group)]

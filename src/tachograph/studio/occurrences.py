@@ -17,13 +17,13 @@ _FROM = "FROM event JOIN stream ON stream.id = event.stream JOIN process ON proc
 
 
 def events(look: Look, *, after: int, limit: int, names: Sequence[str] = ()) -> tuple[list[dict[str, Any]], bool]:
-    """Return events in the order in which they came, and whether there are more.
+    """Return events in the order of their arrival, and whether there are more.
 
     Args:
         look: at the file.
         after: the number of the last one that is known.
         limit: so many at most.
-        names: only those of one of these names; of all where there is none.
+        names: only events of these names; of all names where empty.
     """
     where = f"event.rowid > ?{' AND event.name IN (' + ', '.join('?' * len(names)) + ')' if names else ''}"
     rows = list(

@@ -1,4 +1,4 @@
-"""The runs of a store, as a list: how each stands, and how much there is of it."""
+"""The runs of a store, as a list: state and size of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Stamp = tuple[tuple[int, int], ...]
 
 
 class Overview:
-    """Lists runs. What it remembers is of files that nobody writes, and that have not changed since.
+    """Lists runs. Entries are cached for files that no hub writes, and that have not changed since.
 
     Args:
         folder: the store.
@@ -43,7 +43,7 @@ class Overview:
         self._known: dict[Path, tuple[Stamp, dict[str, Any]]] = {}
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return every run into which anything came, the newest first.
+        """Return every run that has received anything, the newest first.
 
         Raises:
             Abandoned: reading was to stop.
@@ -75,7 +75,7 @@ class Overview:
 
 
 def about(reading: Look, name: str, found: Sequence[Member], now: int, *, written: bool) -> dict[str, Any]:
-    """Return what there is to say of a run in a line; ``damage`` is for the caller to fill in.
+    """Return the entry of a run in the list; the caller fills in ``damage``.
 
     Args:
         reading: a look at its file.
@@ -114,7 +114,7 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
 
 
 def _program(found: Sequence[Member]) -> str:
-    """Return the name of what runs: that of a rank, as torchrun's own process has its own."""
+    """Return the name of the program: a rank's, as torchrun's own process has another one."""
     named = sorted(found, key=lambda each: (each.rank is None, each.role == "agent", each.rank or 0))
     return next((str(each.resource["service.name"]) for each in named if "service.name" in each.resource), "")
 
@@ -179,8 +179,8 @@ def _function(key: tuple[str, int | None, str], found: Buckets, failures: Mappin
 def percentile(of: Buckets, share: float) -> float | None:
     """Return the value that ``share`` of the values do not exceed; None where the buckets do not tell.
 
-    Within a bucket values are taken to lie evenly, from 0 on in the first one; above the last bound that one is all
-    that is known.
+    Within a bucket values are assumed to lie evenly, from 0 on in the first one; above the last bound the result is
+    that bound.
     """
     if not of.count or not of.bounds:
         return None
@@ -196,7 +196,7 @@ def percentile(of: Buckets, share: float) -> float | None:
 
 
 def _shown(state: Any) -> Any:
-    """Return what the page shows of a series: see :meth:`tachograph.hub._series.HubSeries.shown`."""
+    """Return the shown value in a series' saved state: see :meth:`tachograph.hub._series.HubSeries.shown`."""
     value, before = (_amount(part) for part in state[2:4])
     if before is None:
         return value
@@ -212,9 +212,9 @@ _ENDS = "SELECT form, pairs, rest, seq0, seq1 FROM block WHERE curve = ? ORDER B
 
 
 def progress(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
-    """Return each bar: items done, of how many, how many a second, and seconds to go.
+    """Return each progress bar: items done, total, items a second, and seconds to go.
 
-    Of loops that are repeated it is the newest few. A loop says all that itself. For a metric whose scale has
+    Of repeated loops only the newest few are returned. A loop records all of these itself. For a metric whose scale has
     ``progress`` the total is the scale's upper bound, and the rate is that since its first point.
     """
     bars = newest((each for each in drawn if each.number and each.about.get("progress")), MOST_BARS)

@@ -44,7 +44,7 @@ MOST_WAITING = 256
 
 
 class File(NamedTuple):
-    """A file, its type and a tag that another content has not."""
+    """A file, its type and its entity tag."""
 
     content: bytes
     media_type: str
@@ -52,7 +52,7 @@ class File(NamedTuple):
 
 
 class Pages:
-    """The files by their path below ``static/``; read once: another version is another process."""
+    """The files by their path below ``static/``, read once: a new version needs a new process."""
 
     @cached_property
     def _files(self) -> dict[str, File]:
@@ -60,11 +60,11 @@ class Pages:
 
     @property
     def index(self) -> bool:
-        """True where there is a page at all."""
+        """True where this installation has the page."""
         return "index.html" in self._files
 
     def answer(self, name: str, request: Request) -> Response:
-        """Return a file, that it has not changed since, or that there is none."""
+        """Return a file; 304 where the browser has it, 404 where there is none."""
         found = self._files.get(name)
         if found is None:
             return Response("404: Not Found\n", 404, media_type="text/plain")
@@ -101,7 +101,7 @@ class Studio:
         folder: the store.
         run: the hub's own.
         clock: nanoseconds since the epoch.
-        failed: called for each answer that failed, and that should not have.
+        failed: called for each answer that failed by an error of ours.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Studio:
         self._live = Live(self._read, lambda name: News(self._api, name))
 
     def routes(self) -> list[BaseRoute]:
-        """Return what the server is to route here."""
+        """Return the routes of the Studio, for the server."""
         return [_Below("/api/", self._asked), _Below("/static/", self._file)]
 
     def index(self, request: Request) -> Response | None:
@@ -166,24 +166,23 @@ class Studio:
         async with self._live.listening(run, cursor) as listener:
             await stream(listener, scope, receive, send)
 
-    async def _read(self, what: Callable[[], Any]) -> Any:
-        """Read something on another thread.
+    async def _read(self, read: Callable[[], Any]) -> Any:
+        """Call ``read`` on another thread, and return its answer.
 
         Raises:
-            Refused: there is no answer.
+            Unanswered: there is no answer.
         """
         if self._waiting >= MOST_WAITING:
             raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "too much is asked at once: ask again in a second")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, what)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, read)
         except Unanswered:
             raise
-        except (Abandoned, RuntimeError) as error:
-            if not self._closing.is_set():
-                raise
-            raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
-        except Exception as error:  # the border to the store: one question must not end the server; who asked is told
+        except Exception as error:  # the border to the store: one question must not end the server; the client is told
+            # The pool is shut down, or the reading was given up.
+            if self._closing.is_set() and isinstance(error, Abandoned | RuntimeError):
+                raise Unanswered(HTTPStatus.SERVICE_UNAVAILABLE, "the hub is ending") from error
             self._failed()
             message = "an answer of the Studio failed (further failures are counted)"
             self._log_once("answer", message, exc_info=True)
@@ -194,25 +193,25 @@ class Studio:
 
 
 def _load_numpy() -> None:
-    """Load it before it is asked for: that takes longer than any answer."""
+    """Load NumPy before it is needed: that takes longer than any answer."""
     with contextlib.suppress(ImportError):
         import_module("numpy")
 
 
 class _Below(BaseRoute):
-    """Everything below a path, whatever is in it: a run's name may hold slashes and line breaks."""
+    """A route for everything below a path: a run's name may hold slashes and line breaks."""
 
     def __init__(self, prefix: str, app: ASGIApp) -> None:
         self._prefix = prefix
         self._app = app
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Tell whether a request is for it."""
+        """Tell whether a request is for this route."""
         mine = scope["type"] == "http" and scope["path"].startswith(self._prefix)
         return (Match.FULL, {}) if mine else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that asks; whatever would change something is refused."""
+        """Answer GET and HEAD; other methods are refused."""
         if scope["method"] not in ("GET", "HEAD"):
             refused = Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
             await refusal(refused)(scope, receive, send)

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -66,12 +66,14 @@ class RecordedFile:
         OSError: it cannot be read.
     """
 
-    def __init__(self, path: Path, *, alone: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, alone: bool = False, flock: Callable[[IO[bytes], int], object] = fcntl.flock
+    ) -> None:
         self.path, self._alone = path, alone
         self._file = _opened(path)
         self._read = self.arrived = 0
         try:
-            fcntl.flock(self._file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            flock(self._file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
             raise

@@ -18,7 +18,7 @@ from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportRes
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, Ended, Request, Retry
-from tachograph.exporters.delivery_queue import LIMIT_BYTES, LOOK_AGAIN, DeliveryQueue
+from tachograph.exporters.delivery_queue import DISK_AGAIN, LIMIT_BYTES, LOOK_AGAIN, DeliveryQueue
 from tachograph.exporters.influxdb._line import METRIC, encoded
 from tachograph.exporters.influxdb.old_spool import SUFFIX as OLD_SUFFIX
 from tachograph.exporters.influxdb.old_spool import PointLines
@@ -70,6 +70,9 @@ class InfluxDB:
         pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
         look_again: seconds between looks for what processes that ended have left.
         clock: seconds, monotonic.
+        disk_again: seconds after which a disk that took no more is tried again.
+        make_spool: makes the spool of a folder, as :class:`tachograph.exporters.spool.Spool`.
+        make_server: makes the client of a target, as :class:`tachograph.exporters.influxdb.server.Server`.
 
     Raises:
         ModuleNotFoundError: the extra ``influxdb`` is not installed.
@@ -90,6 +93,9 @@ class InfluxDB:
         pace: Callable[[], None] | None = None,
         look_again: float = LOOK_AGAIN,
         clock: Clock | None = None,
+        disk_again: float = DISK_AGAIN,
+        make_spool: Callable[..., Spool] = Spool,
+        make_server: Callable[[InfluxTarget], Server] = Server,
     ) -> None:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
@@ -102,14 +108,15 @@ class InfluxDB:
         self._together = min(_TOGETHER, batch_size, max(target.queue_size // 4, 1))
         self._pace = pace or Pace()
         self._clock = clock or Clock()
-        self._server = Server(target)
+        self._make_server = make_server
+        self._server = make_server(target)
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
         limit = SPOOL_LIMIT if limit is None else limit
         own_pace = pace or Pace()
 
         def spool(lose: Callable[..., None]) -> Spool:
-            older = {OLD_SUFFIX: partial(PointLines, own_pace)}
-            return Spool(spool_folder(target, store), limit, lose, Pace(), older=older)
+            formats = {OLD_SUFFIX: partial(PointLines, own_pace)}
+            return make_spool(spool_folder(target, store), limit, lose, Pace(), formats=formats)
 
         self._queue = DeliveryQueue(
             NAME,
@@ -128,6 +135,7 @@ class InfluxDB:
             prepare=lambda: self._server.connect(),  # noqa: PLW0108 - it changes
             pace=own_pace,
             look_again=look_again,
+            disk_again=disk_again,
             clock=self._clock,
         )
         self._process = os.getpid()
@@ -228,7 +236,7 @@ class InfluxDB:
             return
         self._process = os.getpid()
         _left_to_the_parent.append(self._server)
-        self._server = Server(self._target)
+        self._server = self._make_server(self._target)
         self._queue.reset_in_child()
 
 

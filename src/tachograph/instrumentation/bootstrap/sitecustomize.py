@@ -1,9 +1,9 @@
-"""Begins zero code in each Python process of a job, which has this folder in front of its PYTHONPATH.
+"""Zero code's start in each Python process of a job, which has this folder in front of its PYTHONPATH.
 
-``tachograph run`` puts it there, and ``torchrun --logs-specs tachograph``.
+``tachograph run`` and ``torchrun --logs-specs tachograph`` put it there.
 
-It runs at the start of every interpreter, helpers too, so it decides first and imports after. Whatever happens here,
-the program starts as it would have: the next ``sitecustomize`` on the path is run as Python itself would run it.
+It runs at the start of every interpreter, helpers too, so it decides first and imports after. Whether it fails or not,
+the program starts as without it: the next ``sitecustomize`` on the path is run as Python itself would run it.
 """
 # ruff: noqa: INP001 - a folder on the path, no package
 
@@ -14,7 +14,7 @@ import sys
 
 
 def _concerned() -> bool:
-    """Tell whether this process may be part of the job itself, rather than something that helps a process of it."""
+    """Tell whether this process may be part of the job itself, and not only an auxiliary process of it."""
     environ = os.environ
     asked = environ.get("TACHOGRAPH_ENDPOINT") or environ.get("TACHOGRAPH_INSTRUMENT")
     if not asked or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -22,12 +22,12 @@ def _concerned() -> bool:
     owner = environ.get("TACHOGRAPH_OWNER", "").rpartition(":")[2]
     if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":
         return False
-    # Code behind -c is a small errand, most likely; but not a child of multiprocessing, which may become a rank.
+    # Code behind -c is most likely auxiliary; but not a child of multiprocessing, which may become a rank.
     return _program() != "-c" or "--multiprocessing-fork" in sys.orig_argv or "RANK" in environ or _started_by_run()
 
 
 def _program() -> str:
-    """Return what the interpreter was given behind its options, of which two take a value: a path, ``-c`` or ``-m``."""
+    """Return the interpreter's first argument behind its options (two take a value): a path, ``-c`` or ``-m``."""
     arguments = iter(sys.orig_argv[1:])
     for argument in arguments:
         if argument[:1] != "-" or argument in ("-", "--"):
@@ -44,7 +44,7 @@ def _program() -> str:
 
 
 def _mark() -> None:
-    """Note that this process has started: see :mod:`tachograph.identity.program`, which may not load here."""
+    """Mark that this process has started: see :mod:`tachograph.identity.program`, which may not load here."""
     folder = os.environ.get("TACHOGRAPH_STARTED")
     rank = os.environ.get("RANK", "")
     # A child of multiprocessing is part of the job once it has a rank.
