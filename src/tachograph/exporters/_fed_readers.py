@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from tachograph.exporters._deltas import Deltas
-from tachograph.exporters._foreign import ForeignInstruments, Metric
+from tachograph.exporters._external_instruments import ExternalInstruments, MetricKey
 from tachograph.exporters._reader_seam import (
     Provider,
     Stream,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-Series = tuple[Metric, tuple[object, ...]]
+Series = tuple[MetricKey, tuple[object, ...]]
 
 
 class Reading(NamedTuple):
@@ -54,11 +54,11 @@ class Reading(NamedTuple):
         time_unix_nano: when it was complete.
     """
 
-    metrics: Mapping[Metric, MetricPoints]
+    metrics: Mapping[MetricKey, MetricPoints]
     begun: float
     time_unix_nano: int
 
-    def histograms(self) -> Iterator[tuple[Metric, list[HistogramPoint]]]:
+    def histograms(self) -> Iterator[tuple[MetricKey, list[HistogramPoint]]]:
         """Yield the points of every distribution that has values."""
         for metric, points in self.metrics.items():
             if metric.kind == "histogram":
@@ -85,14 +85,14 @@ class Feed:
     """The callable that a reader calls for its points: that of before, and then ours on top. It outlives a join.
 
     Attributes:
-        theirs: what the reader called before.
+        external: what the reader called before.
         prepare: called before that, for what cannot be done inside of it: no callback may create an instrument.
         add: adds to what that returned; None while nobody feeds the reader.
         given: what the reader was fed last.
     """
 
-    def __init__(self, theirs: Callable[..., MetricsData | None]) -> None:
-        self.theirs = theirs
+    def __init__(self, external: Callable[..., MetricsData | None]) -> None:
+        self.external = external
         self.prepare: Callable[[], None] | None = None
         self.add: Callable[[Feed, MetricReader, MetricsData | None, float], MetricsData | None] | None = None
         self.forget()
@@ -102,7 +102,7 @@ class Feed:
         self.lock = threading.Lock()
         self.given = NOTHING_READ
         self.deltas = Deltas(frozenset({"histogram"}))
-        self.streams: dict[Metric, list[Stream]] = {}
+        self.streams: dict[MetricKey, list[Stream]] = {}
 
     def __call__(self, reader: MetricReader, *args: Any, **more: Any) -> MetricsData | None:
         """Collect, as the reader asks."""
@@ -111,7 +111,7 @@ class Feed:
         try:
             if prepare is not None and switch.on:
                 prepare()
-            data = self.theirs(reader, *args, **more)
+            data = self.external(reader, *args, **more)
         finally:
             _under_way.began = math.inf
         add = self.add  # read afterwards: the collection itself may find a reader that ends the feeding
@@ -148,7 +148,7 @@ class FedReaders:
     def __init__(
         self,
         provider: Any,
-        instruments: ForeignInstruments,
+        instruments: ExternalInstruments,
         *,
         prepare: Callable[[], None],
         read: Callable[[float], Reading],
@@ -184,7 +184,7 @@ class FedReaders:
                 feed = self._feeds.setdefault(reader, Feed(called))
             feed.prepare, feed.add = self._prepare, self._add
             if called is not feed:
-                feed.theirs = called
+                feed.external = called
                 set_collect(reader, feed)
         return True
 
@@ -204,7 +204,7 @@ class FedReaders:
             if feed.add == self._add:
                 feed.prepare = feed.add = None
             if collect_of(reader) is feed:
-                set_collect(reader, feed.theirs)
+                set_collect(reader, feed.external)
         least = given[0] if given else Counter()
         for counts in given[1:]:
             least &= counts
@@ -245,7 +245,7 @@ class FedReaders:
 
     def _wanted(
         self, feed: Feed, reader: MetricReader, reading: Reading, views: Sequence[View]
-    ) -> Iterator[tuple[Metric, Histogram, list[Stream]]]:
+    ) -> Iterator[tuple[MetricKey, Histogram, list[Stream]]]:
         """Yield the distributions that the provider lets through, with the streams that its views make of them."""
         for metric, points in reading.histograms():
             made = self._instruments.histograms.get(metric)
@@ -301,7 +301,7 @@ class FedReaders:
         return exemplars
 
 
-def _points(feed: Feed, reading: Reading, metric: Metric, *, is_delta: bool) -> list[HistogramPoint]:
+def _points(feed: Feed, reading: Reading, metric: MetricKey, *, is_delta: bool) -> list[HistogramPoint]:
     points = reading.metrics.get(metric)
     found: list[HistogramPoint] = []
     for point in points.points if points is not None else ():

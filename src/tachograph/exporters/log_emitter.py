@@ -35,7 +35,7 @@ _NO_SPAN = Context({"tachograph.event": True})
 _log = logging.getLogger("tachograph")
 
 
-def foreign_logger_provider() -> LoggerProvider | None:
+def external_logger_provider() -> LoggerProvider | None:
     """Return the logger provider that the program has set; None where there is none, or a no-op."""
     try:
         provider = get_logger_provider()

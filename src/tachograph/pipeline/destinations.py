@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import MetricReader
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider, to_exporter
+from tachograph.exporters.log_emitter import external_logger_provider, into_provider, to_exporter
 from tachograph.exporters.otel_exporters import EntryPointExporter, ItemExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.reader_feed import ReaderFeed
@@ -217,9 +217,9 @@ def build_routes(
     for signal in served:
         asked[signal] = [exporter for exporter in asked[signal] if exporter != "otlp"]
     routes: list[Route] = []
-    theirs = None if own_logs else foreign_logger_provider()
-    if theirs is not None:
-        routes.append(Route(into_provider(theirs, registry), events=True))
+    external = None if own_logs else external_logger_provider()
+    if external is not None:
+        routes.append(Route(into_provider(external, registry), events=True))
         asked["logs"] = ()
     for exporter in dict.fromkeys([*asked["metrics"], *asked["traces"], *asked["logs"]]):
         taken = [signal for signal in SIGNALS if exporter in asked[signal]]

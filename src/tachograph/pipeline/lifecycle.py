@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tachograph.exporters.joined import foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider
+from tachograph.exporters.external_provider import external_meter_provider
+from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper
 from tachograph.pipeline._unheard import Unheard
@@ -129,7 +129,9 @@ def join() -> None:
         if runtime.pipeline is not None:
             runtime.pipeline.look_for_providers()
             end_with_the_process()  # before the end of the provider, which is newer
-        elif not is_helper(os.environ, os.getpid()) and (foreign_provider(load=False) or foreign_logger_provider()):
+        elif not is_helper(os.environ, os.getpid()) and (
+            external_meter_provider(load=False) or external_logger_provider()
+        ):
             settings = settings_by_itself()
             if settings.join:
                 runtime.run_by_itself(settings)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.joined import foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider
+from tachograph.exporters.external_provider import external_meter_provider
+from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.endpoint import Endpoint
@@ -146,20 +146,20 @@ class Pipeline:
 
     def _connect(self) -> None:
         settings, providers = self.settings, self._providers
-        theirs = None if self._ambient or owns_meter_provider() else foreign_provider()
-        ours = theirs is None or "metrics" in self._asked or not settings.join
+        external = None if self._ambient or owns_meter_provider() else external_meter_provider()
+        ours = external is None or "metrics" in self._asked or not settings.join
         awaits_logs = providers.joins_logs
         own = build_routes(settings, self._registry, metrics=ours, own_logs=not awaits_logs, served=self._served)
-        providers.joins_logs = awaits_logs and foreign_logger_provider() is None  # else it is among the routes
+        providers.joins_logs = awaits_logs and external_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         self._serves = ours and "prometheus" in settings.metrics
         if self._serves or own or self._ambient:
             self._events.open(own)
         if not self._ambient:
-            providers.connect(theirs, own, self._identity.resource, serves=self._serves)
+            providers.connect(external, own, self._identity.resource, serves=self._serves)
         self._routes.feed(self._read_for)
         self._settle()
-        if own or providers.joined or self._ambient:
+        if own or providers.external or self._ambient:
             self._start_ticking()
 
     def _settle(self) -> bool:
@@ -193,7 +193,7 @@ class Pipeline:
         if self._closed or not self._identity.known:
             return
         self._providers.look(self._routes, self._identity.resource, self._add)
-        if self._providers.joined is not None:
+        if self._providers.external is not None:
             self._start_ticking()
 
     def _add(self, route: Route) -> None:
@@ -362,7 +362,7 @@ class Pipeline:
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
-        if self._providers.joined is None or self._closed or os.getpid() != self._pid:
+        if self._providers.external is None or self._closed or os.getpid() != self._pid:
             return
         deadline = time.monotonic() + timeout
         self._export(metrics=False, wait=timeout)
@@ -490,7 +490,7 @@ class Pipeline:
     @property
     def exports_metrics(self) -> bool:
         """Tell whether metrics leave by anything but a page, which shows them only while somebody asks for it."""
-        return self._providers.joined is not None or any(
+        return self._providers.external is not None or any(
             route.metrics or route.reader is not None for route in self._routes
         )
 

@@ -23,8 +23,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader,
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from tachograph.exporters.joined import Joined, foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
+from tachograph.exporters.external_provider import ExternalProvider, external_meter_provider
+from tachograph.exporters.log_emitter import external_logger_provider, into_provider
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.pipeline.destinations import Route, Temporality
 from tachograph.pipeline.provider_watch import waiting_instruments
@@ -252,7 +252,7 @@ class Providers:
 
     def __init__(self, settings: Settings, registry: Registry, *, joins: bool, joins_logs: bool) -> None:
         self._settings, self._registry, self._joins = settings, registry, joins
-        self.joined: Joined | None = None
+        self.external: ExternalProvider | None = None
         self.joins_logs = joins_logs
         self.sdk = SdkInstruments(None)
         self.spans: SpanQueue | None = None
@@ -261,7 +261,7 @@ class Providers:
 
     def connect(
         self,
-        theirs: Any | None,
+        external: Any | None,
         routes: Iterable[Route],
         resource: Mapping[str, AttributeValue],
         *,
@@ -270,16 +270,16 @@ class Providers:
         """Join the program's own meter provider, or read ours, made where there is none; and take spans.
 
         Args:
-            theirs: the program's own meter provider, where it has one.
+            external: the program's own meter provider, where it has one.
             routes: the destinations: what they want is taken.
             resource: attributes of the process.
             serves: a page of metrics wants them, too.
         """
         routes = list(routes)
-        if theirs is not None and self._settings.join:
-            self.joined = Joined(theirs, self._registry) if self._joins else None
+        if external is not None and self._settings.join:
+            self.external = ExternalProvider(external, self._registry) if self._joins else None
         elif serves or any(route.metrics or route.reader for route in routes):
-            make = self._settings.set_global and theirs is None
+            make = self._settings.set_global and external is None
             self.sdk = SdkInstruments(own_meter_provider(resource, make=make))
             if serves:
                 self.sdk.attach(None)
@@ -302,13 +302,13 @@ class Providers:
             return
         try:
             if self._looks():
-                theirs = None if owns_meter_provider() else foreign_provider(load=False)
+                external = None if owns_meter_provider() else external_meter_provider(load=False)
                 if owns_meter_provider():
                     self.sdk = SdkInstruments(own_meter_provider(resource))
                     self.sdk.attach_all(routes)
-                elif theirs is not None:
-                    self.joined = Joined(theirs, self._registry)
-            loggers = foreign_logger_provider() if self.joins_logs else None
+                elif external is not None:
+                    self.external = ExternalProvider(external, self._registry)
+            loggers = external_logger_provider() if self.joins_logs else None
             if loggers is not None:
                 self.joins_logs = False
                 add(Route(into_provider(loggers, self._registry), events=True))
@@ -316,22 +316,22 @@ class Providers:
             self._looking.release()
 
     def _looks(self) -> bool:
-        return self._joins and self._settings.join and self.joined is None and not self.sdk.reads
+        return self._joins and self._settings.join and self.external is None and not self.sdk.reads
 
     def joins(self) -> bool:
         """Tell whether the program's own meter provider is joined, or is there to be."""
-        if self.joined is not None:
+        if self.external is not None:
             return True
-        return self._looks() and not owns_meter_provider() and foreign_provider(load=False) is not None
+        return self._looks() and not owns_meter_provider() and external_meter_provider(load=False) is not None
 
     def refresh(self) -> None:
         """Bring what is published through the program's own meter provider up to date."""
-        if self.joined is not None:
-            self.joined.refresh()
+        if self.external is not None:
+            self.external.refresh()
 
     def say_waiting(self) -> None:
         """Say once that other libraries measure, and nobody has set a provider that would hear them."""
-        waiting = 0 if self._said_waiting or self.joined is not None else waiting_instruments()
+        waiting = 0 if self._said_waiting or self.external is not None else waiting_instruments()
         if waiting:
             self._said_waiting = True
             _log.warning(
@@ -348,12 +348,12 @@ class Providers:
             collect: make its readers collect, too.
             last: its end comes now, so that nothing is delivered into it any more.
         """
-        if self.joined is None or self._handed_over:
+        if self.external is None or self._handed_over:
             return True
         deadline = time.monotonic() + timeout
-        arrived = self.joined.drain(timeout)
+        arrived = self.external.drain(timeout)
         if collect:
-            arrived = self.joined.force_flush(max(0.0, deadline - time.monotonic())) and arrived
+            arrived = self.external.force_flush(max(0.0, deadline - time.monotonic())) and arrived
         self._handed_over = last
         return arrived
 
@@ -361,11 +361,11 @@ class Providers:
         """Leave the providers as they were found; at the end of the process one of the program's own reads on."""
         if self.spans is not None:
             untap_spans(self.spans)
-        if self.joined is not None and not exiting:
-            self.joined.close()
+        if self.external is not None and not exiting:
+            self.external.close()
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process, after a fork."""
         self._looking = threading.Lock()
-        if self.joined is not None:
-            self.joined.reset_in_child()
+        if self.external is not None:
+            self.external.reset_in_child()

@@ -336,12 +336,12 @@ def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter
     name = part.strip()
     if name.lower() in _BUILT_IN[signal]:
         return name.lower()
-    ours, theirs = {entry.name for entry in entry_points(group=GROUP)}, installed(signal)
+    ours, standard = {entry.name for entry in entry_points(group=GROUP)}, installed(signal)
     if name in ours:
         return name
-    if name in theirs:
+    if name in standard:
         return EntryPointExporter(signal, name)
-    allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(theirs - ours - set(_BUILT_IN[signal])))
+    allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(standard - ours - set(_BUILT_IN[signal])))
     raise given.wrong(f"{name!r:.100} is no exporter of {signal}; allowed are {', '.join(allowed)}")
 
 
