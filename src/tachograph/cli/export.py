@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, write_csv, write_jsonl
 from tachograph.runs.recorded import Point

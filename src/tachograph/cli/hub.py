@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tachograph.cli.command_line import WRONG_USAGE, parser, seconds
+from tachograph.cli._command_line import WRONG_USAGE, parser, seconds
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text

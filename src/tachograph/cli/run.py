@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
-from tachograph.cli.command_line import seconds
-from tachograph.cli.hub_process import HubProcess
-from tachograph.cli.job import NOT_EXECUTABLE, NOT_FOUND, run_job
+from tachograph.cli._command_line import seconds
+from tachograph.cli._hub_process import HubProcess
+from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, text

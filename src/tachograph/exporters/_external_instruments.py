@@ -21,7 +21,7 @@ from opentelemetry.metrics import (
     Observation,
 )
 
-from tachograph.exporters._value_replay import Record, ValueReplay
+from tachograph.exporters._value_replay import RecordValue, ValueReplay
 from tachograph.recording.naming import UNNAMED, Kind
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.switch import switch
@@ -59,7 +59,7 @@ class ExternalHistogram(NamedTuple):
     """A synchronous histogram: views are matched with ``instrument``, ``record`` takes a value that is replayed."""
 
     instrument: Histogram
-    record: Record
+    record: RecordValue
 
 
 class ExternalInstruments:

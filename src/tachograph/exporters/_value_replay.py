@@ -18,14 +18,14 @@ BURST_SECONDS = 10.0
 _CHUNKS = 64
 _SLICE = 100
 
-Record = Callable[[Number, Mapping[str, Any]], None]
+RecordValue = Callable[[Number, Mapping[str, Any]], None]
 
 
 def ignore(chunk: Sequence[Number]) -> None:
     """Do nothing: the tap of a distribution that is replayed no more. A None would meet folds that call it."""
 
 
-class Source:
+class TappedDistribution:
     """A distribution that is tapped, and the number of its values that are accounted for."""
 
     __slots__ = ("accounted", "attributes", "chunks", "distribution", "settled", "tap")
@@ -87,12 +87,17 @@ class ValueReplay:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.exact = False
         self._clock = clock
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, TappedDistribution] = {}
         self._allowed = float(RATE)
         self._refilled = clock()
 
     def watch(
-        self, distribution: Distribution, attributes: Attributes, tapped: Source | None = None, *, arrived: int = 0
+        self,
+        distribution: Distribution,
+        attributes: Attributes,
+        tapped: TappedDistribution | None = None,
+        *,
+        arrived: int = 0,
     ) -> None:
         """Replay the values that ``distribution`` folds from now on, or since it was ``tapped``, with these attributes.
 
@@ -104,7 +109,7 @@ class ValueReplay:
         """
         source = self._sources.get(id(distribution))
         if source is None:
-            source = self._sources.setdefault(id(distribution), tapped or Source(distribution))
+            source = self._sources.setdefault(id(distribution), tapped or TappedDistribution(distribution))
             source.attributes = dict(attributes)
             source.accounted = arrived
         if distribution.tap is not source.tap:
@@ -122,7 +127,7 @@ class ValueReplay:
         """Forget every distribution, as a forked child does."""
         self._sources = {}
 
-    def drain(self, record: Record, pace: Callable[[], None], deadline: float | None = None) -> Counter[Reason]:
+    def drain(self, record: RecordValue, pace: Callable[[], None], deadline: float | None = None) -> Counter[Reason]:
         """Hand over the values that came since the last time; return how many could not be, by reason.
 
         ``replay_rate``: more than 2,000 values a second (an evenly spaced sample is replayed); ``replay_late``: folded
@@ -154,7 +159,7 @@ class ValueReplay:
     def _hand_over(
         self,
         backlog: list[tuple[dict[str, Any], list[Number]]],
-        record: Record,
+        record: RecordValue,
         pace: Callable[[], None],
         deadline: float | None,
     ) -> int:

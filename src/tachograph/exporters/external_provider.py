@@ -31,9 +31,9 @@ from contextlib import contextmanager
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
 
 from tachograph.exporters._external_instruments import NO_SPAN, MetricKey, instruments_in
-from tachograph.exporters._fed_readers import NOTHING_READ, FedReaders, Reading, collection_began
+from tachograph.exporters._fed_readers import NOTHING_READ, FedReaders, RegistryReading, collection_began
 from tachograph.exporters._reader_seam import late_readers_of, readers_of
-from tachograph.exporters._value_replay import RATE, Source, ValueReplay
+from tachograph.exporters._value_replay import RATE, TappedDistribution, ValueReplay
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.log import LogOnce, log
@@ -105,7 +105,7 @@ class ExternalProvider:
         self._closed = self._unread = False
         self._log_once = LogOnce()
         self._joined_at = clock()
-        self._new: dict[int, Source] = {}
+        self._new: dict[int, TappedDistribution] = {}
         self._unknown: set[int] = set()
         if self._instruments.replayed:
             switch.on_distribution(self._tap)
@@ -279,7 +279,7 @@ class ExternalProvider:
 
     def _tap(self, distribution: Distribution) -> None:
         """Tap a distribution before its first value, so that no fold is missed until the next tick finds it."""
-        source = self._new[id(distribution)] = Source(distribution)
+        source = self._new[id(distribution)] = TappedDistribution(distribution)
         distribution.tap = source.tap
 
     def _watch(self) -> None:
@@ -306,12 +306,12 @@ class ExternalProvider:
                 metric = MetricKey(points.scope, points.name, points.unit, points.kind)
                 earlier = found.get(metric)
                 found[metric] = points if earlier is None else points._replace(points=[*earlier.points, *points.points])
-            self._reading = Reading(found, begun, time.time_ns())
+            self._reading = RegistryReading(found, begun, time.time_ns())
         finally:
             self._collecting.release()
         return found
 
-    def _reading_since(self, begun: float) -> Reading:
+    def _reading_since(self, begun: float) -> RegistryReading:
         """Return a reading for a collection that has begun then, each distribution of it with its instrument."""
         if self._reading.begun < begun:  # our first observable has not been called
             self._read()

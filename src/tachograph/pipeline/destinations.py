@@ -27,7 +27,7 @@ PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of
 CLOSING = 0.05  # seconds that the end of any part has at least, whatever is left
 LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take what comes, but slowly
 
-Temporality = Mapping[type, Any]
+Temporalities = Mapping[type, Any]
 
 _log = logging.getLogger("tachograph")
 
@@ -71,7 +71,7 @@ class Route(NamedTuple):
     metrics: bool = False
     spans: bool = False
     events: bool = False
-    temporality: Temporality | None = None
+    temporality: Temporalities | None = None
     reader: ReaderFeed | None = None
     retry_now: Callable[[float], None] = lambda _longest: None
     is_loading: Callable[[], bool] = lambda: False

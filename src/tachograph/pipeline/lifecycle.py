@@ -23,11 +23,11 @@ from tachograph.exporters.external_provider import external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper
+from tachograph.pipeline._providers import owns_meter_provider
+from tachograph.pipeline._runtime import Runtime, settings_by_itself
 from tachograph.pipeline._unheard import Unheard
 from tachograph.pipeline.destinations import CLOSING
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.pipeline.providers import owns_meter_provider
-from tachograph.pipeline.runtime import Runtime, settings_by_itself
 from tachograph.pipeline.settings import check_keywords, read_settings
 from tachograph.recording import journal, registry
 from tachograph.recording.forking import at_fork
@@ -150,7 +150,7 @@ def begin_ambient(
         settings: what it runs with.
         waits: whether it delivers nothing before RANK is there: a process that may become a rank, or be a mere helper.
         directly: whether ``tachograph run`` itself started the process; see
-            :class:`tachograph.pipeline.process_identity.AmbientIdentity`.
+            :class:`tachograph.pipeline._process_identity.AmbientIdentity`.
         again: called in a forked child that may become a rank.
     """
     with runtime.lock:

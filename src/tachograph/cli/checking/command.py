@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, seconds
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, seconds
 
 if TYPE_CHECKING:
     from tachograph.cli.checking.probes import TestPoint

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
 from tachograph.cli.dashboards.run_dashboard import charts, run_dashboard
 from tachograph.runs.catalogue import opened

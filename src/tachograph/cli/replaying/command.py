@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 
 if TYPE_CHECKING:
     from tachograph.cli.replaying.recording import Part, RecordedFile, RefusedCount

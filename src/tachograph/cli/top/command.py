@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
 from tachograph.identity.environment import clean, text
@@ -51,7 +51,7 @@ def _source(options: argparse.Namespace) -> RunSource:
 
 
 def _hub() -> str:
-    # Within `tachograph run` the variable says only that the endpoint is a hub: see tachograph.cli.job.
+    # Within `tachograph run` the variable says only that the endpoint is a hub: see tachograph.cli._job.
     named = text(os.environ, HUB)
     return (text(os.environ, "TACHOGRAPH_ENDPOINT") if named == "1" else named) or DEFAULT_HUB
 

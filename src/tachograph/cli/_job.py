@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tachograph.cli.signal_witness import SENT, WINDOW, SignalWitness
+from tachograph.cli._signal_witness import SENT, WINDOW, SignalWitness
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _PASSED_ON = (
@@ -38,7 +38,7 @@ def run_job(
 
     Only in the main thread, with no other thread running: signals are taken synchronously, so that it is known who
     sent them. What the terminal sends, the job has already, and so it has what was sent to its process group or control
-    group: see :mod:`tachograph.cli.signal_witness`. What was sent to this process alone is passed on, after a moment.
+    group: see :mod:`tachograph.cli._signal_witness`. What was sent to this process alone is passed on, after a moment.
 
     Args:
         command: a program, looked for on PATH, and its arguments.

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from tachograph.exporters.external_provider import ExternalProvider, external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider, into_provider
 from tachograph.exporters.spans import IdGenerator, SpanQueue
-from tachograph.pipeline.destinations import Route, Temporality
+from tachograph.pipeline.destinations import Route, Temporalities
 from tachograph.pipeline.provider_watch import waiting_instruments
 from tachograph.pipeline.settings import Settings
 from tachograph.profiling import tracing
@@ -186,7 +186,7 @@ class SdkInstruments:
         mirror = self._mirrors.get(reader)
         return mirror.get_metrics_data() if mirror is not None else None
 
-    def attach(self, temporality: Temporality | None) -> None:
+    def attach(self, temporality: Temporalities | None) -> None:
         """Begin to read with a temporality."""
         key = _key(temporality)
         with self._lock:
@@ -199,17 +199,17 @@ class SdkInstruments:
         """Tell whether there is a provider to read."""
         return self._provider is not None
 
-    def read(self, temporality: Temporality | None) -> MetricsData | None:
+    def read(self, temporality: Temporalities | None) -> MetricsData | None:
         """Collect; None where nothing was recorded."""
         with self._lock:
             reader = self._readers.get(_key(temporality))
             return reader.get_metrics_data() if reader is not None else None
 
-    def reading(self) -> Callable[[Temporality | None], MetricsData | None]:
+    def reading(self) -> Callable[[Temporalities | None], MetricsData | None]:
         """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
         found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
 
-        def read(temporality: Temporality | None) -> MetricsData | None:
+        def read(temporality: Temporalities | None) -> MetricsData | None:
             key = _key(temporality)
             if key not in found:
                 found[key] = self.read(temporality)
@@ -230,7 +230,7 @@ class SdkInstruments:
             self._lock.release()
 
 
-def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
+def _key(temporality: Temporalities | None) -> tuple[tuple[type, Any], ...]:
     return tuple(sorted((temporality or {}).items(), key=repr))
 
 

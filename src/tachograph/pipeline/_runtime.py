@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.pipeline._process_identity import AmbientIdentity
 from tachograph.pipeline.destinations import CLOSING, Route, given
 from tachograph.pipeline.event_feed import GuestFeed
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.pipeline.process_identity import AmbientIdentity
 from tachograph.pipeline.settings import Settings, read_settings
 from tachograph.recording import journal as journals
 from tachograph.recording.registry import Registry
