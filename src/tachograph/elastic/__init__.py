@@ -161,7 +161,7 @@ def _listener(group: str | None) -> Tell:
 
 
 def _tell(group: str | None, name: str, value: object) -> None:
-    """Give a point, recorded already, to whatever stream a patched ``getStream`` returns."""
+    """Give a point, recorded already, to the stream that a patched ``getStream`` returns."""
     stream = getStream(cast("str", group))
     if type(stream) is MetricStream:
         hand_over(stream, name, value)
@@ -178,7 +178,7 @@ def put_metric(
 ) -> None:
     """Record one value under a name.
 
-    The name says what it becomes (``*.success`` a counter, durations a histogram, else a gauge) unless
+    The name tells the instrument (``*.success`` a counter, durations a histogram, else a gauge) unless
     :func:`tachograph.declare` has said otherwise. Values are numbers: Python's, NumPy's, or tensors of one element;
     anything else is counted as dropped.
 

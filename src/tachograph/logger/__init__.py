@@ -185,9 +185,9 @@ class MetricsLogger:
         A point without a field is not logged, but counted.
 
         Args:
-            measurement: what was measured; the logger's prefix goes before it.
-            tags: what tells points apart; each becomes a string.
-            fields: what was measured; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
+            measurement: the name of the point; the logger's prefix goes before it.
+            tags: tell points apart; each becomes a string.
+            fields: its values; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
                 ``_min``, ``_max`` and ``_median``; a field that the program itself calls so wins.
             timestamp: when, in nanoseconds since 1970; without it, or 0, it is now, and later than the logger's point
                 before.
@@ -244,7 +244,7 @@ class MetricsLogger:
                 self._last = when
             else:
                 when = self._after_last()
-        # A point that waits holds no more than this, and what is the same for all of its shape.
+        # A point that waits holds no more than this, and its shape.
         later = (shape.made, tag_values, values, more) if more else (shape.made, tag_values, values)
         if TRACE in sys.modules:
             trace_id, span_id, flags = current_span()

@@ -58,7 +58,7 @@ def field(value: object) -> Field:  # noqa: PLR0911 - a table
     beyond 64 bits become strings, as no receiver takes them.
 
     Raises:
-        Exception: whatever the program's own object raises.
+        Exception: as the program's own object raises it.
     """
     if value is None:
         return 0.0

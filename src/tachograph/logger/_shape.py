@@ -65,17 +65,17 @@ class Origin:
         self.to: InfluxTarget | None = None
         self._log_once = LogOnce()
 
-    def say(self, what: str, *args: object) -> None:
+    def say(self, message: str, *args: object) -> None:
         """Log a message once a logger."""
-        self._log_once(what, what, *args)
+        self._log_once(message, message, *args)
 
-    def lose(self, reason: Reason, what: str, *args: object) -> None:
+    def lose(self, reason: Reason, message: str, *args: object) -> None:
         """Count a loss, and log it once."""
         self.registry.count_dropped(reason, "logger")
-        self.say(what, *args)
+        self.say(message, *args)
 
     def named(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return tags or fields with strings as their names, whatever they were."""
+        """Return tags or fields with strings as their names."""
         if all(key.__class__ is str for key in given):
             return dict(given)
         found: dict[str, Any] = {}
@@ -308,14 +308,14 @@ def _number(text: str) -> Number | None:
 _LATEST = 2**63  # nanoseconds: the end of InfluxDB's times
 
 
-def checked_mapping(what: str, given: object) -> dict[Any, Any]:
+def checked_mapping(name: str, given: object) -> dict[Any, Any]:
     """Return tags or fields as a dict.
 
     Raises:
         TypeError: they are no mapping.
     """
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what} must be a mapping of names to values, not {type(given).__name__}: {given!r:.100}")
+        raise TypeError(f"{name} must be a mapping of names to values, not {type(given).__name__}: {given!r:.100}")
     return dict(given)
 
 
@@ -335,7 +335,7 @@ def checked_timestamp(given: Any) -> int:
     return int(when)
 
 
-def at_least_1(what: str, given: object) -> int:
+def at_least_1(name: str, given: object) -> int:
     """Return a size.
 
     Raises:
@@ -343,9 +343,9 @@ def at_least_1(what: str, given: object) -> int:
         ValueError: it is below 1.
     """
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {type(given).__name__}: {given!r:.100}")
+        raise TypeError(f"{name} must be an int, not {type(given).__name__}: {given!r:.100}")
     if given < 1:
-        raise ValueError(f"{what} must be at least 1: {given}")
+        raise ValueError(f"{name} must be at least 1: {given}")
     return given
 
 

@@ -1,4 +1,4 @@
-"""The collection of a pipeline: what is recorded, read at each tick of the timer, and handed to every route."""
+"""The collection of a pipeline: metrics, spans and events, read at each tick and handed to every route."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tachograph.recording.points import MetricPoints
 
-TICK = 1.0  # seconds between looks at what is new: spans that ended, providers to join
+TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
 _SOME_ITEMS = 256  # events and spans that are delivered in no time
 
 
@@ -41,7 +41,7 @@ class Collection:
         events: the source of the events.
         routes: the destinations.
         providers: of the process: the source of spans and of the metrics of other libraries.
-        on_known: called once, with the first look that tells who the process is.
+        on_known: called once, as soon as the identity is known.
 
     Attributes:
         closed: the pipeline has ended, or never delivers.
@@ -71,7 +71,7 @@ class Collection:
         self._collecting, self._beginning, self._settling = threading.Lock(), threading.Lock(), threading.RLock()
 
     def settle(self) -> bool:
-        """Look who the process is; False as long as that is not known."""
+        """Look for the identity of the process; False as long as it is not known."""
         with self._settling:
             is_first = not self._identity.known
             if not self._identity.settle(lambda: self._events.deliver(list(self._routes), self._identity.resource)):
@@ -118,7 +118,7 @@ class Collection:
         return min(TICK, max(0.0, self._due - time.monotonic()))
 
     def _may_block(self) -> bool:
-        """Tell whether the next tick takes long, or runs what is not ours: callbacks, hardware, another provider."""
+        """Tell whether the next tick is long, or runs code that is not ours: callbacks, drivers, other providers."""
         return (
             time.monotonic() >= self._due
             or self._providers.joins()
@@ -140,7 +140,7 @@ class Collection:
         return self._registry.collect(Pace()), self._providers.sdk.read(None)
 
     def read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
-        """Return what a reader collects, in its thread; None where ``timeout`` seconds were too short."""
+        """Return a batch for a reader, in its thread; None where ``timeout`` seconds were too short."""
         if not self.settle() or not self._collecting.acquire(timeout=max(timeout, 0.0)):
             return None
         try:
@@ -156,7 +156,7 @@ class Collection:
         Args:
             metrics: collect metrics, too, beside spans and events.
             wait: seconds for another thread that collects, and for the events; without end by default.
-            ticked: called by a tick, which leaves to the end what that delivers.
+            ticked: called by a tick, which leaves the rest to the end, once that has begun.
 
         Returns:
             False where ``wait`` seconds were too short for all events; None where another thread collected all the
@@ -167,7 +167,7 @@ class Collection:
                 return True
             self._identity.use()
         deadline = time.monotonic() + wait if wait >= 0 else None
-        # A collection may hang in what is not ours, and the timer waits for nothing: then the next tick delivers.
+        # A collection may hang in code that is not ours, and the timer waits for nothing: then the next tick delivers.
         if not self._collecting.acquire(timeout=CLOSING if ticked and not metrics else wait):
             return None
         try:

@@ -1,6 +1,6 @@
 """The OpenTelemetry providers of the process: the program's own where it has made them, else ours, one of each.
 
-A global provider cannot be replaced, so what is made here stays for the life of the process; a pipeline attaches its
+A global provider cannot be replaced, so ours stay for the life of the process; a pipeline attaches its
 readers and its queue of spans, and takes them off again. Its :class:`Providers` do that, and join the program's own.
 """
 
@@ -30,12 +30,11 @@ from tachograph.pipeline.destinations import Route, Temporalities
 from tachograph.pipeline.provider_watch import waiting_instruments
 from tachograph.pipeline.settings import Settings
 from tachograph.profiling import tracing
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
     from tachograph.recording.points import AttributeValue
-
-_log = logging.getLogger("tachograph")
 
 
 class SpanTap(SpanProcessor):
@@ -55,7 +54,7 @@ class SpanTap(SpanProcessor):
 
 
 class _Made:
-    """What this process has made so far."""
+    """Our providers, as far as this process has made them."""
 
     meter_provider: MeterProvider | None = None
     span_tap: SpanTap | None = None
@@ -70,13 +69,13 @@ class _Refusal(logging.Filter):
     def __init__(self, setter: str) -> None:
         super().__init__()
         self._setter = setter
-        self._said = False
+        self._log_once = LogOnce()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True: the warning itself stays."""
-        if not self._said and "Overriding of current" in str(record.msg):
-            self._said = True
-            _log.warning(
+        if "Overriding of current" in str(record.msg):
+            self._log_once(
+                "refused",
                 "%s() came after tachograph.start(), which had set a provider of its own: call it before start(), "
                 "or write start(set_global=False), and Tachograph joins yours",
                 self._setter,
@@ -100,7 +99,7 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
         exemplar_filter=None if asked else AlwaysOffExemplarFilter(),
         shutdown_on_exit=False,
     )
-    _Made.meter_provider = made  # before it is set, so that nobody takes it for the program's
+    _Made.meter_provider = made  # before it is set, so that it is not taken for the program's
     metrics.set_meter_provider(made)
     if metrics.get_meter_provider() is not made:
         _Made.meter_provider = None
@@ -150,9 +149,9 @@ def untap_spans(queue: SpanQueue) -> None:
 
 
 class SdkInstruments:
-    """What instruments of other libraries hold in our own meter provider, for each temporality that is asked for.
+    """The SDK instruments of other libraries in our own meter provider, read in each temporality that is asked for.
 
-    A reader sees what is recorded after it was attached.
+    A reader sees the values recorded after it was attached.
     """
 
     def __init__(self, provider: MeterProvider | None) -> None:
@@ -172,7 +171,7 @@ class SdkInstruments:
     def _mirror(self, reader: MetricReader) -> None:
         """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
         mirror = InMemoryMetricReader()
-        # What a provider asks of a reader; there are no public names for it.
+        # A provider asks its readers for these; there are no public names for them.
         for preferred in ("temporality", "aggregation", "cardinality_limit"):
             name = f"_instrument_class_{preferred}"
             setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
@@ -206,7 +205,7 @@ class SdkInstruments:
             return reader.get_metrics_data() if reader is not None else None
 
     def reading(self) -> Callable[[Temporalities | None], MetricsData | None]:
-        """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
+        """Return a function that reads each temporality once, however often it is called: a second delta is empty."""
         found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
 
         def read(temporality: Temporalities | None) -> MetricsData | None:
@@ -239,15 +238,15 @@ class Providers:
 
     Args:
         settings: of the pipeline: whether it joins the program's own, and sets ours as the global ones.
-        registry: what is published through the program's own.
+        registry: published through the program's own.
         joins: publish through them; not beside a pipeline that does so already.
         joins_logs: deliver events through the program's logger provider, whenever it has one.
 
     Attributes:
-        joined: what is published through the program's own meter provider; None where it has none.
+        external: the program's own meter provider, through which the registry is published; None where it has none.
         joins_logs: a logger provider of the program's is still waited for.
-        sdk: what instruments of other libraries hold in our meter provider.
-        spans: those that have ended; None where nobody takes spans.
+        sdk: the instruments of other libraries in our meter provider.
+        spans: those that have ended; None where no destination takes spans.
     """
 
     def __init__(self, settings: Settings, registry: Registry, *, joins: bool, joins_logs: bool) -> None:
@@ -257,7 +256,8 @@ class Providers:
         self.sdk = SdkInstruments(None)
         self.spans: SpanQueue | None = None
         self._looking = threading.Lock()
-        self._handed_over = self._said_waiting = False
+        self._handed_over = False
+        self._log_once = LogOnce()
 
     def connect(
         self,
@@ -271,7 +271,7 @@ class Providers:
 
         Args:
             external: the program's own meter provider, where it has one.
-            routes: the destinations: what they want is taken.
+            routes: the destinations, which say what is read.
             resource: attributes of the process.
             serves: a page of metrics wants them, too.
         """
@@ -325,16 +325,16 @@ class Providers:
         return self._looks() and not owns_meter_provider() and external_meter_provider(load=False) is not None
 
     def refresh(self) -> None:
-        """Bring what is published through the program's own meter provider up to date."""
+        """Bring the program's own meter provider up to date."""
         if self.external is not None:
             self.external.refresh()
 
     def say_waiting(self) -> None:
-        """Say once that other libraries measure, and nobody has set a provider that would hear them."""
-        waiting = 0 if self._said_waiting or self.external is not None else waiting_instruments()
+        """Log once that other libraries measure, and that no provider is set which would hear them."""
+        waiting = 0 if self.external is not None else waiting_instruments()
         if waiting:
-            self._said_waiting = True
-            _log.warning(
+            self._log_once(
+                "waiting",
                 "%d instruments of OpenTelemetry's API have no MeterProvider, so that what they measure goes nowhere: "
                 "set one, or leave set_global=False out of start()",
                 waiting,

@@ -1,4 +1,4 @@
-"""What is recorded after the last export of the process: it can be delivered no more, and is counted and said.
+"""Values and events recorded after the last export of the process: they are counted, and said on stderr.
 
 Exit handlers that were registered before ``import tachograph`` come after ours, as CPython calls the last one first.
 """
@@ -68,7 +68,7 @@ class Unheard:
                     f"tachograph: {lost} recorded after the last export are lost, of daemon threads or exit handlers "
                     "that were registered before 'import tachograph': these run after it, so import it first\n".encode()
                 )
-        except Exception:  # noqa: BLE001, S110 - somebody else has kept it, and modules are gone by now
+        except Exception:  # noqa: BLE001, S110 - another reference has kept it, and modules are gone by now
             pass
 
 

@@ -35,27 +35,27 @@ from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
-_STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
+_STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # the rest of it, once no receiver has taken anything
 
 _log = logging.getLogger("tachograph")
 
 
 class Pipeline:
-    """Delivers what is recorded, from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
+    """The delivery from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
 
     A context manager: leaving it shuts it down, unless it is still another ``start()``'s, too: of several ``with``
     statements the last one out ends it, and none does where a ``start()`` has none.
 
     Attributes:
-        metrics_url: where Prometheus finds the metrics; None where no page is served.
-        settings: what it runs with.
+        metrics_url: the address of the page for Prometheus; None where none is served.
+        settings: of this pipeline.
         last_moment: when its end is to be over at the latest, on the monotonic clock, however much is still taken; None
             as long as that is not near. At the end of the process all of its pipelines share one.
         guests: those that the program has started beside it; they end with the process, and before it.
 
     Args:
-        settings: what it runs with.
-        registry: what it delivers.
+        settings: of this pipeline.
+        registry: the source of its metrics.
         asked: the signals whose destinations were named in the call, so they are served even where the program has a
             provider of its own.
         idle: deliver nothing: in a helper process, or with ``OTEL_SDK_DISABLED=true``.
@@ -63,11 +63,11 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
-        identity: who the process is, where that may be known late: zero code. Then it makes no provider, and joins
+        identity: of the process, where that may be known late: zero code. Then it makes no provider, and joins
             those of the program once it is known; by default the identity is that of the settings.
         unasked: the program did not ask for it, so the readers of the program's own provider are not made to collect,
             unless SIGTERM is about to end the process: nothing of theirs would be called any more.
-        on_settled: called once it is known who the process is.
+        on_settled: called once the identity of the process is known.
         on_ended: called after its end, if the process goes on.
     """
 
@@ -132,7 +132,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _spared(self, part: str) -> Iterator[None]:
-        """Go on without a part of it, where no descriptor is left for that: the program is what they are for."""
+        """Go on without a part of it, where no descriptor is left for that: the program needs them."""
         try:
             yield
         except OSError as error:
@@ -160,7 +160,7 @@ class Pipeline:
             self._collection.begin()
 
     def _known(self) -> None:
-        """Serve and observe, now that it is known who the process is."""
+        """Serve and observe, once the identity of the process is known."""
         if self._on_settled is not None:
             self._on_settled()
         if self._serves:
@@ -186,7 +186,7 @@ class Pipeline:
     def attach(self, route: Route) -> None:
         """Deliver to one more destination from the next collection on.
 
-        Whoever attached it closes it, if the process goes on when the pipeline ends.
+        Its owner closes it, if the process goes on when the pipeline ends.
         """
         self.wait_no_longer()
         if not self.running:
@@ -226,21 +226,21 @@ class Pipeline:
         return bool(self._collection.export(metrics=False, wait=-1 if deadline is None else _left(deadline)))
 
     def hand_on(self, longest: float = LONGEST_EXIT, *, metrics: bool = False) -> float:
-        """Deliver the events that wait, while somebody takes them: the end is near.
+        """Deliver the events that wait, while any receiver takes them: the end is near.
 
         Args:
             longest: seconds that it may take.
             metrics: collect and deliver metrics, too.
 
         Returns:
-            The seconds that the rest of the end may take: few, where nobody has taken anything.
+            The seconds that the rest of the end may take: few, where no receiver has taken anything.
         """
         if not self.running or os.getpid() != self._pid:
             return EXIT_TIMEOUT
         if self.last_moment is None:
             self.last_moment = time.monotonic() + LONGEST_EXIT
         longest = min(longest, _left(self.last_moment))
-        wanted = metrics  # once: what is collected again would only be more to deliver
+        wanted = metrics  # once: a second collection would only be more to deliver
 
         def export(seconds: float) -> bool | None:
             nonlocal wanted
@@ -293,7 +293,7 @@ class Pipeline:
         try:
             self._collected_last = self._collection.export(metrics=True, wait=EXIT_TIMEOUT / 2) is not None
             return self._routes.flush(time.monotonic() + CLOSING)
-        except Exception as error:  # noqa: BLE001 - its end tries once more, and says what is wrong
+        except Exception as error:  # noqa: BLE001 - its end tries once more, and logs the reason
             pass_on(error)
             return False
         finally:
@@ -303,7 +303,7 @@ class Pipeline:
         """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
 
         It takes as long as the end of the process does: a second where no destination takes anything, and up to ten
-        where one goes on taking what comes. What has not arrived by then is counted as dropped.
+        where one goes on taking batches. The rest is counted as dropped.
 
         Args:
             timeout: seconds that it may take at most, if that is less.
@@ -311,7 +311,7 @@ class Pipeline:
         """
         if (not self.running and not self._ending.locked()) or os.getpid() != self._pid:
             if exiting and os.getpid() == self._pid:
-                self._events.close(exiting=True)  # what was logged since its end is lost
+                self._events.close(exiting=True)  # events logged since its end are lost
             return
         longest = LONGEST_EXIT if timeout is None else timeout
         deadline = time.monotonic() + longest
@@ -368,14 +368,14 @@ class Pipeline:
         """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
         if self._sigterm is None or os.getpid() != self._pid:
             return
-        if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers what there is
+        if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers the rest
             self._ending.release()
         self._sigterm.close()
         send_missed()
 
     @property
     def exports_metrics(self) -> bool:
-        """Tell whether metrics leave by anything but a page, which shows them only while somebody asks for it."""
+        """Tell whether metrics leave by anything but a page, which shows them only when it is asked for."""
         return self._providers.external is not None or any(
             route.metrics or route.reader is not None for route in self._routes
         )
@@ -418,7 +418,7 @@ class Pipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut it down, if nobody else has started it or is in it."""
+        """Shut it down, if it was not started elsewhere, and no other statement is in it."""
         with self._users:
             self._entered -= 1
             last = self._left_by_all = not self._started and not self._entered

@@ -109,7 +109,7 @@ def _problems(run: Run, *, empty: bool) -> Iterator[str]:
 
 
 def _files(options: argparse.Namespace, of_runs: dict[str, str | None]) -> Iterator[tuple[Path, str]]:
-    """Yield each file and what it holds: nothing is written where reading fails."""
+    """Yield each file and its contents: nothing is written where reading fails."""
     out: Path = options.out
     folder = out / "dashboards"
     chosen = {PROMETHEUS: options.datasource, INFLUXDB: options.influxdb_datasource}

@@ -74,9 +74,9 @@ class Charted(NamedTuple):
     loop: bool = False
     total: bool = False
 
-    def loop_gauge(self, what: str, unit: str) -> str:
+    def loop_gauge(self, part: str, unit: str) -> str:
         """Return the name of a further gauge of a loop: ``rate``, ``total`` or ``eta``."""
-        return prometheus_name(f"{self.name}.{what}", unit, "gauge")
+        return prometheus_name(f"{self.name}.{part}", unit, "gauge")
 
 
 class Chart(NamedTuple):
@@ -97,7 +97,7 @@ def charts(run: Run) -> list[Chart]:
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for about in sorted(run.definitions(), key=_time):
         newest[str(about.get("group", "")), str(about["metric"])] = about
-    registry = Registry(enabled=True)  # knows what the names of the gauges are
+    registry = Registry(enabled=True)  # knows the names of the gauges
     found: dict[tuple[str, str], Chart] = {}
     for (group, metric), about in newest.items():
         if not group and any(other and name == metric for other, name in newest):
@@ -187,15 +187,15 @@ class _Panels:
 
     Args:
         charts: see above.
-        who: matchers that every selector has.
-        legend: what tells the lines of one metric apart.
+        matchers: of every selector.
+        legend: tells the lines of one metric apart.
     """
 
-    def __init__(self, charts: Sequence[Chart], who: str, legend: str) -> None:
-        self._charts, self._who, self._legend = charts, who, legend
+    def __init__(self, charts: Sequence[Chart], matchers: str, legend: str) -> None:
+        self._charts, self._matchers, self._legend = charts, matchers, legend
 
     def progress(self) -> Iterator[_Placed]:
-        """Yield the bars of everything that has an end, and what else loops say."""
+        """Yield the bars of everything that has an end, and the other gauges of loops."""
         metrics = [metric for chart in self._charts for metric in chart.metrics if metric.progress]
         bars = [self._bar(metric) for metric in metrics if metric.total or not metric.loop]
         numbers = [query for metric in metrics if metric.loop for query in self._numbers(metric)]
@@ -246,11 +246,11 @@ class _Panels:
         return " ".join(filter(None, [shown(metric.name) + what, *labels, self._legend]))
 
     def _of(self, metric: Charted, gauge: str) -> str:
-        return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._who)
+        return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._matchers)
 
 
 def _scale(metric: Charted) -> tuple[str, str]:
-    """Return what tells a scale from the others of its group; one without a name is the metric's own."""
+    """Return the key of a scale in its group; one without a name is the metric's own."""
     return (metric.scale.name, "") if metric.scale.name else ("", metric.name)
 
 
@@ -272,7 +272,7 @@ def _look(units: str, scale: Axis) -> Mapping[str, Any]:
 
 
 def _over(x: Axis) -> str:
-    """Return what there is to say of an x axis: series of Prometheus have only the time."""
+    """Return a description of an x axis: series of Prometheus have only the time."""
     if x == Axis():
         return ""
     bounds = [f"{what} {bound:g}" for what, bound in (("from", x.lower), ("to", x.upper)) if bound is not None]

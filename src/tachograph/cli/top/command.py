@@ -19,7 +19,7 @@ from tachograph.identity.environment import clean, text
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
 HUB = "TACHOGRAPH_HUB"
-_WIDTH = 120  # of what is written where there is no terminal
+_WIDTH = 120  # of the text where there is no terminal
 _LEAST, _MOST = 0.1, 3600.0
 
 
@@ -88,7 +88,7 @@ def _print(source: RunSource, picture: Picture, *, by_rank: bool) -> int:
     try:
         for line in everything(picture, source.where, time.time_ns(), width, by_rank=by_rank):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return 0

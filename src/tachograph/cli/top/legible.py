@@ -16,13 +16,13 @@ _LATEST = 253_402_300_799  # seconds until the end of the year 9999, where datet
 
 
 def legible(text: object, most: int = _NAME) -> str:
-    r"""Return a text in which nothing moves the cursor, colours or hides: what cannot be printed is spelled out.
+    r"""Return a text in which nothing moves the cursor, colours or hides: unprintable characters are spelled out.
 
-    Escape sequences begin with a control character; so does what turns the direction of writing (Unicode, category
+    Escape sequences begin with a control character; so do those that turn the direction of writing (Unicode, category
     Cf). All of these are written as in Python: ``\x1b``, ``\n``, ``\u202e``.
 
     Args:
-        text: whatever a run says.
+        text: of a run.
         most: characters, the last one of them an ellipsis where there were more.
     """
     said = str(text)
@@ -36,7 +36,7 @@ def number(value: float | str | None) -> str:
     """Return a number in at most ten characters: whole ones below ten millions exactly, others to four digits.
 
     Args:
-        value: a number; or in words, what JSON has no number for: ``NaN``, ``Infinity``, ``-Infinity``.
+        value: a number; or in words, where JSON has no number for it: ``NaN``, ``Infinity``, ``-Infinity``.
     """
     if value is None:
         return NOTHING

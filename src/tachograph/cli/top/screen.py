@@ -46,7 +46,7 @@ _NAMES = {
     "\x0c": "redraw",
 }
 _ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|([^\x1b])", re.DOTALL)
-# xterm, "Control Sequences": the alternate screen, the cursor, and what is behind the cursor.
+# xterm, "Control Sequences": the alternate screen, the cursor, and the rest of the line.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _SOON = 0.2  # seconds, while nothing is known yet
@@ -55,7 +55,7 @@ _COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "tru
 
 
 def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
-    """Return what stands above all sections.
+    """Return the head above all sections.
 
     Args:
         picture: of the run.
@@ -199,7 +199,7 @@ def seen(
 
 
 def keys(typed: bytes) -> list[str]:
-    """Return the names of the keys that were pressed; what is no key of ours is left out."""
+    """Return the names of the keys that were pressed; other keys than ours are left out."""
     found = (match[1] or match[2] for match in _ONE.finditer(typed.decode("latin-1")))
     return [_NAMES[key] for key in found if key in _NAMES]
 
@@ -209,7 +209,7 @@ class Screen:
 
     Args:
         source: of the run.
-        picture: what is known already.
+        picture: of the run so far.
         interval: seconds between two drawings.
         by_rank: a row for each rank of a metric, to begin with.
     """

@@ -1,4 +1,4 @@
-"""A picture as sections: what the screen shows of a run, from top to bottom."""
+"""Sections of the screen, from top to bottom, made of a picture of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
     Attributes:
         title: above it.
-        width: in cells; 0 for what the others leave.
+        width: in cells; 0 for the room that the others leave.
         right: numbers end at the same place.
         rank: columns of a higher one go first where the terminal is narrow; 0 stays.
     """
@@ -48,7 +48,7 @@ class Section(NamedTuple):
 
 
 def named(group: str, metric: str, more: str = "") -> Text:
-    """Return a name with what it belongs to before it, and what else there is to say behind it."""
+    """Return a name with its owner before it, and further remarks behind it."""
     found = Text(no_wrap=True, overflow="ellipsis")
     if group:
         found.append(f"{legible(group)} / ", style="dim")
@@ -61,7 +61,7 @@ def named(group: str, metric: str, more: str = "") -> Text:
 def fitted(columns: Sequence[Column], width: int) -> list[tuple[int, int]]:
     """Return the place and width of each column that there is room for, one cell between them.
 
-    Those that go first have the highest rank. What is left is for the column of width 0, which gets at least 12 cells
+    Those that go first have the highest rank. The rest is for the column of width 0, which gets at least 12 cells
     where that can be.
 
     Args:
@@ -93,7 +93,7 @@ _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
 _VALUE = 10
 Maker = Callable[[], Cells]
-# What tells most about an event comes first.
+# The telling attributes of an event come first.
 _WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
 
 
@@ -166,7 +166,7 @@ def _task(each: Json) -> str:
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last ``width`` values, each a block as high as the value is between the smallest and the largest.
 
-    A curve that stays level is drawn at half height; what is not finite as a cross.
+    A curve that stays level is drawn at half height; values that are not finite as a cross.
     """
     shown = values[-width:] if width > 0 else ()
     finite = [value for value in shown if isfinite(value)]
@@ -203,7 +203,7 @@ def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
 
 
 def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
-    """Return what there is to show, empty sections left out.
+    """Return the sections, empty ones left out.
 
     Args:
         picture: of the run; it must not change until the rows are made.
@@ -338,14 +338,14 @@ def _function(role: str, name: str, some: list[Json]) -> Cells:
 
 
 def _highest(some: list[Json], which: str) -> float | None:
-    """Return the highest percentile of all ranks; that of a single call is the call, whatever its bucket."""
+    """Return the highest percentile of all ranks; that of a single call is the call, not its bucket."""
     found = [each["mean" if each["calls"] == 1 else which] for each in some]
     return max((value for value in found if value is not None), default=None)
 
 
 def _slowest(means: dict[int | None, float]) -> Text:
     """Return the slowest rank, and how many times the median its mean is."""
-    if len(means) < 2:  # noqa: PLR2004 - nobody is slower alone
+    if len(means) < 2:  # noqa: PLR2004 - one rank is slower than none
         return Text("")
     rank, mean = max(means.items(), key=lambda pair: pair[1])
     middle = median(means.values())

@@ -53,7 +53,7 @@ class ServedRun:
         for told in self._asking.stream(self._path("/live")):
             if stop.is_set():
                 return
-            if told.name == "hello":  # most of what came in between is followed by more: only what is not is asked for
+            if told.name == "hello":  # most news of in between are followed by more: only the others are asked for
                 behind |= self._met(picture, told.data)
             elif told.name == "points":
                 behind -= {each["curve"] for each in told.data["curves"]}
@@ -154,7 +154,7 @@ class ServedRun:
                 continue
             line = max(branches, key=lambda each: each["branch"])
             points = _points(line)
-            if not line["exact"] and points:  # what stands at the end may be an extreme, and not the last value
+            if not line["exact"] and points:  # the end may be an extreme, and not the last value
                 found = self._ask_lines(group, metric, points[-1][0])
                 exact = [each for each in found if each["curve"] == number and each["branch"] == line["branch"]]
                 points[-1:] = _points(exact[0])[-1:] if exact else points[-1:]
