@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
-from tachograph.cli.dashboards.run_dashboard import charts, run_dashboard
+from tachograph.cli.dashboards.run_dashboard import defined_charts, run_dashboard
 from tachograph.runs.catalogue import opened
 from tachograph.runs.run import Run
 
@@ -94,7 +94,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _of_run(run: Run, datasource: str) -> str | None:
-    found = charts(run)
+    found = defined_charts(run)
     if not found:
         return None
     ranks = any(process.rank is not None for process in run.processes())

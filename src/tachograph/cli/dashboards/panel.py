@@ -255,7 +255,7 @@ def _numbered(match: re.Match[str]) -> str:
     return f"\\x{ord(match[0]):02x}"
 
 
-def shown(text: str) -> str:
+def literal(text: str) -> str:
     """Return text for a title or a legend, in which Grafana replaces nothing."""
     return _TEMPLATE.sub(lambda match: match[0] + _JOINER, text)
 

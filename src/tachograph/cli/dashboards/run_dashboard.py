@@ -18,10 +18,10 @@ from tachograph.cli.dashboards.panel import (
     datasource_variable,
     grafana_unit,
     label_variable,
+    literal,
     placed,
     quoted,
     selector,
-    shown,
     stat,
     time_series,
 )
@@ -92,7 +92,7 @@ class Chart(NamedTuple):
         return self.group or self.metrics[0].name
 
 
-def charts(run: Run) -> list[Chart]:
+def defined_charts(run: Run) -> list[Chart]:
     """Return the charts of a run, in the order in which they were first defined; the newest definition counts."""
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for about in sorted(run.definitions(), key=_time):
@@ -179,7 +179,7 @@ def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: 
     panels = _Panels(charts, WHO.replace('dl_run_id=~"$run"', of_run), _LEGEND if ranks else "")
     uid = f"tachograph-run-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
     about = "Made by 'tachograph dashboards' from what the run has defined."
-    return dashboard(uid, f"Run {shown(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
+    return dashboard(uid, f"Run {literal(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
 
 
 class _Panels:
@@ -227,7 +227,7 @@ class _Panels:
         for chart in self._charts:
             metrics = [metric for metric in chart.metrics if not metric.progress]
             if metrics:
-                title, about = shown(chart.title), _over(chart.x)
+                title, about = literal(chart.title), _over(chart.x)
                 yield time_series(title, self._lines(metrics), description=about), *_CHART
 
     def _lines(self, metrics: Sequence[Charted]) -> list[Query]:
@@ -243,7 +243,7 @@ class _Panels:
 
     def _named(self, metric: Charted, *more: str) -> str:
         what, *labels = more or ("",)
-        return " ".join(filter(None, [shown(metric.name) + what, *labels, self._legend]))
+        return " ".join(filter(None, [literal(metric.name) + what, *labels, self._legend]))
 
     def _of(self, metric: Charted, gauge: str) -> str:
         return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._matchers)
@@ -258,7 +258,7 @@ def _axis(metric: Charted, place: int) -> Mapping[str, Any]:
     """Return where an axis is: Grafana makes one axis of those that have all in common."""
     return {
         "custom.axisPlacement": "right" if place % 2 else "left",
-        "custom.axisLabel": shown(metric.scale.name or metric.name),
+        "custom.axisLabel": literal(metric.scale.name or metric.name),
     }
 
 
@@ -276,5 +276,5 @@ def _over(x: Axis) -> str:
     if x == Axis():
         return ""
     bounds = [f"{what} {bound:g}" for what, bound in (("from", x.lower), ("to", x.upper)) if bound is not None]
-    words = [_MARKDOWN.sub(r"\\\g<0>", shown(x.units) or "x"), *bounds]
+    words = [_MARKDOWN.sub(r"\\\g<0>", literal(x.units) or "x"), *bounds]
     return f"Recorded over {' '.join(words)}; Grafana draws it over time, the Studio over its own x."

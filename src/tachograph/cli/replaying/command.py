@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 
 if TYPE_CHECKING:
-    from tachograph.cli.replaying.recording import Part, RecordedFile, RefusedCount
+    from tachograph.cli.replaying.recording import RecordedFile, RecordedPart, RefusedCount
     from tachograph.pipeline import Destination
     from tachograph.recording.registry import Registry
 
@@ -121,7 +121,7 @@ class _Replay:
             self._report()
         return ""
 
-    def _hand_over(self, part: Part) -> None:
+    def _hand_over(self, part: RecordedPart) -> None:
         from tachograph.exporters.batch import Batch
 
         if part.request is not None:

@@ -30,7 +30,7 @@ _OUTSIDE = {"kind", "rank", "time_unix_nano", "stream", "seq", "units"}
 _NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
-class Part(NamedTuple):
+class RecordedPart(NamedTuple):
     """Contents of a line, or of a record.
 
     Attributes:
@@ -79,7 +79,7 @@ class RecordedFile:
             pass
         self.damaged = 0
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[RecordedPart]:
         """Yield all parts; a line or a record that cannot be read is counted in ``damaged``."""
         if self.path.suffix == SUFFIX:
             yield from self._requests()
@@ -103,7 +103,7 @@ class RecordedFile:
             for number, part in enumerate(found, 1):
                 yield part._replace(end=self._read if number == len(found) else begin)
 
-    def _requests(self) -> Iterator[Part]:
+    def _requests(self) -> Iterator[RecordedPart]:
         """Yield the records of a spool."""
         file, form = self._file.fileno(), Framed()
         size = os.fstat(file).st_size
@@ -124,7 +124,7 @@ class RecordedFile:
                 self.arrived += done.items
                 rest = b"\n".join(record.payload.split(b"\n")[done.items :])
                 record = record._replace(payload=rest, items=record.items - done.items)
-            yield Part({}, [], 0, self._read, record)
+            yield RecordedPart({}, [], 0, self._read, record)
 
     @property
     def kind(self) -> str:
@@ -187,16 +187,16 @@ def files(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _parts(line: bytes) -> list[Part]:
+def _parts(line: bytes) -> list[RecordedPart]:
     if b'"resourceLogs"' in line:
-        return [Part(part.resource, part.events, part.newer) for part in events_of_json(line)]
+        return [RecordedPart(part.resource, part.events, part.newer) for part in events_of_json(line)]
     told = json.loads(line)
     kind = told.get("kind")
     if kind in {"point", "event"}:
         resource = {} if told.get("rank") is None else {"dl.rank": told["rank"]}
-        return [Part(resource, [_exported(told)], 0)]
+        return [RecordedPart(resource, [_exported(told)], 0)]
     if kind == "definition" or "resourceMetrics" in told or "resourceSpans" in told:
-        return [Part({}, [], 1)]
+        return [RecordedPart({}, [], 1)]
     raise ValueError("neither an OTLP request nor a line of an exported run")
 
 

@@ -101,9 +101,9 @@ def _never_fails(stream: object) -> None:
 
 
 def _fail(why: str, code: int) -> int:
-    from tachograph.cli.top.legible import legible
+    from tachograph.cli.top.legible import printable
 
-    return fail("top", legible(why, 1000), code)
+    return fail("top", printable(why, 1000), code)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LATEST = 253_402_300_799  # seconds until the end of the year 9999, where datetime ends
 
 
-def legible(text: object, most: int = _NAME) -> str:
+def printable(text: object, most: int = _NAME) -> str:
     r"""Return a text in which nothing moves the cursor, colours or hides: unprintable characters are spelled out.
 
     Escape sequences begin with a control character; so do those that turn the direction of writing (Unicode, category
@@ -32,7 +32,7 @@ def legible(text: object, most: int = _NAME) -> str:
     return cut if len(said) <= most else f"{cut[: most - 1]}…"
 
 
-def number(value: float | str | None) -> str:
+def shown_number(value: float | str | None) -> str:
     """Return a number in at most ten characters: whole ones below ten millions exactly, others to four digits.
 
     Args:
@@ -41,7 +41,7 @@ def number(value: float | str | None) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, str):
-        return {"Infinity": "inf", "-Infinity": "-inf"}.get(value, legible(value, 10))
+        return {"Infinity": "inf", "-Infinity": "-inf"}.get(value, printable(value, 10))
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == int(value) and abs(value) < _WHOLE:

@@ -22,7 +22,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.cli.top.legible import count, lasting, legible
+from tachograph.cli.top.legible import count, lasting, printable
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.sections import Section, fitted, sections
 from tachograph.cli.top.source import RunSource, keep_up
@@ -66,11 +66,11 @@ def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
     about = picture.about
     unknown = Text("no run" if picture.trouble else "reading ...", style="bold")
     lines = [_standing(picture, now) if about else unknown]
-    program = f"{legible(about['program'])}   " if about and about["program"] else ""
-    lines.append(Text(f"{program}{legible(where)}", style="dim"))
-    lines += [Text(each, style="bold yellow") for each in wrap(legible(picture.trouble, _WORDS), width)]
+    program = f"{printable(about['program'])}   " if about and about["program"] else ""
+    lines.append(Text(f"{program}{printable(where)}", style="dim"))
+    lines += [Text(each, style="bold yellow") for each in wrap(printable(picture.trouble, _WORDS), width)]
     for each in picture.damage[:_MOST_DAMAGE]:
-        lines += [Text(part, style="red") for part in wrap(f"damaged: {legible(each, _WORDS)}", width)]
+        lines += [Text(part, style="red") for part in wrap(f"damaged: {printable(each, _WORDS)}", width)]
     return lines
 
 
@@ -78,7 +78,7 @@ def _standing(picture: Picture, now: int) -> Text:
     about = picture.about
     state = str(about["state"])
     line = Text.assemble(
-        (legible(about["id"]), "bold"), "   ", (f"● {legible(state)}", STATES.get(state, "default")), "   "
+        (printable(about["id"]), "bold"), "   ", (f"● {printable(state)}", STATES.get(state, "default")), "   "
     )
     if picture.trouble and state == "live":
         line.append("when last heard   ", style="yellow")
@@ -97,7 +97,9 @@ def _standing(picture: Picture, now: int) -> Text:
 
 def _who_is_lost(picture: Picture) -> str:
     lost = [each for each in picture.processes if each["lost"]]
-    named = [f"rank {each['rank']}" if each["rank"] is not None else legible(each["role"] or "?") for each in lost[:4]]
+    named = [
+        f"rank {each['rank']}" if each["rank"] is not None else printable(each["role"] or "?") for each in lost[:4]
+    ]
     return ", ".join(named) + (" …" if len(lost) > len(named) else "")
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from tachograph.cli.top.legible import NOTHING, clock, count, lasting, legible, number, per_second, took
+from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_second, printable, shown_number, took
 from tachograph.cli.top.picture import CurveLine, Json, MetricRow, Picture
 
 
@@ -51,10 +51,10 @@ def named(group: str, metric: str, more: str = "") -> Text:
     """Return a name with its owner before it, and further remarks behind it."""
     found = Text(no_wrap=True, overflow="ellipsis")
     if group:
-        found.append(f"{legible(group)} / ", style="dim")
-    found.append(legible(metric))
+        found.append(f"{printable(group)} / ", style="dim")
+    found.append(printable(metric))
     if more:
-        found.append(f"  {legible(more)}", style="dim")
+        found.append(f"  {printable(more)}", style="dim")
     return found
 
 
@@ -138,7 +138,7 @@ def _bar(some: list[Json]) -> Cells:
     filled = round(share * _BAR)
     colour = "green" if each["done"] else "cyan"
     bar = Text("━" * filled, style=colour) + Text("━" * (_BAR - filled), style="dim")
-    done = number(each["count"]) + (f" of {number(each['total'])}" if has_total else "")
+    done = shown_number(each["count"]) + (f" of {shown_number(each['total'])}" if has_total else "")
     who = "" if each["rank"] is None else f"rank {each['rank']}"
     level = len(some) > 1 and len({one["count"] for one in some}) == 1
     return (
@@ -253,8 +253,8 @@ def _metric(row: MetricRow, *, many: bool) -> Cells:
 
 
 def _about(row: MetricRow, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
-    at = NOTHING if x is None else f"{number(x)} {legible(row.x_units, 9)}".rstrip()
-    unit = Text(legible(row.units), style="dim", no_wrap=True, overflow="ellipsis")
+    at = NOTHING if x is None else f"{shown_number(x)} {printable(row.x_units, 9)}".rstrip()
+    unit = Text(printable(row.units), style="dim", no_wrap=True, overflow="ellipsis")
     return (unit, Text(sparkline(drawn, SPARK), style="cyan"), at, per_second(rate), count(points))
 
 
@@ -264,11 +264,11 @@ def _broken(lines: list[CurveLine]) -> str:
     if not broken or len(lines) == 1:
         return ""
     who = f"rank {broken[0].rank}" if len(broken) == 1 else f"{len(broken)} ranks"
-    return f"{number(broken[0].tail.value)} on {who}"
+    return f"{shown_number(broken[0].tail.value)} on {who}"
 
 
 def _value(value: float | None) -> Text:
-    return Text(number(value), style="default" if value is None or isfinite(value) else "bold red")
+    return Text(shown_number(value), style="default" if value is None or isfinite(value) else "bold red")
 
 
 def _by_rank(picture: Picture) -> Section:
@@ -324,7 +324,7 @@ def _function(role: str, name: str, some: list[Json]) -> Cells:
     for each in some:
         for error, times in each["failures"].items():
             failures[error] = failures.get(error, 0) + times
-    failed = ", ".join(f"{times} {legible(error or 'error')}" for error, times in sorted(failures.items()))
+    failed = ", ".join(f"{times} {printable(error or 'error')}" for error, times in sorted(failures.items()))
     means = {each["rank"]: each["mean"] for each in some if each["mean"] is not None}
     return (
         named(role, name),
@@ -387,10 +387,10 @@ def _event(each: Json) -> Cells:
     told = sorted(each["attributes"].items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]
     words = Text(no_wrap=True, overflow="ellipsis")
     for key, value in told:
-        words.append(f"{legible(key, 40)}=", style="dim")
-        words.append(f"{legible(value, 80)} ")
-    name = Text(legible(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
-    return (clock(each["time"]), name, legible(rank, 5), words)
+        words.append(f"{printable(key, 40)}=", style="dim")
+        words.append(f"{printable(value, 80)} ")
+    name = Text(printable(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
+    return (clock(each["time"]), name, printable(rank, 5), words)
 
 
 def _losses(picture: Picture) -> Section:
@@ -399,4 +399,4 @@ def _losses(picture: Picture) -> Section:
 
 
 def _loss(name: str, words: str, amount: float) -> Cells:
-    return (named(name, words), Text(number(amount), style="red"), "")
+    return (named(name, words), Text(shown_number(amount), style="red"), "")

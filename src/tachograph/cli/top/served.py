@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tachograph.cli.top.picture import KEPT, Json, Picture, Tail
-from tachograph.cli.top.source import Asking, Away, StreamEvent, newest
+from tachograph.cli.top.source import Asking, Away, StreamEvent, default_run
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events
@@ -133,7 +133,7 @@ class ServedRun:
         runs = answer["runs"]
         if not runs:
             raise Away(f"the hub at {self.where} has received no run yet")
-        return newest(runs, answer["run"])
+        return default_run(runs, answer["run"])
 
     def _path(self, below: str, **query: Any) -> str:
         asked = f"?{urlencode(query, doseq=True)}" if query else ""

@@ -51,7 +51,7 @@ class RunSource(Protocol):
         """Close its files and connections; it can be read again."""
 
 
-def newest(runs: Sequence[Json], own: str = "") -> str:
+def default_run(runs: Sequence[Json], own: str = "") -> str:
     """Return the id of the run that is shown where none is named; there must be one.
 
     That is the hub's own, where it has recorded anything but the hub; else the newest that is live, or was recorded.
