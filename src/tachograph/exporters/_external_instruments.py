@@ -95,7 +95,7 @@ class ExternalInstruments:
             create = meter.create_observable_counter
         unit = "{value}" if suffix == ".count" else _legal_unit(metric.unit)
         made = None
-        # What the program itself has created in a meter of this name comes back without our callback.
+        # An instrument of the program's own in a meter of this name comes back without our callback.
         while made is None or observable not in getattr(made, "_callbacks", [observable]):
             made = create(self._free_name(metric, suffix), [observable], unit, description)
         self.observables[metric, suffix] = observable
@@ -109,7 +109,7 @@ class ExternalInstruments:
             return
         self.failed.add((metric, ""))
         meter = self.meter(provider, metric.scope)
-        # What the program itself has created in a meter of this name comes back, too, and stays its own.
+        # An instrument of the program's own in a meter of this name comes back, too, and stays its own.
         existing = {id(made) for made in list(getattr(meter, "_instrument_id_instrument", {}).values())}
         made: Histogram | None = None
         while made is None or id(made) in existing:

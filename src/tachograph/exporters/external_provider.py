@@ -60,7 +60,7 @@ def external_meter_provider(*, load: bool = True) -> MeterProvider | None:
         return None
     try:
         provider = get_meter_provider()
-    except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
+    except Exception as error:  # noqa: BLE001 - the border to the class that the variable names
         log.warning("OTEL_PYTHON_METER_PROVIDER=%s: %s", os.environ.get("OTEL_PYTHON_METER_PROVIDER"), error)
         return None
     # The proxy, whose class has no public name, stands in until a provider is set.

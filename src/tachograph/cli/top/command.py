@@ -95,7 +95,7 @@ def _print(source: RunSource, picture: Picture, *, by_rank: bool) -> int:
 
 
 def _never_fails(stream: object) -> None:
-    """Let a stream write a question mark for what its encoding has not."""
+    """Let a stream write a question mark for a character that its encoding lacks."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
 

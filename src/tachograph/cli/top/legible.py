@@ -68,7 +68,7 @@ def per_second(value: float | None) -> str:
 
 
 def lasting(seconds: float | None) -> str:
-    """Return how long something takes as people say it, in two units: ``3 h 12 m``, ``4 m 05 s``, ``12 s``."""
+    """Return a duration as people say it, in two units: ``3 h 12 m``, ``4 m 05 s``, ``12 s``."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     whole = max(0, round(seconds))
