@@ -24,7 +24,7 @@ from demo_job import ROOT, Demo, descendants, started, trained
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 RUN = "demo under test"
-# Labels that belong to the scraper, and what the collector's exporter adds (HAZARDS: its default labels).
+# Labels that belong to the scraper, and what the collector's exporter adds.
 NOT_OURS = {"job", "instance", "otel_scope_version", "otel_scope_schema_url"}
 Series = tuple[str, frozenset[tuple[str, str]]]
 

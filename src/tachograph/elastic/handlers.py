@@ -47,7 +47,7 @@ class MetricHandler(abc.ABC):
 
 
 class ConsoleMetricHandler(MetricHandler):
-    """Prints each point to stdout as ``[timestamp][group]: name=value``."""
+    """A handler that prints each point to stdout as ``[timestamp][group]: name=value``."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Print one point."""
@@ -57,7 +57,7 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 class NullMetricHandler(MetricHandler):
-    """Takes points and forgets them. Configured explicitly, it silences its group on every way out."""
+    """A handler that forgets its points. Configured explicitly, it silences its group on every way out."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Forget one point."""

@@ -1,6 +1,6 @@
 """Events through OpenTelemetry's own Logs API: into the program's LoggerProvider, or to an exporter of the SDK.
 
-The API has an underscore in its name still (HAZARDS 14): nothing else here knows it. One record that the SDK's encoder
+The API has an underscore in its name still: nothing else here knows it. One record that the SDK's encoder
 refuses makes it give up the whole batch, so values that OTLP cannot carry are rewritten before.
 """
 

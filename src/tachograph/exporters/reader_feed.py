@@ -213,7 +213,7 @@ def _with_even_keys(data: MetricsData) -> MetricsData:
     """Return data in which metrics of one name have the same attribute keys in every scope, empty where there is none.
 
     ``PrometheusMetricReader`` makes one family of them, and would put the values of one scope under the keys of another
-    one (HAZARDS 6). To Prometheus a label that is empty is a label that is not there.
+    one. To Prometheus a label that is empty is a label that is not there.
     """
     keys: dict[tuple[str, str | None, str | None], dict[str, None]] = {}
     uneven: set[tuple[str, str | None, str | None]] = set()

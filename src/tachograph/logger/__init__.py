@@ -66,7 +66,7 @@ MetricsLoggerWriteOptions = MertricsLoggerWriteOptions
 
 
 class MetricsLogger:
-    """Logs points to InfluxDB and to every exporter of :func:`tachograph.start` that takes events.
+    """A logger of points, to InfluxDB and to every exporter of :func:`tachograph.start` that takes events.
 
     Arguments win over the ``INFLUXDB_*`` variables, which are read here. Without a host, points go to those exporters
     alone. Leaving it as a context manager closes it.

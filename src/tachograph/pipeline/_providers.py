@@ -61,7 +61,7 @@ class _Made:
 
 
 class _Refusal(logging.Filter):
-    """Explains, once, OpenTelemetry's own warning that it has refused a provider because ours is there.
+    """An explanation, once, of OpenTelemetry's own warning that it has refused a provider because ours is there.
 
     The warning is all that tells of it: ``set_meter_provider`` returns nothing and raises nothing.
     """
@@ -92,7 +92,7 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
     """
     if _Made.meter_provider is not None or not make:
         return _Made.meter_provider
-    # Exemplars of the SDK draw from the program's random numbers (HAZARDS 13): only where the user asks for them.
+    # Exemplars of the SDK draw from the program's random numbers: only where the user asks for them.
     asked = "OTEL_METRICS_EXEMPLAR_FILTER" in os.environ
     made = MeterProvider(
         resource=Resource(dict(resource)),
@@ -234,7 +234,7 @@ def _key(temporality: Temporalities | None) -> tuple[tuple[type, Any], ...]:
 
 
 class Providers:
-    """The providers of the process, as one pipeline has to do with them.
+    """The providers of the process, for one pipeline.
 
     Args:
         settings: of the pipeline: whether it joins the program's own, and sets ours as the global ones.

@@ -27,7 +27,7 @@ _BYTE = bytes([signal.SIGTERM])
 
 
 class SigtermFlush:
-    """Calls ``flush`` once SIGTERM arrives; active from construction to :meth:`close`.
+    """The flush that SIGTERM calls for, from construction to :meth:`close`.
 
     Attributes:
         dying: SIGTERM has arrived, and ends the process as soon as everything is flushed.

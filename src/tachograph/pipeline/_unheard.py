@@ -23,7 +23,7 @@ _PATIENCE = 0.1
 
 
 class Unheard:
-    """Says, once the program's last exit handler has run, how much was recorded since this was made.
+    """A count of everything recorded since this was made, said once the program's last exit handler has run.
 
     As nothing is called then, it waits in ``sys.__interactivehook__``, which is of use only when a process begins, and
     speaks when that goes: CPython empties it first of all, with every module still there (``finalize_modules`` in

@@ -74,7 +74,7 @@ audience = Audience()
 
 
 class Probe:
-    """Records the calls of one function.
+    """The record of one function's calls.
 
     Args:
         fn: the function, for its name.

@@ -24,7 +24,7 @@ TRACE = "opentelemetry.trace"
 
 
 class _Ids:
-    """Random ids from numbers of our own: the SDK's generator would advance the program's ``random`` (HAZARDS 13)."""
+    """Random ids from numbers of our own: the SDK's generator would advance the program's ``random``."""
 
     def __init__(self, replaced: Any) -> None:
         import random

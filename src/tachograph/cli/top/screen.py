@@ -207,7 +207,7 @@ def keys(typed: bytes) -> list[str]:
 
 
 class Screen:
-    """Shows a run on this process's terminal.
+    """The screen of one run, on this process's terminal.
 
     Args:
         source: of the run.

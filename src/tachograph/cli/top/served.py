@@ -22,7 +22,7 @@ _OF_A_BAR = ("count", "total", "rate", "eta")
 
 
 class ServedRun:
-    """Reads a run from a hub.
+    """A run that a hub serves.
 
     Args:
         asking: asks the hub.

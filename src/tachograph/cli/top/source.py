@@ -25,7 +25,7 @@ class HubRefused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class RunSource(Protocol):
-    """Reads a run into a picture."""
+    """The source of a picture of a run."""
 
     @property
     def where(self) -> str:
@@ -110,7 +110,7 @@ class StreamEvent(NamedTuple):
 
 
 class Asking:
-    """Asks one hub, one question after the other on one connection.
+    """A connection to a hub, for one question after the other.
 
     Args:
         url: of the hub, ``http`` or ``https``.

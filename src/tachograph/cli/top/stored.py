@@ -26,7 +26,7 @@ _LOOK_BACK = 1000  # events
 
 
 class StoredRun:
-    """Reads a run from a store.
+    """A run in a store.
 
     Args:
         folder: the store.
