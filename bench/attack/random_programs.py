@@ -221,7 +221,7 @@ class _Writer:
         return end
 
     def _delivers(self, kind: str, *, starts: bool) -> bool:
-        """Tell whether a child's values arrive: README, "What is never lost", and DESIGN, "Who is a rank"."""
+        """Tell whether a child's values arrive: README, "What is never lost"."""
         asked = self.made.environment["TACHOGRAPH_HELPERS"] == "1"
         if "RANK" in self.made.environment and not asked:
             return False  # a helper of the rank
