@@ -7,7 +7,6 @@ slow destination delays no window.
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import time
 import weakref
@@ -39,11 +38,10 @@ from tachograph.recording import journal
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce, log
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import as_float
-
-_log = logging.getLogger("tachograph")
 
 
 class StatEvents:
@@ -57,7 +55,7 @@ class StatEvents:
     def __init__(self, callback: Callable[[Event], Any], registry: Registry) -> None:
         self._callback = callback
         self._registry = registry
-        self._said = False
+        self._log_once = LogOnce()
 
     def export(self, metrics_data: MetricsData, **_: Any) -> MetricExportResult:
         """Call it with every event."""
@@ -68,9 +66,7 @@ class StatEvents:
                 self._callback(made(STAT_EVENT, end, timestamp, _event_data(metric, point)))
             except Exception:  # noqa: BLE001 - the border to the user's function
                 self._registry.count_error("handler")
-                if not self._said:
-                    self._said = True
-                    _log.warning("%r raised (further errors are counted)", self._callback, exc_info=True)
+                self._log_once("raised", "%r raised (further errors are counted)", self._callback, exc_info=True)
         return MetricExportResult.SUCCESS
 
 
@@ -98,8 +94,6 @@ _LONGEST_EXIT = 10.0
 _DELTA: tuple[type, ...] = (Counter, Histogram, ObservableCounter, _Gauge)
 _MEASURING: tuple[type[Any], ...] = (Counter, Histogram, _Gauge)
 _PATTERN = frozenset("*?[")
-
-_log = logging.getLogger("tachograph")
 
 
 def stat_views(*names: str) -> list[View]:
@@ -215,7 +209,7 @@ class WindowedMetricReader(MetricReader):
             work()
         except BaseException:  # noqa: BLE001 - the one guard around background work: it is counted and said
             self._registry.count_error("windows")
-            _log.exception("closing a window failed; it is closed together with the next one")
+            log.exception("closing a window failed; it is closed together with the next one")
 
     def tick(self) -> None:
         """Close the window if its time is over; the reader's thread does it on time by the wall clock.
