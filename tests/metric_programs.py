@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from tachograph.exporters.joined import Joined
+from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.recording.registry import Registry
 
 Series = dict[tuple[Any, ...], Any]
@@ -46,13 +46,13 @@ class Program:
         self.provider = MeterProvider([self.reader], shutdown_on_exit=False, **provider)
         self.registry = Registry(enabled=True)
         self.clock = Clock()
-        self._joined: list[Joined] = []
+        self.external: list[ExternalProvider] = []
 
-    def join(self) -> Joined:
+    def join(self) -> ExternalProvider:
         """Publish the registry through the program's provider."""
-        joined = Joined(self.provider, self.registry, clock=self.clock, pace=lambda: None)
-        self._joined.append(joined)
-        return joined
+        external = ExternalProvider(self.provider, self.registry, clock=self.clock, pace=lambda: None)
+        self.external.append(external)
+        return external
 
     def collected(self) -> Series:
         """Return what the program's own reader collects now."""
@@ -60,8 +60,8 @@ class Program:
 
     def end(self) -> None:
         """Leave, and shut the provider down."""
-        for joined in self._joined:
-            joined.close()
+        for external in self.external:
+            external.close()
         self.provider.shutdown()
 
 

@@ -425,11 +425,12 @@ def test_a_new_logger_of_a_database_keeps_the_way_of_one_that_closes(tmp_path: P
 import sys, threading, time
 {THREE}
 from tachograph.pipeline.lifecycle import runtime
-with runtime.pipeline._collecting:
-    closing = threading.Thread(target=logger.close)
-    closing.start()
-    time.sleep(0.3)
-    other = MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t0k3n", role="miner")
+runtime.pipeline.before_fork()  # collections are held
+closing = threading.Thread(target=logger.close)
+closing.start()
+time.sleep(0.3)
+other = MetricsLogger(host="127.0.0.1", port=int(sys.argv[1]), token="t0k3n", role="miner")
+runtime.pipeline.after_fork_in_parent()
 closing.join()
 other.log("other", {{}}, {{"loss": 2.0}})
 print(other.flush())

@@ -17,8 +17,8 @@ import pytest
 
 from launches import RUN
 from programs import environment, run, write
-from tachograph.cli.hub_process import HubProcess
-from tachograph.cli.job import run_job
+from tachograph.cli._hub_process import HubProcess
+from tachograph.cli._job import run_job
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -292,7 +292,7 @@ def test_a_job_that_may_not_be_signalled_goes_on(tmp_path: Path) -> None:
     """A job that has become another user's, as under sudo, cannot be told; it is waited for all the same."""
     program = """
         import os, signal, sys
-        from tachograph.cli.job import run_job
+        from tachograph.cli._job import run_job
         kill = os.kill
         def refused(pid, number):
             if number == signal.SIGUSR1:

@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 
 from tachograph.exporters._deltas import ClosedWindowReader
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.joined import Joined
+from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.producer import SdkExporter
 from tachograph.exporters.prometheus.format import negotiate
@@ -192,12 +192,12 @@ def test_a_provider_of_the_program_shows_the_last_window_only(recorder: Recorder
     """A reader of theirs that looks after many empty windows sees the last one that was not."""
     receiver, theirs = Receiver(recorder), InMemoryMetricReader()
     stat = recorder.stat()
-    joined = Joined(MeterProvider([theirs], shutdown_on_exit=False), recorder.registry)
+    external = ExternalProvider(MeterProvider([theirs], shutdown_on_exit=False), recorder.registry)
     for value in (1.0, 2.0):
         stat.add(value)
         recorder.wait(1)
     recorder.wait(30)
-    joined.refresh()
+    external.refresh()
     data: Any = theirs.get_metrics_data()
     found = {
         metric.name: [point.value for point in metric.data.data_points]
@@ -206,7 +206,7 @@ def test_a_provider_of_the_program_shows_the_last_window_only(recorder: Recorder
         if hasattr(metric.data.data_points[0], "value")
     }
     assert (found["load.mean"], found["load.window.end"]) == ([2.0], [START / SECOND + 2])
-    joined.close()
+    external.close()
     receiver.export()
     assert receiver.values("load.mean") == [1.0, 2.0]
 

@@ -15,7 +15,7 @@ from grafana import dashboards, used
 from hub_requests import START, logs, rank
 from recorded_runs import DEFINITION, record
 from tachograph.cli import main
-from tachograph.cli.dashboards.panel import _IDS, grafana_unit, quoted, regex, shown
+from tachograph.cli.dashboards.panel import _IDS, grafana_unit, literal, quoted, regex
 from tachograph.hub.hub import Hub
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -97,7 +97,7 @@ def test_a_name_is_one_string_of_promql_and_no_template(name: str) -> None:
 @given(HOSTILE)
 def test_a_name_in_a_title_is_no_template(name: str) -> None:
     """In titles and legends Grafana replaces nothing of a name, and people see it as it is."""
-    text = shown(name)
+    text = literal(name)
     assert text.replace("\u2060", "") == name.replace("\u2060", "")
     assert used(text) == set()
     assert not re.search(r"\[\[|\{\{", text)

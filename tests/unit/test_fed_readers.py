@@ -44,7 +44,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from metric_programs import Collector, OtherReader, Program, dropped, series
 from programs import run
 from receivers import receiving
-from tachograph.exporters.joined import Joined
+from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.instrumentation._bridge import Bridge, BridgedStats
 from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows
@@ -85,7 +85,7 @@ def test_a_hundred_thousand_values_a_second_arrive_exactly(temporality: Aggregat
     reader = PeriodicExportingMetricReader(collector, export_interval_millis=100)
     provider = MeterProvider([reader], shutdown_on_exit=False)
     registry = Registry(enabled=True)
-    joined = Joined(provider, registry)
+    external = ExternalProvider(provider, registry)
     record = registry.group("train").instrument("fetch_seconds").bind()
     values = [(number * 7919 % 100_003) / 977 for number in range(100_000)]
 
@@ -99,7 +99,7 @@ def test_a_hundred_thousand_values_a_second_arrive_exactly(temporality: Aggregat
     training = threading.Thread(target=train)
     training.start()
     while training.is_alive():
-        joined.refresh()
+        external.refresh()
         time.sleep(0.05)
     training.join()
     provider.shutdown()
@@ -119,7 +119,7 @@ def test_a_hundred_thousand_values_a_second_arrive_exactly(temporality: Aggregat
     assert buckets == [sum(low < v <= high for v in values) for low, high in pairwise(bounds)]
     names = {key[1] for found in collector.received for key in found}
     assert not names & {"fetch.count", "fetch.sum", "tachograph.dropped"}
-    joined.close()
+    external.close()
 
 
 def test_every_kind_of_distribution_is_fed() -> None:
@@ -179,17 +179,17 @@ def test_a_stat_that_cannot_be_replayed_is_exact_beside_and_counted() -> None:
     """Under replay a Stat has no values to hand on: exact count and sum are there, and the lack is counted, once."""
     program = Program(OtherReader())
     stat = stat_of(program.registry, "load")
-    joined = program.join()
+    external = program.join()
     for _ in range(3):
         for number in range(1_000):
             stat.add(number)
-        joined.refresh()
-        joined.refresh()
+        external.refresh()
+        external.refresh()
     points = program.collected()
     assert points["torch.monitor", "load.count"].value == 3_000
     assert points["torch.monitor", "load.sum"].value == 3 * sum(range(1_000))
     assert dropped(points, "replay_aggregated") == 3_000
-    joined.close()
+    external.close()
     program.join().refresh()
     assert dropped(program.collected(), "replay_aggregated") == 3_000
     program.end()
@@ -263,15 +263,15 @@ def test_an_official_otlp_exporter_of_theirs_delivers_it() -> None:
         reader = PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)
         provider = MeterProvider([reader], Resource({"service.name": "theirs"}), shutdown_on_exit=False)
         registry = Registry(enabled=True)
-        joined = Joined(provider, registry)
+        external = ExternalProvider(provider, registry)
         fetch = registry.group("train").instrument("fetch_seconds")
         for count in (3_000, 5_000):
             for _ in range(count):
                 fetch.record(0.25, {"split": "eval"})
-            assert joined.drain(5)
-            assert joined.force_flush(5)
+            assert external.drain(5)
+            assert external.force_flush(5)
         provider.shutdown()
-        joined.close()
+        external.close()
     points = [
         (resource.resource.attributes[0].value.string_value, metric.histogram.aggregation_temporality, point)
         for _, _, body in server.requests
@@ -294,13 +294,13 @@ def test_a_prometheus_reader_of_theirs_shows_it() -> None:
     program = Program(PrometheusMetricReader(registry=page))
     theirs = program.provider.get_meter("theirs").create_counter("requests")
     fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    external = program.join()
     for number in range(1, 4):
         for _ in range(5_000):
             fetch.record(0.5, {"split": "eval"})
         fetch.record(0.5)
         theirs.add(1)
-        joined.refresh()
+        external.refresh()
         families = {found.name: found for found in text_string_to_metric_families(generate_latest(page).decode())}
         counts = {
             sample.labels["split"]: sample.value
@@ -323,15 +323,15 @@ def test_the_reader_collects_when_it_did_and_has_its_own_callable_back() -> None
 
     program = Program(Counting())
     before = dict(vars(program.reader))
-    joined = program.join()
+    external = program.join()
     program.registry.group("train").instrument("fetch_seconds").record(1)
     for _ in range(5):
-        joined.refresh()
-        joined.drain(1)
+        external.refresh()
+        external.drain(1)
     assert not collections
     program.collected()
     assert len(collections) == 1
-    joined.close()
+    external.close()
     assert vars(program.reader)["_collect"] == before["_collect"]
     assert vars(program.reader).keys() == before.keys()
     program.end()
@@ -382,7 +382,7 @@ def test_a_late_reader_is_fed_and_one_that_is_removed_is_let_go() -> None:
     """``add_metric_reader`` after joining: it has everything in its next collection. A removed one stays as it is."""
     program = Program()
     fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    external = program.join()
     fetch.record(1)
     late = delta_reader()
     program.provider.add_metric_reader(late)
@@ -391,10 +391,10 @@ def test_a_late_reader_is_fed_and_one_that_is_removed_is_let_go() -> None:
     assert series(late.get_metrics_data())["train", "fetch"].sum == 3
     program.provider.remove_metric_reader(late)
     fetch.record(3)
-    joined.refresh()
+    external.refresh()
     assert late.get_metrics_data() is None
     program.provider.add_metric_reader(late)
-    joined.refresh()
+    external.refresh()
     assert series(late.get_metrics_data())["train", "fetch"].sum == 3, "what it had is not sent twice"
     assert program.collected()["train", "fetch"].sum == 6
     program.end()
@@ -406,10 +406,10 @@ def test_flushing_reaches_a_late_periodic_reader() -> None:
     collector = Collector()
     late = PeriodicExportingMetricReader(collector, export_interval_millis=3_600_000)
     program.provider.add_metric_reader(late)
-    joined = program.join()
+    external = program.join()
     program.registry.group("train").instrument("fetch_seconds").record(1)
-    assert joined.drain(5)
-    assert joined.force_flush(5)
+    assert external.drain(5)
+    assert external.force_flush(5)
     assert collector.received[-1]["train", "fetch"].count == 1
     program.end()
     late.shutdown()
@@ -424,7 +424,7 @@ class Course:
             "fetch": self.program.registry.group("train").instrument("fetch_seconds").bind(),
             "load": stat_of(self.program.registry, "load").add,
         }
-        self._joined = self.program.join()
+        self._external = self.program.join()
         self.recorded: Counter[str] = Counter()
         self.arrived: Counter[str] = Counter()
         self.is_replayed = False
@@ -442,7 +442,7 @@ class Course:
     def refresh(self) -> None:
         """Let our tick come, a second later."""
         self.program.clock.now += 1
-        self._joined.refresh()
+        self._external.refresh()
 
     def collect(self) -> Any:
         """Let the reader collect."""
@@ -454,8 +454,8 @@ class Course:
 
     def rejoin(self) -> None:
         """Shut down and start again."""
-        self._joined.close()
-        self._joined = self.program.join()
+        self._external.close()
+        self._external = self.program.join()
 
     def late(self) -> None:
         """Add a reader that is known."""
@@ -502,19 +502,19 @@ def test_an_unknown_reader_ends_the_feeding_of_all(caplog: pytest.LogCaptureFixt
     """From then on all get what the SDK holds; what they had is not sent again; one line names the reader."""
     program = Program()
     fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    external = program.join()
     for _ in range(50):
         fetch.record(1)
     assert program.collected()["train", "fetch"].count == 50
     other = OtherReader()
     program.provider.add_metric_reader(other)
-    joined.refresh()
+    external.refresh()
     for _ in range(2):
         fetch.record(2)
         for points in (program.collected(), series(other.get_metrics_data())):
             found = points["train", "fetch"]
             assert found.sum == 2 * found.count
-    joined.refresh()
+    external.refresh()
     points = program.collected()
     assert points["train", "fetch"].count == 2
     assert (points["train", "fetch.count"].value, points["train", "fetch.sum"].value) == (52, 54)
@@ -531,13 +531,13 @@ def test_a_provider_of_another_make_is_replayed_into() -> None:
     provider = MeterProvider([reader], shutdown_on_exit=False)
     del provider._sdk_config  # as another release that keeps it elsewhere
     registry = Registry(enabled=True)
-    joined = Joined(provider, registry)
+    external = ExternalProvider(provider, registry)
     fetch = registry.group("train").instrument("fetch_seconds")
     fetch.record(1)
-    joined.refresh()
+    external.refresh()
     assert series(reader.get_metrics_data())["train", "fetch"].count == 1
     assert reader._collect == provider._measurement_consumer.collect
-    joined.close()
+    external.close()
     provider.shutdown()
 
 
@@ -553,11 +553,11 @@ def test_another_callable_in_the_seam_is_left_alone() -> None:
         return found
 
     program.reader._set_collect_callback(others)
-    joined = program.join()
+    external = program.join()
     program.registry.group("train").instrument("fetch_seconds").record(1)
-    joined.refresh()
+    external.refresh()
     assert program.collected()["train", "fetch"].count == 1
-    joined.close()
+    external.close()
     assert program.reader._collect is others
     assert calls
     program.end()
@@ -573,10 +573,10 @@ def test_a_reader_that_raises_is_counted_and_the_rest_goes_on(caplog: pytest.Log
     program = Program()
     program.provider._metric_readers = [program.reader, broken := Broken()]
     program.provider.add_metric_reader(broken)
-    joined = program.join()
+    external = program.join()
     program.registry.group("train").instrument("fetch_seconds").record(1)
     for number in range(1, 4):
-        assert not joined.force_flush(5)
+        assert not external.force_flush(5)
         assert errors(program.registry) == number
         assert program.collected()["train", "fetch"].count == 1
     assert len([record for record in caplog.records if record.name == "tachograph"]) == 1
@@ -614,23 +614,23 @@ def test_a_provider_without_a_reader_is_said_once(caplog: pytest.LogCaptureFixtu
     provider = MeterProvider(shutdown_on_exit=False)
     registry = Registry(enabled=True)
     now = [0.0]
-    joined = Joined(provider, registry, clock=lambda: now[0])
+    external = ExternalProvider(provider, registry, clock=lambda: now[0])
     registry.group("train").instrument("fetch_seconds").record(1)
-    joined.refresh()
+    external.refresh()
     assert not caplog.records
     now[0] = 11.0
     for _ in range(3):
-        joined.refresh()
-        joined.drain(1)
+        external.refresh()
+        external.drain(1)
     assert [record.getMessage() for record in caplog.records] == [
         "the program's MeterProvider has no reader: nothing that is recorded leaves through it"
     ]
     assert errors(registry) == 1
     reader = delta_reader()
     provider.add_metric_reader(reader)
-    joined.refresh()
+    external.refresh()
     assert series(reader.get_metrics_data())["train", "fetch"].count == 1
-    joined.close()
+    external.close()
     provider.shutdown()
 
 
@@ -697,14 +697,14 @@ def test_a_forked_child_is_fed_nothing_of_its_parent(helpers: bool) -> None:
     """A child's readers get no value that it has inherited, and where it records for itself only its own."""
     program = Program(delta_reader())
     fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    external = program.join()
     fetch.record(1)
     program.collected()
     fetch.record(2)
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        joined.reset_in_child()
+        external.reset_in_child()
         program.registry.reset()
         from tachograph.recording.switch import switch
 
@@ -732,7 +732,7 @@ def test_one_reader_that_is_collected_by_two_threads_has_each_value_once() -> No
 
     program = Program(Adding(preferred_temporality={Histogram: DELTA}))
     record = program.registry.group("train").instrument("fetch_seconds").bind()
-    joined = program.join()
+    external = program.join()
     stop = threading.Event()
 
     def collect() -> None:
@@ -745,7 +745,7 @@ def test_one_reader_that_is_collected_by_two_threads_has_each_value_once() -> No
     for number in range(30_000):
         record(number)
         if number % 5_000 == 0:
-            joined.refresh()
+            external.refresh()
     stop.set()
     for thread in threads:
         thread.join()

@@ -29,7 +29,7 @@ from prometheus_client.samples import Exemplar, NativeHistogram, Sample, Timesta
 import programs
 import servers
 import tachograph
-from tachograph.exporters.joined import Joined
+from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.format import Format
@@ -454,7 +454,7 @@ def test_our_scopes_in_their_reader_are_left_out() -> None:
     registry.group("train").instrument("step.duration.ms").record(5)
     registry.group("train").instrument("checkpoint.success").record(2)
     registry.group("").instrument("plain").record(3)
-    joined = Joined(provider, registry)
+    external = ExternalProvider(provider, registry)
     try:
         provider.get_meter("library").create_counter("requests", "{request}").add(3, {"code": 200})
         provider.get_meter("train 2").create_gauge("loss").set(4)
@@ -473,7 +473,7 @@ def test_our_scopes_in_their_reader_are_left_out() -> None:
         assert found == alone
         assert dropped(registry) == {}
     finally:
-        joined.close()
+        external.close()
         provider.shutdown()
 
 

@@ -34,8 +34,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from programs import environment, run, write
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.reader_feed import ReaderFeed, unfit
+from tachograph.pipeline._providers import SdkInstruments
 from tachograph.pipeline.destinations import Route
-from tachograph.pipeline.providers import SdkInstruments
 from tachograph.recording.registry import Registry
 
 DELTA = AggregationTemporality.DELTA

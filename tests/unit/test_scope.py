@@ -18,7 +18,7 @@ from front_door import fresh_group  # noqa: F401 - a fixture
 from hub_requests import START, Clock, metrics, number, rank, shown
 from tachograph import prof
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.joined import Joined
+from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.exporters.log_emitter import into_provider, to_exporter
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.logs import log_requests
@@ -84,11 +84,11 @@ def in_a_program(registry: Registry) -> Origins:
     """Return the scopes in a MeterProvider of the program's."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    joined = Joined(provider, registry, pace=lambda: None)
+    external = ExternalProvider(provider, registry, pace=lambda: None)
     try:
         return origins(reader.get_metrics_data())
     finally:
-        joined.close()
+        external.close()
         provider.shutdown()
 
 

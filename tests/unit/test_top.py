@@ -21,7 +21,7 @@ from recorded_runs import DEFINITION, points, record, spoil
 from studio import record as record_program
 from tachograph import runs
 from tachograph.cli import main
-from tachograph.cli.top.legible import number as shown_number
+from tachograph.cli.top.legible import shown_number
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import path_of
 

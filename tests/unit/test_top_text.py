@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tachograph.cli.top.legible import clock, count, lasting, legible, number, per_second, took
+from tachograph.cli.top.legible import clock, count, lasting, per_second, printable, shown_number, took
 from tachograph.cli.top.picture import KEPT, Tail
 from tachograph.cli.top.screen import keys
 from tachograph.cli.top.sections import BLOCKS, NO_NUMBER, Column, fitted, sparkline, together
@@ -19,7 +19,7 @@ FLOATS = st.floats(width=64)
 @given(st.text(st.characters()), st.integers(2, 60))
 def test_whatever_a_run_says_is_legible(text: str, most: int) -> None:
     """Every text becomes one that can be printed and is no longer than asked for; what can be printed stays."""
-    shown = legible(text, most)
+    shown = printable(text, most)
     assert shown.isprintable()
     assert len(shown) <= max(most, 10 * len(text))
     if text.isprintable() and len(text) <= most:
@@ -39,13 +39,13 @@ def test_whatever_a_run_says_is_legible(text: str, most: int) -> None:
 )
 def test_what_cannot_be_printed_is_spelled_out(text: str, shown: str) -> None:
     """Control characters, directions and lone surrogates are written as in Python; everything else as it is."""
-    assert legible(text) == shown
+    assert printable(text) == shown
 
 
 @given(FLOATS)
 def test_numbers_are_short_and_right(value: float) -> None:
     """A number takes at most ten characters, and is what was recorded to three digits at least."""
-    shown = number(value)
+    shown = shown_number(value)
     assert len(shown) <= 10
     if math.isfinite(value) and abs(value) < 1e308:  # rounded up, more would be beyond all floats
         assert math.isclose(float(shown.replace(",", "")), value, rel_tol=6e-3, abs_tol=0.0 if value else 1e-9)
@@ -54,14 +54,14 @@ def test_numbers_are_short_and_right(value: float) -> None:
 @pytest.mark.parametrize(
     ("shown", "wanted"),
     [
-        (number(None), "-"),
-        (number(math.nan), "NaN"),
-        (number(-math.inf), "-inf"),
-        (number("Infinity"), "inf"),
-        (number("NaN"), "NaN"),
-        (number(9_999_999), "9,999,999"),
-        (number(0.125), "0.125"),
-        (number(12_345_678), "1.235e+07"),
+        (shown_number(None), "-"),
+        (shown_number(math.nan), "NaN"),
+        (shown_number(-math.inf), "-inf"),
+        (shown_number("Infinity"), "inf"),
+        (shown_number("NaN"), "NaN"),
+        (shown_number(9_999_999), "9,999,999"),
+        (shown_number(0.125), "0.125"),
+        (shown_number(12_345_678), "1.235e+07"),
         (count(None), "-"),
         (count(9_999), "9999"),
         (count(12_400), "12.4k"),

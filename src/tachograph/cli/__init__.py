@@ -1,4 +1,8 @@
-"""The command ``tachograph``, which hands over to the module of each of its commands."""
+"""The command ``tachograph``: one module a command, and this one, which hands over to it.
+
+``run``, ``hub``, ``export`` and ``runs`` are files; ``checking``, ``replaying``, ``dashboards``, ``top`` are folders,
+each with its ``command``. No other room uses anything of this one but :func:`main`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from tachograph.cli.command_line import WRONG_USAGE
+from tachograph.cli._command_line import WRONG_USAGE
 from tachograph.exporters.standard_streams import hold_descriptors
 from tachograph.version import __version__
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, write_csv, write_jsonl
 from tachograph.runs.recorded import Point
@@ -20,7 +20,7 @@ from tachograph.runs.run import Run
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Write a run, and return the exit code: 1 where something of it could not be read, 2 for wrong usage."""
+    """Write a run, and return the exit code: 1 where a part of it could not be read, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
         run = opened(options.run, options.store)
@@ -33,7 +33,7 @@ def command(arguments: Sequence[str]) -> int:
                 write_csv(points, out)
             else:
                 write_jsonl(lines(run, points, everything=not options.metric), out)
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tachograph.cli.command_line import WRONG_USAGE, parser, seconds
+from tachograph.cli._command_line import WRONG_USAGE, parser, seconds
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text
@@ -80,7 +80,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             if started.is_set():
                 announcement.started(url, hub.summary())
             await living
-            # The parent ends the hub when all processes have ended: what has not said so by now never will.
+            # The parent ends the hub when all processes have ended: one that has not said so by now never will.
             summary = hub.summary(at_the_end=options.parent is not None)
         finally:
             hub.close()
@@ -122,6 +122,6 @@ def _descriptor(given: str) -> int:
 
 
 def _number(given: str, allowed: str) -> int:
-    if not (given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004 - what fits into 32 bits
+    if not (given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004 - fits into 32 bits
         raise argparse.ArgumentTypeError(f"{allowed}, not {given!r:.100}")
     return int(given)

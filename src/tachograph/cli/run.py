@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
-from tachograph.cli.command_line import seconds
-from tachograph.cli.hub_process import HubProcess
-from tachograph.cli.job import NOT_EXECUTABLE, NOT_FOUND, run_job
+from tachograph.cli._command_line import seconds
+from tachograph.cli._hub_process import HubProcess
+from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, text
@@ -29,7 +29,7 @@ _INTERRUPTED = 130
 
 
 def read_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options, and in ``command`` what is to be run: what follows ``--``, or the first word.
+    """Return the options, and in ``command`` the job: all that follows ``--``, or begins with the first word.
 
     Raises:
         SystemExit: wrong usage (2), said on stderr; or ``--help`` (0).
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say what was wrong in one line, and exit."""
+        """Say in one line that the usage is wrong, and exit."""
         self.exit(2, f"tachograph run: {message}\n")
 
 
@@ -146,7 +146,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
 
 @contextlib.contextmanager
 def _start_marks() -> Iterator[Path | None]:
-    """Yield a folder for the marks of processes that start; None where there can be none, and nobody is missed."""
+    """Yield a folder for the marks of processes that start; None where there can be none, and no process is missed."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="tachograph-", ignore_cleanup_errors=True)
     except OSError:
@@ -240,7 +240,7 @@ def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) ->
     numbers = (
         f"{said['points']} points and {said.get('events', 0)} events were recorded, {said.get('dropped', 0)} dropped"
     )
-    known = ", as far as is known" if missing else ""  # what was dropped counts once it has been reported
+    known = ", as far as is known" if missing else ""  # dropped values count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
     return "; ".join([numbers + known, *missing, *renewed, shown])
 
@@ -266,7 +266,7 @@ def _explain(program: str, code: int) -> None:
 
 
 def _shown(url: str) -> str:
-    """Return an endpoint's address without what may be secret in it: user, password and query."""
+    """Return an endpoint's address without its secrets: user, password and query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
 from tachograph.runs.export import listing, shown, size_of
 

@@ -1,10 +1,13 @@
 """Drop-in for ``torch.distributed.elastic.metrics``: change the import, and every program runs as before.
 
-What is recorded also reaches the exporters of :func:`tachograph.start`. Handlers get each point in the thread that
-records it. ``tachograph.elastic.api`` is this same module.
+A value passes from :func:`put_metric` or ``@prof`` into the registry, and in the same thread to the handler of its
+group; from the registry it leaves by the exporters of :func:`tachograph.start`, too. ``tachograph.elastic.api`` is this
+same module.
 
-Which way a point goes is decided once for a group and name and kept in ``_routes``; configuring a handler, or assigning
+The way of a point is decided once for a group and name, and kept in ``_routes``; configuring a handler, or assigning
 to any attribute of this module (as ``mock.patch`` does), makes all routes be decided again.
+
+Beside these names the exporters use ``handlers``: the types of a handler and of its data.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ def _decide_again() -> None:
 
 
 class _HandlerMap(UserDict[str, Emits]):
-    """Handlers by group; people change it directly, with ``mock.patch.dict`` for one."""
+    """Handlers by group; programs change it directly, with ``mock.patch.dict`` for one."""
 
     def __setitem__(self, group: str, handler: Emits) -> None:
         super().__setitem__(group, handler)
@@ -158,7 +161,7 @@ def _listener(group: str | None) -> Tell:
 
 
 def _tell(group: str | None, name: str, value: object) -> None:
-    """Give a point, recorded already, to whatever stream a patched ``getStream`` returns."""
+    """Give a point, recorded already, to the stream that a patched ``getStream`` returns."""
     stream = getStream(cast("str", group))
     if type(stream) is MetricStream:
         hand_over(stream, name, value)
@@ -175,19 +178,19 @@ def put_metric(
 ) -> None:
     """Record one value under a name.
 
-    The name says what it becomes (``*.success`` a counter, durations a histogram, else a gauge) unless
+    The name tells the instrument (``*.success`` a counter, durations a histogram, else a gauge) unless
     :func:`tachograph.declare` has said otherwise. Values are numbers: Python's, NumPy's, or tensors of one element;
     anything else is counted as dropped.
 
     Args:
         metric_name: 1 to 1,024 characters.
-        metric_value: what to record; a handler gets it exactly as passed.
+        metric_value: the value; a handler gets it exactly as passed.
         metric_group: the metric group.
-        attributes: what tells series of one metric apart, at most 2,000 combinations; never what counts up, like a
+        attributes: tell series of one metric apart, at most 2,000 combinations; never a number that counts up, like a
             step. Handlers do not get them.
 
     Raises:
-        TypeError: a name is not a string, or attributes are nothing that OpenTelemetry takes.
+        TypeError: a name is not a string, or OpenTelemetry does not take the attributes.
         ValueError: a name is empty, too long or not valid Unicode.
     """
     if not attributes:
@@ -255,7 +258,7 @@ def _get_metric_name(fn: Any) -> str:
 
 
 def _name(fn: Any) -> str:
-    """Look the global up at each call: programs patch it."""
+    """Return the name of a function's metrics by the global of this module, which programs patch."""
     return _get_metric_name(fn)
 
 

@@ -1,8 +1,7 @@
-"""The way from a group to its handler."""
+"""The stream of a metric group: the way of its points to a handler."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,17 +10,17 @@ from tachograph.elastic.handlers import Emits, MetricData, NullMetricHandler, fo
 from tachograph.recording import registry
 from tachograph.recording.instrument import Record, nothing
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 
-_log = logging.getLogger("tachograph")
-_said: set[str] = set()
+_log_once = LogOnce()
 
 unconfigured: Emits = NullMetricHandler()
 """The handler where none was configured: gets nothing, and silences nothing."""
 
 
 class MetricStream:
-    """The way from a group to its handler, as it was when the stream was made."""
+    """A metric group and its handler, as that was when the stream was made."""
 
     def __init__(self, group_name: str, handler: Emits) -> None:
         self.group_name = group_name
@@ -48,23 +47,21 @@ def hand_over(stream: MetricStream, name: str, value: object) -> None:
 
 
 def guarded(call: Callable[..., object], *arguments: object) -> None:
-    """Call into a handler; what it raises is counted, and said once for each kind of handler."""
+    """Call into a handler; its exceptions are counted, and logged once for each kind of handler."""
     try:
         call(*arguments)
     except Exception as error:  # noqa: BLE001 - the border to user code: a handler must not break training
         pass_on(error)
         registry.default.count_error("handler")
         where = getattr(call, "__qualname__", repr(call))
-        if where not in _said:
-            _said.add(where)
-            _log.warning("%s raised (further errors are counted): %r", where, error, exc_info=error)
+        _log_once(where, "%s raised (further errors are counted): %r", where, error, exc_info=error)
 
 
 def recorder(group: str, name: str, attributes: Mapping[str, object] | None = None) -> Record:
-    """Return what records a value under a name.
+    """Return the function that records a value under a name.
 
     Raises:
-        TypeError: a name is not a string, or the attributes are nothing that OpenTelemetry takes.
+        TypeError: a name is not a string, or OpenTelemetry does not take the attributes.
         ValueError: a name is empty or too long.
     """
     check_name(name)

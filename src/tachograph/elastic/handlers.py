@@ -1,4 +1,4 @@
-"""What takes metric points one by one: the handlers of torchelastic's API."""
+"""Handlers of torchelastic's API, which take metric points one by one; and the types of their data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class MetricsConfig:
 
 
 class Emits(Protocol):
-    """Whatever has ``emit(metric_data)``."""
+    """Any object with ``emit(metric_data)``."""
 
     def emit(self, metric_data: MetricData) -> Any:
         """Take one point."""
 
 
 class Exports(Protocol):
-    """Whatever has ``export(metrics_data)``, as the metric exporters of the OpenTelemetry SDK have."""
+    """Any object with ``export(metrics_data)``, as the metric exporters of the OpenTelemetry SDK have it."""
 
     def export(self, metrics_data: Any, /) -> Any:
-        """Take what one collection found."""
+        """Take the metrics of one collection."""
 
 
 class MetricHandler(abc.ABC):
@@ -47,7 +47,7 @@ class MetricHandler(abc.ABC):
 
 
 class ConsoleMetricHandler(MetricHandler):
-    """Prints each point to stdout as ``[timestamp][group]: name=value``."""
+    """A handler that prints each point to stdout as ``[timestamp][group]: name=value``."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Print one point."""
@@ -57,7 +57,7 @@ class ConsoleMetricHandler(MetricHandler):
 
 
 class NullMetricHandler(MetricHandler):
-    """Takes points and forgets them. Configured explicitly, it silences its group on every way out."""
+    """A handler that forgets its points. Configured explicitly, it silences its group on every way out."""
 
     def emit(self, metric_data: MetricData) -> None:
         """Forget one point."""

@@ -1,9 +1,9 @@
-"""Feeding the readers of a program's own MeterProvider: our distributions join each of their collections.
+"""Readers of a program's own MeterProvider, fed: our distributions join each of their collections.
 
 A reader of the Python SDK has no further producers (specification, "Metrics SDK", "MetricProducer"): it asks the one
-callable that ``MetricReader._set_collect_callback`` gave it, and hands on what that returns. A :class:`Feed` stands in
+callable that ``MetricReader._set_collect_callback`` gave it, and hands on the answer. A :class:`FedReader` stands in
 its place, asks it first, and adds to the answer. Schedules and exports stay the reader's: nothing here makes it
-collect. Only what is known is fed: a provider or a reader of another make has to be replayed into.
+collect. Only known classes are fed: a provider or a reader of another make has to be replayed into.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from tachograph.exporters._deltas import Deltas
-from tachograph.exporters._foreign import ForeignInstruments, Metric
+from tachograph.exporters._external_instruments import ExternalInstruments, MetricKey
 from tachograph.exporters._reader_seam import (
     Provider,
     Stream,
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-Series = tuple[Metric, tuple[object, ...]]
+Series = tuple[MetricKey, tuple[object, ...]]
 
 
-class Reading(NamedTuple):
+class RegistryReading(NamedTuple):
     """A state of the registry; a later one never holds less.
 
     Attributes:
@@ -54,11 +54,11 @@ class Reading(NamedTuple):
         time_unix_nano: when it was complete.
     """
 
-    metrics: Mapping[Metric, MetricPoints]
+    metrics: Mapping[MetricKey, MetricPoints]
     begun: float
     time_unix_nano: int
 
-    def histograms(self) -> Iterator[tuple[Metric, list[HistogramPoint]]]:
+    def histograms(self) -> Iterator[tuple[MetricKey, list[HistogramPoint]]]:
         """Yield the points of every distribution that has values."""
         for metric, points in self.metrics.items():
             if metric.kind == "histogram":
@@ -78,31 +78,31 @@ class Reading(NamedTuple):
         )
 
 
-NOTHING_READ = Reading({}, -1.0, 0)
+NOTHING_READ = RegistryReading({}, -1.0, 0)
 
 
-class Feed:
-    """The callable that a reader calls for its points: that of before, and then ours on top. It outlives a join.
+class FedReader:
+    """The callable that a reader calls for its points: its own first, then ours on top. It outlives a join.
 
     Attributes:
-        theirs: what the reader called before.
-        prepare: called before that, for what cannot be done inside of it: no callback may create an instrument.
-        add: adds to what that returned; None while nobody feeds the reader.
-        given: what the reader was fed last.
+        external: the reader's own callable.
+        prepare: called before that: no callback inside of it may create an instrument.
+        add: adds to its answer; None while the reader is not fed.
+        given: the last reading that the reader was fed.
     """
 
-    def __init__(self, theirs: Callable[..., MetricsData | None]) -> None:
-        self.theirs = theirs
+    def __init__(self, external: Callable[..., MetricsData | None]) -> None:
+        self.external = external
         self.prepare: Callable[[], None] | None = None
-        self.add: Callable[[Feed, MetricReader, MetricsData | None, float], MetricsData | None] | None = None
+        self.add: Callable[[FedReader, MetricReader, MetricsData | None, float], MetricsData | None] | None = None
         self.forget()
 
     def forget(self) -> None:
-        """Forget what the reader was fed, as a forked child does."""
+        """Forget the readings of before, as a forked child does."""
         self.lock = threading.Lock()
         self.given = NOTHING_READ
         self.deltas = Deltas(frozenset({"histogram"}))
-        self.streams: dict[Metric, list[Stream]] = {}
+        self.streams: dict[MetricKey, list[Stream]] = {}
 
     def __call__(self, reader: MetricReader, *args: Any, **more: Any) -> MetricsData | None:
         """Collect, as the reader asks."""
@@ -111,7 +111,7 @@ class Feed:
         try:
             if prepare is not None and switch.on:
                 prepare()
-            data = self.theirs(reader, *args, **more)
+            data = self.external(reader, *args, **more)
         finally:
             _under_way.began = math.inf
         add = self.add  # read afterwards: the collection itself may find a reader that ends the feeding
@@ -138,20 +138,20 @@ class FedReaders:
 
     Args:
         provider: the program's own.
-        instruments: what we have created in it.
+        instruments: ours in it.
         prepare: called before each collection, outside of the SDK's locks; it raises nothing.
         read: returns a reading that was begun no earlier than the time that it is given.
-        guard: keeps away what goes wrong, and counts it.
+        guard: keeps exceptions away, and counts them.
         unable: told of each view and each reader's preference that buckets do not allow for.
     """
 
     def __init__(
         self,
         provider: Any,
-        instruments: ForeignInstruments,
+        instruments: ExternalInstruments,
         *,
         prepare: Callable[[], None],
-        read: Callable[[float], Reading],
+        read: Callable[[float], RegistryReading],
         guard: Callable[[], AbstractContextManager[None]],
         unable: Callable[[str], object],
     ) -> None:
@@ -166,7 +166,7 @@ class FedReaders:
         self.unknown = ""
 
     def attach(self) -> bool:
-        """Feed every reader that the provider has now; False where it, or one of them, is of an unknown make."""
+        """FedReader every reader that the provider has now; False where it, or one of them, is of an unknown make."""
         if not self._attached:
             return True
         try:
@@ -181,10 +181,10 @@ class FedReaders:
                 continue
             feed = self._feeds.get(reader)
             if feed is None:
-                feed = self._feeds.setdefault(reader, Feed(called))
+                feed = self._feeds.setdefault(reader, FedReader(called))
             feed.prepare, feed.add = self._prepare, self._add
             if called is not feed:
-                feed.theirs = called
+                feed.external = called
                 set_collect(reader, feed)
         return True
 
@@ -204,18 +204,18 @@ class FedReaders:
             if feed.add == self._add:
                 feed.prepare = feed.add = None
             if collect_of(reader) is feed:
-                set_collect(reader, feed.theirs)
+                set_collect(reader, feed.external)
         least = given[0] if given else Counter()
         for counts in given[1:]:
             least &= counts
         return least
 
     def forget(self) -> None:
-        """Forget what was fed, as a forked child does."""
+        """Forget the readings of before, as a forked child does."""
         for feed in list(self._feeds.values()):
             feed.forget()
 
-    def _add(self, feed: Feed, reader: MetricReader, data: MetricsData | None, began: float) -> MetricsData | None:
+    def _add(self, feed: FedReader, reader: MetricReader, data: MetricsData | None, began: float) -> MetricsData | None:
         """Return ``data`` with our distributions; as it is, where we have none or something goes wrong."""
         with self._guard():
             from opentelemetry.sdk.metrics.export import AggregationTemporality
@@ -244,8 +244,8 @@ class FedReaders:
         return data
 
     def _wanted(
-        self, feed: Feed, reader: MetricReader, reading: Reading, views: Sequence[View]
-    ) -> Iterator[tuple[Metric, Histogram, list[Stream]]]:
+        self, feed: FedReader, reader: MetricReader, reading: RegistryReading, views: Sequence[View]
+    ) -> Iterator[tuple[MetricKey, Histogram, list[Stream]]]:
         """Yield the distributions that the provider lets through, with the streams that its views make of them."""
         for metric, points in reading.histograms():
             made = self._instruments.histograms.get(metric)
@@ -301,7 +301,7 @@ class FedReaders:
         return exemplars
 
 
-def _points(feed: Feed, reading: Reading, metric: Metric, *, is_delta: bool) -> list[HistogramPoint]:
+def _points(feed: FedReader, reading: RegistryReading, metric: MetricKey, *, is_delta: bool) -> list[HistogramPoint]:
     points = reading.metrics.get(metric)
     found: list[HistogramPoint] = []
     for point in points.points if points is not None else ():
@@ -317,4 +317,4 @@ def _points(feed: Feed, reading: Reading, metric: Metric, *, is_delta: bool) -> 
 
 
 # Per provider, since a feed refers to its provider's readers: here it lives no longer than they do.
-_of_providers: WeakKeyDictionary[Any, WeakKeyDictionary[Any, Feed]] = WeakKeyDictionary()
+_of_providers: WeakKeyDictionary[Any, WeakKeyDictionary[Any, FedReader]] = WeakKeyDictionary()

@@ -1,12 +1,11 @@
 """Events through OpenTelemetry's own Logs API: into the program's LoggerProvider, or to an exporter of the SDK.
 
-The API has an underscore in its name still (HAZARDS 14): nothing else here knows it. One record that the SDK's encoder
-refuses makes it give up the whole batch, so what OTLP cannot carry is rewritten before it gets there.
+The API has an underscore in its name still: nothing else here knows it. One record that the SDK's encoder
+refuses makes it give up the whole batch, so values that OTLP cannot carry are rewritten before.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,38 +28,37 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.values import UINT64_MAX, fits_int64
 
 NAME = "sdk"
-_EVENT_BYTES = 500  # what a queued event keeps alive, roughly
+_EVENT_BYTES = 500  # kept alive by a queued event, roughly
 _REST_AFTER = 8
 # Not empty, since an empty context is taken for none: the one that is current in the thread would be looked up.
 _NO_SPAN = Context({"tachograph.event": True})
 
-_log = logging.getLogger("tachograph")
 _log_once = LogOnce()
 
 
-def foreign_logger_provider() -> LoggerProvider | None:
+def external_logger_provider() -> LoggerProvider | None:
     """Return the logger provider that the program has set; None where there is none, or a no-op."""
     try:
         provider = get_logger_provider()
-    except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
+    except Exception as error:  # noqa: BLE001 - the border to the class that the variable names
         registries.default.count_error("logs")
         named = os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER")
         _log_once(named, "OTEL_PYTHON_LOGGER_PROVIDER=%s (further errors are counted): %s", named, error)
         return None
-    # The proxy, whose class is not public, stands in until somebody sets a provider.
+    # The proxy, whose class is not public, stands in until a provider is set.
     if isinstance(provider, NoOpLoggerProvider) or type(provider).__name__ == "ProxyLoggerProvider":
         return None
     return provider
 
 
 class LogEmitter:
-    """A queue to something that takes log records, and the thread that hands them over.
+    """A queue of log records, and the thread that hands them over.
 
     Args:
         deliver: takes a batch of events, in that thread; raises where it could not.
         registry: where losses are counted.
         name: of the destination, in logs and counts.
-        force_flush: called with milliseconds after what was queued; returns False, or raises, where that was too short.
+        force_flush: called, with milliseconds, after the queued events; False, or an error, where that was too short.
 
     Attributes:
         delivered: how many batches were handed over. Flushing is none: it succeeds where nothing waits.
@@ -90,7 +88,7 @@ class LogEmitter:
         self.delivered += 1
 
     def flush(self, timeout: float) -> bool:
-        """Hand over what is queued and flush it there; True where both were done within ``timeout`` seconds."""
+        """Hand over all queued events and flush them there; True where both were done within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         delivered = self._queue.flush(timeout)
         self._queue.put(lambda _timeout: self._flush_there(deadline), 0, items=0)
@@ -102,18 +100,18 @@ class LogEmitter:
             raise RuntimeError("it could not be flushed in time")
 
     def close(self, timeout: float) -> None:
-        """Hand over what is queued, and end, within ``timeout`` seconds."""
+        """Hand over all queued events, and end, within ``timeout`` seconds."""
         self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process has queued, after a fork."""
+        """Forget the events of the parent process, after a fork."""
         self._queue.reset_in_child()
 
 
 def into_provider(
     provider: LoggerProvider, registry: Registry, *, pace: Callable[[], None] | None = None
 ) -> LogEmitter:
-    """Return what emits events into a LoggerProvider: its processors and exporters apply; it is never shut down.
+    """Return an emitter into a LoggerProvider: its processors and exporters apply; it is never shut down.
 
     Args:
         provider: the program's own.
@@ -121,7 +119,7 @@ def into_provider(
         pace: called between slices of the work; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
     logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or Pace()
-    lost: list[Exception] = []
+    log_once = LogOnce()
 
     def emit(batch: Batch) -> None:
         for number, event in enumerate(batch.events):
@@ -129,11 +127,10 @@ def into_provider(
                 rest()
             try:
                 logger.emit(log_record(event))
-            except Exception as error:  # noqa: BLE001 - the border to their processors
+            except Exception as error:  # noqa: BLE001 - the border to the program's processors
                 registry.count_dropped("rejected", NAME)
-                if not lost:
-                    lost.append(error)
-                    _log.warning("the program's LoggerProvider refused an event (further ones are counted): %s", error)
+                message = "the program's LoggerProvider refused an event (further ones are counted): %s"
+                log_once("refused", message, error)
 
     return LogEmitter(emit, registry, force_flush=getattr(provider, "force_flush", None))
 
@@ -141,7 +138,7 @@ def into_provider(
 def to_exporter(
     exporter: Any, registry: Registry, *, name: str | None = None, pace: Callable[[], None] | None = None
 ) -> ItemExporter:
-    """Return what hands events to a ``LogRecordExporter`` of the SDK, which it shuts down at the end.
+    """Return an exporter of events by a ``LogRecordExporter`` of the SDK, which it shuts down at the end.
 
     Args:
         exporter: any exporter of log records.
@@ -183,7 +180,7 @@ def log_record(event: LogEvent) -> LogRecord:
 
 
 def _plain(value: object) -> Any:
-    """Return a value as OTLP can carry it; what it has no type for, an integer beyond 64 bits for one, as text."""
+    """Return a value as OTLP can carry it; one without a type there, such as an integer beyond 64 bits, as text."""
     if isinstance(value, bool | float | bytes):
         return value
     if isinstance(value, int) and fits_int64(value):

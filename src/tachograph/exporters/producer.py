@@ -155,14 +155,14 @@ def merge(ours: MetricsData, sdk: MetricsData | None) -> MetricsData:
     if sdk is None:
         return ours
     merged = list(ours.resource_metrics)
-    for theirs in sdk.resource_metrics:
+    for external in sdk.resource_metrics:
         for index, found in enumerate(merged):
-            if found.resource.attributes == theirs.resource.attributes:
-                scopes = [*found.scope_metrics, *theirs.scope_metrics]
+            if found.resource.attributes == external.resource.attributes:
+                scopes = [*found.scope_metrics, *external.scope_metrics]
                 merged[index] = ResourceMetrics(found.resource, scopes, found.schema_url)
                 break
         else:
-            merged.append(theirs)
+            merged.append(external)
     return MetricsData(merged)
 
 

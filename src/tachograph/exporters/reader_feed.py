@@ -7,7 +7,6 @@ here, with the registry in place of the SDK's storage, so that gauges, counters 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -23,6 +22,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _FINAL_COLLECTION = 0.8  # share of the time for its end that a reader gets; the rest is ours, to say what was lost
 _ABORTING = 0.1  # seconds for a shutdown() beside a call that does not return
-
-_log = logging.getLogger("tachograph")
 
 
 class ReaderFeed:
@@ -67,7 +65,8 @@ class ReaderFeed:
         self._queue = DeliveryQueue(self._name, registry)
         self._source: Callable[[MetricReader, float], Batch | None] | None = None
         self._points = 0
-        self._hurried = self._waiting = self._late = self._is_shut = self._said = False
+        self._hurried = self._waiting = self._late = self._is_shut = False
+        self._log_once = LogOnce()
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self.delivered = 0
         self.pid = os.getpid()
@@ -175,9 +174,7 @@ class ReaderFeed:
 
     def _count(self, why: str) -> None:
         self._registry.count_error("exporter")
-        if not self._said:
-            self._said = True
-            _log.warning("%s: %s (further errors are counted)", self._name, why)
+        self._log_once("failed", "%s: %s (further errors are counted)", self._name, why)
 
 
 def unfit(reader: MetricReader) -> str | None:
@@ -213,7 +210,7 @@ def _with_even_keys(data: MetricsData) -> MetricsData:
     """Return data in which metrics of one name have the same attribute keys in every scope, empty where there is none.
 
     ``PrometheusMetricReader`` makes one family of them, and would put the values of one scope under the keys of another
-    one (HAZARDS 6). To Prometheus a label that is empty is a label that is not there.
+    one. To Prometheus a label that is empty is a label that is not there.
     """
     keys: dict[tuple[str, str | None, str | None], dict[str, None]] = {}
     uneven: set[tuple[str, str | None, str | None]] = set()

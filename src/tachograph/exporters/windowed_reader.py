@@ -44,8 +44,6 @@ from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import as_float
 
-_log = logging.getLogger("tachograph")
-
 
 class StatEvents:
     """An exporter that calls a function with an event for each series of a window.
@@ -58,7 +56,7 @@ class StatEvents:
     def __init__(self, callback: Callable[[Event], Any], registry: Registry) -> None:
         self._callback = callback
         self._registry = registry
-        self._said = False
+        self._log_once = LogOnce()
 
     def export(self, metrics_data: MetricsData, **_: Any) -> MetricExportResult:
         """Call it with every event."""
@@ -69,9 +67,7 @@ class StatEvents:
                 self._callback(made(STAT_EVENT, end, timestamp, _event_data(metric, point)))
             except Exception:  # noqa: BLE001 - the border to the user's function
                 self._registry.count_error("handler")
-                if not self._said:
-                    self._said = True
-                    _log.warning("%r raised (further errors are counted)", self._callback, exc_info=True)
+                self._log_once("raised", "%r raised (further errors are counted)", self._callback, exc_info=True)
         return MetricExportResult.SUCCESS
 
 
@@ -99,8 +95,6 @@ _LONGEST_EXIT = 10.0
 _DELTA: tuple[type, ...] = (Counter, Histogram, ObservableCounter, _Gauge)
 _MEASURING: tuple[type[Any], ...] = (Counter, Histogram, _Gauge)
 _PATTERN = frozenset("*?[")
-
-_log = logging.getLogger("tachograph")
 
 
 def stat_views(*names: str) -> list[View]:

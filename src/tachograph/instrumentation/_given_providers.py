@@ -14,7 +14,7 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
-    from tachograph.exporters.joined import Joined
+    from tachograph.exporters.external_provider import ExternalProvider
     from tachograph.pipeline import EventFeed, Route
 
 _EVERY = 1.0  # seconds
@@ -36,7 +36,7 @@ class _Meters(NamedTuple):
 
     provider: Any
     registry: Registry
-    joined: Joined
+    external: ExternalProvider
 
 
 class _Loggers(NamedTuple):
@@ -84,23 +84,23 @@ class GivenProviders:
         return Recording(registry, journal)
 
     def _registry_into(self, provider: Any) -> Registry:
-        from tachograph.exporters.joined import Joined, foreign_provider
+        from tachograph.exporters.external_provider import ExternalProvider, external_meter_provider
 
-        if provider is foreign_provider(load=False):
+        if provider is external_meter_provider(load=False):
             return EVERYWHERE.registry
         for found in self._meters:
             if found.provider is provider:
                 return found.registry
         registry = Registry()
-        self._meters = [*self._meters, _Meters(provider, registry, Joined(provider, registry))]
+        self._meters = [*self._meters, _Meters(provider, registry, ExternalProvider(provider, registry))]
         self._begin()
         return registry
 
     def _journal_into(self, provider: Any, registry: Registry) -> Journal:
-        from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
+        from tachograph.exporters.log_emitter import external_logger_provider, into_provider
         from tachograph.pipeline import EventFeed, Route
 
-        if provider is foreign_logger_provider():
+        if provider is external_logger_provider():
             return EVERYWHERE.journal
         for found in self._loggers:
             if found.provider is provider:
@@ -121,7 +121,7 @@ class GivenProviders:
     def deliver(self, deadline: float | None) -> None:
         """Hand over all recorded values and events, until ``deadline``, monotonic."""
         for meters in self._meters:
-            meters.joined.refresh()
+            meters.external.refresh()
         for loggers in self._loggers:
             loggers.feed.deliver(loggers.routes, {}, deadline)
 
@@ -134,7 +134,7 @@ class GivenProviders:
             loggers.feed.hear_last_words(timeout / 4)
         self.deliver(deadline)
         for meters in self._meters:
-            meters.joined.drain(max(deadline - time.monotonic(), 0.0))
+            meters.external.drain(max(deadline - time.monotonic(), 0.0))
         for loggers in self._loggers:
             for route in loggers.routes:
                 route.destination.close(max(deadline - time.monotonic(), 0.0))
@@ -144,8 +144,8 @@ class GivenProviders:
         """Leave everything to the parent process, after a fork."""
         atexit.unregister(self.close)
         for meters in self._meters:
-            meters.joined.reset_in_child()
-            meters.joined.close()
+            meters.external.reset_in_child()
+            meters.external.close()
         for loggers in self._loggers:
             for route in loggers.routes:
                 route.destination.reset_in_child()

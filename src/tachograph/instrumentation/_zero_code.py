@@ -52,7 +52,7 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
 
     Args:
         directly: whether ``tachograph run`` itself started this process; see
-            :class:`tachograph.pipeline.process_identity.AmbientIdentity`.
+            :class:`tachograph.pipeline._process_identity.AmbientIdentity`.
         forked: whether it is the forked child of a process that has begun: its delivery starts once it is a rank, or
             at once with ``TACHOGRAPH_HELPERS=1``.
     """

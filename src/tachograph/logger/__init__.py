@@ -2,6 +2,9 @@
 
 A point goes into the journal, and from there to the logger's own InfluxDB and to every exporter of
 :func:`tachograph.start` that takes events; each numeric field is also a gauge. Nothing needs to be set up.
+
+Beside these names the exporters, the pipeline and the commands use ``influx_target``, the address of a database, and
+``point``, the attributes of one logged point.
 """
 
 from __future__ import annotations
@@ -14,11 +17,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 from weakref import WeakSet
 
-from tachograph.logger import delivery
+from tachograph.logger import _delivery
 from tachograph.logger._fields import process_value
-from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, random_id, text
+from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, name_text, random_id
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
-from tachograph.logger._shape import Gauges, Origin, Shape, at_least_1, mapping, unix_nano, with_readings
+from tachograph.logger._shape import (
+    Gauges,
+    Origin,
+    Shape,
+    at_least_1,
+    checked_mapping,
+    checked_timestamp,
+    with_readings,
+)
 from tachograph.logger.influx_target import (
     BATCH_SIZE,
     BATCH_SIZES,
@@ -55,7 +66,7 @@ MetricsLoggerWriteOptions = MertricsLoggerWriteOptions
 
 
 class MetricsLogger:
-    """Logs points to InfluxDB and to every exporter of :func:`tachograph.start` that takes events.
+    """A logger of points, to InfluxDB and to every exporter of :func:`tachograph.start` that takes events.
 
     Arguments win over the ``INFLUXDB_*`` variables, which are read here. Without a host, points go to those exporters
     alone. Leaving it as a context manager closes it.
@@ -71,10 +82,10 @@ class MetricsLogger:
             one that is empty is left out.
         version: of the program.
         runtime_id: tells starts of the program apart; by default it is random, and a forked process has its own.
-        role: what the process does; a ``validator`` writes 10,000 points at once, others 1,000.
+        role: the role of the process; a ``validator`` writes 10,000 points at once, others 1,000.
         config: a mapping, or an object with attributes: each public string, number or bool in it, as it is now, is a
             tag ``config_<name>``.
-        group: what the process belongs to; ``job_type`` is what it does there.
+        group: the group that the process belongs to; ``job_type`` is its part there.
         job_type: see ``group``.
         max_queue_size: points that may wait in memory; beyond it the oldest is dropped, and counted.
         max_workers: writes to the InfluxDB at a time.
@@ -82,9 +93,9 @@ class MetricsLogger:
             series.
         counting_names: the tags that count up by their name; the first that a point has as a number is its x. Others
             count up once they have had more than 32 values. None of them is a label of a metric.
-        write_options: how to write, in place of what the role says.
-        journal: where points go; only the process's own is delivered.
-        registry: where the gauges are.
+        write_options: win over the role.
+        journal: takes the points; only the process's own is delivered.
+        registry: has the gauges.
 
     Raises:
         ValueError: a host or a port that is none, a size below 1, or a ``counting_tags`` that there is not.
@@ -130,9 +141,9 @@ class MetricsLogger:
             concurrency=at_least_1("max_workers", max_workers),
             queue_size=at_least_1("max_queue_size", max_queue_size),
         )
-        self._prefix = text(prefix)
-        self._names_its_start = bool(text(runtime_id))
-        named = {"role": text(role), "group": text(group), "job_type": text(job_type)}
+        self._prefix = name_text(prefix)
+        self._names_its_start = bool(name_text(runtime_id))
+        named = {"role": name_text(role), "group": name_text(group), "job_type": name_text(job_type)}
         self._origin = Origin(
             registry,
             census_of(registry),
@@ -141,7 +152,7 @@ class MetricsLogger:
             labels={name: value for name, value in named.items() if value},
             tags=identity_tags(uid, self._prefix, version, runtime_id, named, config),
         )
-        self._journal: Journal | delivery.Unreachable = journal
+        self._journal: Journal | _delivery.Unreachable = journal
         self._shapes: dict[tuple[object, ...], Shape] = {}
         self._last = 0
         self._lock = threading.RLock()  # reentrant: a signal handler may log
@@ -149,9 +160,9 @@ class MetricsLogger:
         self._closed = False
         _loggers.add(self)
         if target is not None and not self._off:
-            self._origin.to = delivery.acquire(target)
+            self._origin.to = _delivery.acquire(target)
             if self._origin.to is None:
-                self._journal = delivery.Unreachable(journal, registry)
+                self._journal = _delivery.Unreachable(journal, registry)
                 return
         journal.widen(max_queue_size)
 
@@ -174,9 +185,9 @@ class MetricsLogger:
         A point without a field is not logged, but counted.
 
         Args:
-            measurement: what was measured; the logger's prefix goes before it.
-            tags: what tells points apart; each becomes a string.
-            fields: what was measured; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
+            measurement: the name of the point; the logger's prefix goes before it.
+            tags: tell points apart; each becomes a string.
+            fields: its values; see :func:`process_value`. A list of numbers becomes the fields ``<name>_mean``,
                 ``_min``, ``_max`` and ``_median``; a field that the program itself calls so wins.
             timestamp: when, in nanoseconds since 1970; without it, or 0, it is now, and later than the logger's point
                 before.
@@ -190,14 +201,14 @@ class MetricsLogger:
                 rate is out of its range.
         """
         if tags.__class__ is not dict or fields.__class__ is not dict:
-            tags, fields = mapping("tags", tags), mapping("fields", fields)
+            tags, fields = checked_mapping("tags", tags), checked_mapping("fields", fields)
         if sample_rate != 1 and not _dice.falls(sample_rate):
             return
         if self._off or not switch.on:
             if self._closed and switch.on:
                 self._origin.lose("closed", "a point came after close() of its logger (further ones are counted)")
             return
-        when = unix_nano(timestamp) if timestamp else 0
+        when = checked_timestamp(timestamp) if timestamp else 0
         more: Mapping[str, str] | None = None
         if with_system_metrics or with_gpu_metrics:
             fields, more = with_readings(fields, system=with_system_metrics, gpu=with_gpu_metrics)
@@ -233,7 +244,7 @@ class MetricsLogger:
                 self._last = when
             else:
                 when = self._after_last()
-        # A point that waits holds no more than this, and what is the same for all of its shape.
+        # A point that waits holds no more than this, and its shape.
         later = (shape.made, tag_values, values, more) if more else (shape.made, tag_values, values)
         if TRACE in sys.modules:
             trace_id, span_id, flags = current_span()
@@ -273,13 +284,13 @@ class MetricsLogger:
             self._shapes[measurement, shape.tag_names, shape.field_names] = shape
 
     def flush(self, timeout: float = TIMEOUT) -> bool:
-        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
-        return self._off or delivery.flush(timeout)
+        """Deliver all logged points, within ``timeout`` seconds; False where some still wait."""
+        return self._off or _delivery.flush(timeout)
 
     def close(self, timeout: float = TIMEOUT) -> None:
-        """Deliver what was logged, within ``timeout`` seconds, and log no more; what comes later is counted.
+        """Deliver all logged points, within ``timeout`` seconds, and log no more; later points are counted as dropped.
 
-        What could not leave by then leaves in the background, or waits on the disk for the next process.
+        Points that could not leave by then leave in the background, or wait on the disk for the next process.
         """
         with self._lock:
             if self._closed:
@@ -288,9 +299,9 @@ class MetricsLogger:
         if not self._off:
             self._off = True
             deadline = time.monotonic() + timeout
-            delivery.flush(timeout)
+            _delivery.flush(timeout)
             if self._origin.to is not None:
-                delivery.release(self._origin.to, max(deadline - time.monotonic(), 0.0))
+                _delivery.release(self._origin.to, max(deadline - time.monotonic(), 0.0))
 
     def __enter__(self) -> MetricsLogger:  # noqa: PYI034 - typing.Self needs CPython 3.11
         return self

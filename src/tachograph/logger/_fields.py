@@ -1,4 +1,4 @@
-"""What a logged value becomes: an int, a float, a string, or the statistics of a list."""
+"""Fields of a point, made of logged values: an int, a float, a string, or the statistics of a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.0005, 0.02
 
 
 class Statistics(NamedTuple):
-    """What a list of numbers becomes; NaN where one of them is."""
+    """The statistics of a list of numbers, which becomes a field each; NaN where one number is."""
 
     mean: float
     min: float
@@ -52,13 +52,13 @@ Field = Plain | Arriving
 
 
 def field(value: object) -> Field:  # noqa: PLR0911 - a table
-    """Read a value as the table of the documents has it: what a program may change later is read now.
+    """Return the field of a value, by the table of the documents; an object that may change later is read now.
 
     Never waits for a device. Arrays and tensors are lists of numbers, without dimensions they are numbers; integers
     beyond 64 bits become strings, as no receiver takes them.
 
     Raises:
-        Exception: whatever the program's own object raises.
+        Exception: as the program's own object raises it.
     """
     if value is None:
         return 0.0
@@ -77,7 +77,7 @@ def field(value: object) -> Field:  # noqa: PLR0911 - a table
 
 
 def process_value(value: object) -> Number | str | dict[str, float]:
-    """Return what a field becomes; a list of numbers its ``mean``, ``min``, ``max`` and ``median``.
+    """Return the value of a field; of a list of numbers ``mean``, ``min``, ``max`` and ``median``.
 
     An int stays an int (a bool becomes 0 or 1), a float a float, a string a string; a list of ints becomes a string, as
     lists of peers do; None and an empty list become 0.0, anything else its ``str()``. NumPy's and torch's scalars are
@@ -102,7 +102,7 @@ def _of_array(value: Any) -> Field:
         raise RuntimeError(f"a tensor on {value.device} cannot be read without waiting for it: log .item() yourself")
     if value.ndim == 0:
         number = value.item()
-        return float(number) if hasattr(number, "ndim") else field(number)  # NumPy's long double stays what it is
+        return float(number) if hasattr(number, "ndim") else field(number)  # NumPy's long double stays as it is
     if math.prod(value.shape) > ELEMENTS:
         return str(value)
     return _of_list(value.reshape(-1).tolist() if value.ndim > 1 else value.tolist())
@@ -132,7 +132,7 @@ def _of_list(values: Sequence[object]) -> Field:
 
 
 def _number(part: object) -> Number | Pending | None:
-    """Return a part of a list as a number, a bool as it is; None for what is none."""
+    """Return a part of a list as a number, a bool as it is; None where it is no number."""
     if part.__class__ is float or part.__class__ is int or part.__class__ is bool:
         return part
     if isinstance(part, int | float) or getattr(part, "ndim", None) == 0:

@@ -1,4 +1,4 @@
-"""Who logs: the tags of a logger's own, and the dice that choose among its points."""
+"""The identity of a logger: its own tags, the census of all tags, and the dice that choose among its points."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 from tachograph.recording.instrument import creation
+from tachograph.recording.log import LogOnce, log
 from tachograph.recording.registry import Registry
 
 _SCALARS = (str, int, float)
 
 
 class Dice:
-    """Chance of our own: that of the program stays as it has seeded it."""
+    """Random numbers of our own: the program's stay as it has seeded them."""
 
     def __init__(self) -> None:
         self.throw_again()
@@ -25,7 +26,7 @@ class Dice:
         self._random = random.Random(os.urandom(16)).random  # noqa: S311 - no secret
 
     def falls(self, rate: object) -> bool:
-        """Tell whether something that happens at a rate from 0 to 1 happens now.
+        """Tell whether an event at a rate from 0 to 1 happens now.
 
         Raises:
             TypeError: the rate is no number.
@@ -45,7 +46,7 @@ def random_id() -> str:
     return os.urandom(8).hex()
 
 
-def text(value: object) -> str:
+def name_text(value: object) -> str:
     """Return a name as a string; "" where it is None."""
     return "" if value is None else str(value)
 
@@ -53,16 +54,16 @@ def text(value: object) -> str:
 def identity_tags(  # noqa: PLR0917 - as in the constructor
     uid: object, prefix: str, version: object, runtime_id: object, named: Mapping[str, str], config: object
 ) -> dict[str, str]:
-    """Return a logger's own tags, in their documented order; what is empty is left out.
+    """Return a logger's own tags, in their documented order; an empty one is left out.
 
     Raises:
         TypeError: the config has no attributes.
     """
     tags = {
-        "uid": text(uid),
+        "uid": name_text(uid),
         "prefix": prefix,
-        "version": text(version),
-        "runtime_id": text(runtime_id) or random_id(),
+        "version": name_text(version),
+        "runtime_id": name_text(runtime_id) or random_id(),
         **named,
     }
     return {**{name: value for name, value in tags.items() if value}, **_config_tags(config)}
@@ -91,18 +92,16 @@ COUNTING = ("global_step", "step", "iteration", "batch", "window", "epoch")
 
 LABEL_VALUES = 32
 
-_log = logging.getLogger("tachograph")
-
 
 class TagCensus:
     """The values that each tag of a measurement has had, as far as it matters: up to a limit."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], set[str] | None] = {}
-        self._said: set[str] = set()
+        self._log_once = LogOnce()
 
     def admits(self, measurement: str, tag: str, value: str) -> bool:
-        """Tell whether a tag with this value may be a label; beyond the limit it is none any more, which is said."""
+        """Tell whether a tag with this value may be a label; beyond the limit it is none any more, which is logged."""
         with creation.lock:
             seen = self._seen.setdefault((measurement, tag), set())
             if seen is None:
@@ -111,7 +110,7 @@ class TagCensus:
                 seen.add(value)
                 return True
             self._seen[measurement, tag] = None
-        _log.warning(
+        log.warning(
             "tag %r of %r has more than %d values: it is no label of the metrics any more, but stays in every event",
             tag,
             measurement,
@@ -124,10 +123,9 @@ class TagCensus:
         return self._seen.get((measurement, tag), _NOTHING) is None
 
     def say_counting(self, tag: str, how: str) -> None:
-        """Say once of a tag that it counts up by its name."""
-        if tag not in self._said:
-            self._said.add(tag)
-            _log.info("tag %r counts up: it is no label of the metrics, a number is the point's x%s", tag, how)
+        """Log once of a tag that it counts up by its name."""
+        message = "tag %r counts up: it is no label of the metrics, a number is the point's x%s"
+        self._log_once(tag, message, tag, how, level=logging.INFO)
 
 
 _NOTHING: set[str] = set()
@@ -135,5 +133,5 @@ _by_registry: WeakKeyDictionary[Registry, TagCensus] = WeakKeyDictionary()
 
 
 def census_of(registry: Registry) -> TagCensus:
-    """Return the census of a registry: what several loggers record under one name is counted together."""
+    """Return the census of a registry: the tags of several loggers under one name are counted together."""
     return _by_registry.setdefault(registry, TagCensus())

@@ -1,17 +1,16 @@
-"""What the machine reads of itself, for a point that asks for it."""
+"""Readings of the machine and its GPU, for a point that asks for them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from importlib import import_module
 
 from tachograph.recording import registry as registries
+from tachograph.recording.log import LogOnce
 
 TAGS = ("gpu_name", "gpu_id")
 
-_log = logging.getLogger("tachograph")
-_said: set[str] = set()
+_log_once = LogOnce()
 
 
 def get_system_metrics() -> dict[str, int | float | str]:
@@ -30,7 +29,5 @@ def _read(which: str) -> dict[str, int | float | str]:
         return read()
     except Exception as error:  # noqa: BLE001 - whatever the machine's libraries raise, the program goes on without
         registries.default.count_error("hardware")
-        if which not in _said:
-            _said.add(which)
-            _log.warning("%s are left out (pip install 'tachograph[hardware]'): %r", which, error)
+        _log_once(which, "%s are left out (pip install 'tachograph[hardware]'): %r", which, error)
         return {}

@@ -1,8 +1,7 @@
-"""The shape of a point, its measurement and the names of its tags and fields: what all points of a shape share."""
+"""The shape of a point: its measurement, and the names of its tags and fields, which many points share."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -15,6 +14,7 @@ from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
 from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.instrument import Record, nothing
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import encodable
 from tachograph.recording.registry import Registry
@@ -30,15 +30,13 @@ _ARRIVAL = 1.0  # seconds that a value may take from its device once its point l
 _SERIES_LIMIT = 4096
 _PLAIN = frozenset((float, int, str))
 
-_log = logging.getLogger("tachograph")
-
 
 class Origin:
-    """What every point of one logger has.
+    """The origin of points: one logger, and all that its points have in common.
 
     Attributes:
-        registry: where the gauges are, and where losses are counted.
-        census: which tags may be labels.
+        registry: has the gauges, and counts losses.
+        census: tells which tags may be labels.
         counting: the names of tags that count up, the x first.
         as_fields: tags that count up leave as fields.
         tags: the tags that come after the user's.
@@ -46,7 +44,7 @@ class Origin:
         to: the database that takes the points.
     """
 
-    __slots__ = ("_said", "as_fields", "census", "counting", "labels", "registry", "tags", "to")
+    __slots__ = ("_log_once", "as_fields", "census", "counting", "labels", "registry", "tags", "to")
 
     def __init__(
         self,
@@ -65,21 +63,19 @@ class Origin:
         self.labels = labels
         self.tags = tags
         self.to: InfluxTarget | None = None
-        self._said: set[str] = set()
+        self._log_once = LogOnce()
 
-    def say(self, what: str, *args: object) -> None:
-        """Log something once a logger."""
-        if what not in self._said:
-            self._said.add(what)
-            _log.warning(what, *args)
+    def say(self, message: str, *args: object) -> None:
+        """Log a message once a logger."""
+        self._log_once(message, message, *args)
 
-    def lose(self, reason: Reason, what: str, *args: object) -> None:
-        """Count something that was not recorded, and say so once."""
+    def lose(self, reason: Reason, message: str, *args: object) -> None:
+        """Count a loss, and log it once."""
         self.registry.count_dropped(reason, "logger")
-        self.say(what, *args)
+        self.say(message, *args)
 
     def named(self, given: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return tags or fields with strings as their names, whatever they were."""
+        """Return tags or fields with strings as their names."""
         if all(key.__class__ is str for key in given):
             return dict(given)
         found: dict[str, Any] = {}
@@ -92,7 +88,7 @@ class Origin:
         return found
 
     def tag(self, value: Any) -> str | int:
-        """Return the value of a tag that nobody changes later."""
+        """Return the value of a tag as it is now: a later change of the object is not in it."""
         if value.__class__ is str or value.__class__ is int:
             return value
         return self._shown(value) or ""
@@ -112,7 +108,7 @@ class Origin:
             return None
 
     def gauge(self, name: str, labels: Mapping[str, str]) -> Record:
-        """Return what sets the gauge of a field; one that does nothing where the name cannot be a metric's."""
+        """Return the function that sets the gauge of a field; it does nothing where the name cannot be a metric's."""
         try:
             declared = self.registry.group(SCOPE).declare(
                 encodable(name), kind="gauge", unit=None, description="", boundaries=None
@@ -137,7 +133,7 @@ class Gauges:
         self.records = tuple(self.of(name) for name in shape.field_names)
 
     def of(self, name: str) -> Record:
-        """Return what sets the gauge of a field."""
+        """Return the function that sets the gauge of a field."""
         found = self._found.get(name)
         if found is None:
             found = self._origin.gauge(f"{self._prefix}.{name}", self._labels)
@@ -146,14 +142,14 @@ class Gauges:
 
 
 class Shape:
-    """What is the same for every point with this measurement and these names.
+    """The shape of points: one measurement and one set of names, with all that follows from them.
 
     Attributes:
         made: makes a point's attributes when it leaves, from the values of its tags and fields, and the tags of the
             device where those were asked for.
-        places: where the tags are, among all, that may be labels.
+        places: the indexes of the tags that may be labels, among all tags.
         labels_of: picks the values of these tags.
-        gauges: by what ``labels_of`` picks.
+        gauges: by the values that ``labels_of`` picks.
     """
 
     __slots__ = ("field_names", "gauges", "labels_of", "made", "measurement", "origin", "places", "tag_names")
@@ -309,26 +305,26 @@ def _number(text: str) -> Number | None:
     return None
 
 
-_LATEST = 2**63  # nanoseconds: beyond what InfluxDB has for a time
+_LATEST = 2**63  # nanoseconds: the end of InfluxDB's times
 
 
-def mapping(what: str, given: object) -> dict[Any, Any]:
+def checked_mapping(name: str, given: object) -> dict[Any, Any]:
     """Return tags or fields as a dict.
 
     Raises:
         TypeError: they are no mapping.
     """
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what} must be a mapping of names to values, not {type(given).__name__}: {given!r:.100}")
+        raise TypeError(f"{name} must be a mapping of names to values, not {type(given).__name__}: {given!r:.100}")
     return dict(given)
 
 
-def unix_nano(given: Any) -> int:
+def checked_timestamp(given: Any) -> int:
     """Return a timestamp, in nanoseconds since 1970.
 
     Raises:
         TypeError: it is no int.
-        ValueError: it is before 1970, or beyond what InfluxDB can hold.
+        ValueError: it is before 1970, or after the last time of InfluxDB.
     """
     try:
         when = given.__index__()
@@ -339,7 +335,7 @@ def unix_nano(given: Any) -> int:
     return int(when)
 
 
-def at_least_1(what: str, given: object) -> int:
+def at_least_1(name: str, given: object) -> int:
     """Return a size.
 
     Raises:
@@ -347,9 +343,9 @@ def at_least_1(what: str, given: object) -> int:
         ValueError: it is below 1.
     """
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{what} must be an int, not {type(given).__name__}: {given!r:.100}")
+        raise TypeError(f"{name} must be an int, not {type(given).__name__}: {given!r:.100}")
     if given < 1:
-        raise ValueError(f"{what} must be at least 1: {given}")
+        raise ValueError(f"{name} must be at least 1: {given}")
     return given
 
 

@@ -1,4 +1,4 @@
-"""Where an InfluxDB listens, and what a writer says there."""
+"""The address of an InfluxDB, and the options of a writer to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORTS = range(1, 65_536)
 
 @dataclass(frozen=True)
 class MertricsLoggerWriteOptions:
-    """How a logger writes to its InfluxDB; spelled as the original has it.
+    """Options of a logger's writes to its InfluxDB; spelled as the original has it.
 
     Attributes:
         batch_size: points in one write, at most.
@@ -54,7 +54,7 @@ class InfluxTarget:
     queue_size: int = QUEUE_SIZE
 
     def __post_init__(self) -> None:
-        """Refuse a token that would be found out only at the first write, in a message that shows it."""
+        """Refuse a wrong token here: the first write would do so in a message that shows it."""
         if not self.token.isprintable() or not _is_latin1(self.token):
             raise ValueError(
                 "the token (token= or INFLUXDB_TOKEN) has a character that no HTTP header can carry, "
@@ -63,7 +63,7 @@ class InfluxTarget:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What it is, however it is written to: points of two loggers with the same place arrive at one."""
+        """The database itself, without the way of writing to it: loggers with the same place share it."""
         return self.url, self.database, self.org
 
     @classmethod
@@ -80,7 +80,7 @@ class InfluxTarget:
         concurrency: int = 1,
         queue_size: int = QUEUE_SIZE,
     ) -> InfluxTarget | None:
-        """Return what arguments, or else the ``INFLUXDB_*`` variables, name; None where no host is given.
+        """Return the target that arguments, or else the ``INFLUXDB_*`` variables, name; None where no host is given.
 
         A host may be a URL with its scheme, and a port; a bare host is https, a loopback address http. A port as
         argument wins over the URL's, which wins over ``INFLUXDB_PORT``. White space around a text is none of it, as

@@ -1,15 +1,14 @@
-"""The pipeline: ``start()`` and ``shutdown()``, what runs in this process, and how it ends.
+"""The pipeline: ``start()`` and ``shutdown()``, the runtime of this process, and its end.
 
-What is recorded passes from the registry and the journal to every destination, in the background.
+Values and events pass from the registry and the journal to every destination, in the background.
 :mod:`~tachograph.pipeline.lifecycle` starts that, and ends it at the exit, at SIGTERM and in a forked child; nothing
-else does. :mod:`~tachograph.pipeline.runtime` has all that runs: one
-:class:`~tachograph.pipeline.pipeline.Pipeline`, made of the identity of the process
-(:mod:`~tachograph.pipeline.process_identity`), a feed of events (:mod:`~tachograph.pipeline.event_feed`) and the routes
-to its :mod:`~tachograph.pipeline.destinations`, as its :mod:`~tachograph.pipeline.settings` name them; and beside it
-the wishes of the front doors, and each ``start()`` under zero code. The metrics of other libraries come from
-:mod:`~tachograph.pipeline.providers`.
+else does. The runtime has all that runs: one :class:`~tachograph.pipeline.pipeline.Pipeline`, made of the identity of
+the process, a feed of events (:mod:`~tachograph.pipeline.event_feed`), the providers of OpenTelemetry and the routes to
+its :mod:`~tachograph.pipeline.destinations`, as its :mod:`~tachograph.pipeline.settings` name them, and the collection
+that passes from the ones to the others; and beside it the wishes of the front doors, and each ``start()`` under zero
+code. :mod:`~tachograph.pipeline.provider_watch` joins a provider that the program sets.
 
-The names below are what other rooms use. Each is loaded at its first use, as most of them need the OpenTelemetry SDK.
+The names below are for other rooms. Each is loaded at its first use, as most of them need the OpenTelemetry SDK.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""SIGTERM: flush what was recorded, then die of the signal as if nobody had looked.
+"""SIGTERM: flush everything recorded, then die of the signal as ever.
 
 torchrun sends SIGTERM to every rank when one of them dies, and a rank that sits in a collective runs no Python until it
 returns. So the timer notices the signal through the wake-up descriptor (written by CPython's C handler), and a thread
 beside it flushes; the process then ends with the signal's own status. A handler of the program's own is left alone: it
 runs as always, and whether the process ends is its decision.
 
-Only the main thread can put back what was found. Closed elsewhere, everything stays as it is, with nothing left to
-flush, until the main thread comes by: a descriptor that CPython still writes to must not become another file's.
+Only the main thread can put the handling back as it was found. Closed elsewhere, everything stays as it is, with
+nothing left to flush, until the main thread comes by: a descriptor that CPython still writes to must not become another
+file's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BYTE = bytes([signal.SIGTERM])
 
 
 class SigtermFlush:
-    """Calls ``flush`` once SIGTERM arrives; active from construction to :meth:`close`.
+    """The flush that SIGTERM calls for, from construction to :meth:`close`.
 
     Attributes:
         dying: SIGTERM has arrived, and ends the process as soon as everything is flushed.
@@ -73,7 +74,7 @@ class SigtermFlush:
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         self._arrived = self._arrived or signal.getsignal(signal.SIGTERM) == self._on_signal
-        # asyncio takes the wake-up descriptor and leaves none behind: then this is what tells the thread. A handler
+        # asyncio takes the wake-up descriptor and leaves none behind: then this tells the thread. A handler
         # of the program's own may call it even after the end.
         if os.getpid() == self._pid and not self._closed:
             with contextlib.suppress(OSError):
@@ -161,7 +162,7 @@ def send_missed() -> None:
 
 
 def _put_all_back() -> None:
-    """Put back what is still to be put back, the last one first; in another than the main thread nothing."""
+    """Put back all handlings that wait for it, the last one first; in another than the main thread none."""
     if threading.current_thread() is threading.main_thread():
         for one in reversed(tuple(_ended)):
             if one.put_back():

@@ -1,4 +1,4 @@
-"""What is recorded after the last export of the process: it can be delivered no more, and is counted and said.
+"""Values and events recorded after the last export of the process: they are counted, and said on stderr.
 
 Exit handlers that were registered before ``import tachograph`` come after ours, as CPython calls the last one first.
 """
@@ -23,7 +23,7 @@ _PATIENCE = 0.1
 
 
 class Unheard:
-    """Says, once the program's last exit handler has run, how much was recorded since this was made.
+    """A count of everything recorded since this was made, said once the program's last exit handler has run.
 
     As nothing is called then, it waits in ``sys.__interactivehook__``, which is of use only when a process begins, and
     speaks when that goes: CPython empties it first of all, with every module still there (``finalize_modules`` in
@@ -68,7 +68,7 @@ class Unheard:
                     f"tachograph: {lost} recorded after the last export are lost, of daemon threads or exit handlers "
                     "that were registered before 'import tachograph': these run after it, so import it first\n".encode()
                 )
-        except Exception:  # noqa: BLE001, S110 - somebody else has kept it, and modules are gone by now
+        except Exception:  # noqa: BLE001, S110 - another reference has kept it, and modules are gone by now
             pass
 
 

@@ -1,4 +1,4 @@
-"""The destinations that the settings name: built-in ones, those of entry points, and whatever object was given."""
+"""Destinations that the settings name: built-in ones, those of entry points, and objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import MetricReader
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider, to_exporter
+from tachograph.exporters.log_emitter import external_logger_provider, into_provider, to_exporter
 from tachograph.exporters.otel_exporters import EntryPointExporter, ItemExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.reader_feed import ReaderFeed
@@ -21,30 +21,30 @@ from tachograph.recording.gil_yield import Pace
 from tachograph.recording.registry import Registry
 
 _TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
-_POINT_BYTES = 500  # what a queued point keeps alive, roughly
+_POINT_BYTES = 500  # kept alive by a queued point, roughly
 
 PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of the process
-CLOSING = 0.05  # seconds that the end of any part has at least, whatever is left
-LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take what comes, but slowly
+CLOSING = 0.05  # seconds that the end of any part has at least
+LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take their batches, but slowly
 
-Temporality = Mapping[type, Any]
+Temporalities = Mapping[type, Any]
 
 _log = logging.getLogger("tachograph")
 
 
 class Queue(Protocol):
-    """What waits for one receiver."""
+    """The queue of one receiver."""
 
     @property
     def delivered(self) -> int:
         """How much has arrived so far; it grows while the receiver takes anything."""
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what was taken so far, within ``timeout`` seconds."""
+        """Deliver all batches taken so far, within ``timeout`` seconds."""
 
 
 class Destination(Queue, Protocol):
-    """Where batches go: an exporter behind its queue, or behind one for each of its receivers."""
+    """A destination of batches: an exporter behind its queue, or behind one for each of its receivers."""
 
     def __call__(self, batch: Batch) -> None:
         """Take a batch; never waits."""
@@ -63,7 +63,7 @@ class Route(NamedTuple):
         reader: the destination, where that is a reader: it takes no batches, it collects by itself.
         retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
             many seconds: the end is near.
-        is_loading: tells whether it still loads what it needs to deliver anything.
+        is_loading: tells whether it still loads its library, and can deliver nothing yet.
         queues: those of its receivers, where it may have several.
     """
 
@@ -71,7 +71,7 @@ class Route(NamedTuple):
     metrics: bool = False
     spans: bool = False
     events: bool = False
-    temporality: Temporality | None = None
+    temporality: Temporalities | None = None
     reader: ReaderFeed | None = None
     retry_now: Callable[[float], None] = lambda _longest: None
     is_loading: Callable[[], bool] = lambda: False
@@ -82,8 +82,8 @@ class Routes:
     """The routes of a pipeline.
 
     Attributes:
-        own: those of its settings, which end with it; whoever has attached another one closes that, if the process
-            goes on.
+        own: those of its settings, which end with it; an attached one is closed by its owner, if the process goes
+            on.
     """
 
     def __init__(self) -> None:
@@ -108,22 +108,22 @@ class Routes:
                 route.reader.open(source)
 
     def flush(self, deadline: float) -> bool:
-        """Deliver what the destinations have taken; True where all of it arrived before ``deadline``, monotonic."""
+        """Deliver all batches taken so far; True where they arrived before ``deadline``, monotonic."""
         for route in self:
             route.destination.flush(0)  # all of them hurry, not only the one that is waited for
         arrived = [route.destination.flush(max(0.0, deadline - time.monotonic())) for route in self]
         return all(arrived)
 
     def hand_on(self, export: Callable[[float], bool | None], longest: float = LONGEST_EXIT) -> bool:
-        """Deliver what waits, while somebody takes it.
+        """Deliver waiting batches, while any receiver takes them.
 
         Args:
-            export: hands over what waits, within so many seconds; False where there was more, None where another
+            export: hands over waiting batches, within so many seconds; False where there was more, None where another
                 thread was at it, which is about to be done.
             longest: seconds that it may take.
 
         Returns:
-            False where nobody has taken anything for half a second, or it took too long.
+            False where no receiver has taken anything for half a second, or it took too long.
         """
         end = time.monotonic() + longest
         for route in self:
@@ -203,7 +203,7 @@ def build_routes(
     """Return a route for everything that the settings name, the Prometheus page apart.
 
     Args:
-        settings: what was asked for.
+        settings: of the pipeline.
         registry: where losses are counted.
         metrics: deliver metrics; not where they leave through the program's own provider.
         own_logs: deliver events even where the program has a logger provider of its own; else they leave through that.
@@ -217,9 +217,9 @@ def build_routes(
     for signal in served:
         asked[signal] = [exporter for exporter in asked[signal] if exporter != "otlp"]
     routes: list[Route] = []
-    theirs = None if own_logs else foreign_logger_provider()
-    if theirs is not None:
-        routes.append(Route(into_provider(theirs, registry), events=True))
+    external = None if own_logs else external_logger_provider()
+    if external is not None:
+        routes.append(Route(into_provider(external, registry), events=True))
         asked["logs"] = ()
     for exporter in dict.fromkeys([*asked["metrics"], *asked["traces"], *asked["logs"]]):
         taken = [signal for signal in SIGNALS if exporter in asked[signal]]
@@ -321,7 +321,7 @@ def given(
         name: of the destination, in logs and counts; by default that of the function or class.
 
     Raises:
-        ValueError: a reader is somebody else's, or was shut down.
+        ValueError: a reader belongs to another provider, or was shut down.
     """
     from tachograph.exporters.producer import SdkExporter
 
@@ -330,7 +330,7 @@ def given(
         return Route(feed, reader=feed)
     if metrics and hasattr(exporter, "export"):
         made = SdkExporter(exporter, registry, groups=groups, name=name, pace=Pace())
-        # What the SDK's own periodic reader asks; there is no public name for it.
+        # The SDK's own periodic reader asks for it; there is no public name.
         return Route(made, metrics=True, temporality=getattr(exporter, "_preferred_temporality", None))
     if spans and hasattr(exporter, "export"):
         return Route(ItemExporter(exporter, registry, items=lambda batch: batch.spans, name=name), spans=True)

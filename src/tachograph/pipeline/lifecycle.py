@@ -1,7 +1,7 @@
-"""The life of what runs in this process: how it starts, and what happens at its exit, at SIGTERM and at a fork.
+"""The life of the process's runtime: its start, and its end at the exit, at SIGTERM and at a fork.
 
 :func:`start` begins a pipeline, and so do :func:`begin_ambient`, for zero code, and :func:`join`, for a program that
-sets a provider of its own. At the exit all that was recorded is delivered in two turns: before the exits of the
+sets a provider of its own. At the exit everything recorded is delivered in two turns: before the exits of the
 program's own providers, and after every other exit handler. At SIGTERM the pipeline delivers in the thread of
 :mod:`tachograph.pipeline._sigterm`. A forked child leaves everything to its parent.
 """
@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tachograph.exporters.joined import foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider
+from tachograph.exporters.external_provider import external_meter_provider
+from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper
+from tachograph.pipeline._providers import owns_meter_provider
+from tachograph.pipeline._runtime import Runtime, settings_by_itself
 from tachograph.pipeline._unheard import Unheard
 from tachograph.pipeline.destinations import CLOSING
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.pipeline.providers import owns_meter_provider
-from tachograph.pipeline.runtime import Runtime, settings_by_itself
 from tachograph.pipeline.settings import check_keywords, read_settings
 from tachograph.recording import journal, registry
 from tachograph.recording.forking import at_fork
@@ -46,7 +46,7 @@ _log = logging.getLogger("tachograph")
 
 
 def start(**settings: Unpack[Keywords]) -> Pipeline:
-    """Deliver what this process records, in the background, until its end.
+    """Deliver the values and events of this process, in the background, until its end.
 
     Without arguments, and with no ``OTEL_*`` variable set, it serves ``/metrics`` for Prometheus on 127.0.0.1, port
     9464 plus the local rank (the next free one where that is taken; see ``metrics_url``), and nothing else. An OTLP
@@ -69,11 +69,11 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
         of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing.
 
     Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
-    added to it until the :meth:`~tachograph.Pipeline.shutdown` of what is returned, and a wrong value is a line in the
+    added to it until the :meth:`~tachograph.Pipeline.shutdown` of the result, and a wrong value is a line in the
     log and a pipeline that delivers nothing.
 
     Raises:
-        ValueError: a wrong value; the message names where it was given and what is allowed.
+        ValueError: a wrong value; the message names where it was given and the allowed ones.
         TypeError: an unknown argument, or one of a wrong type.
         RuntimeError: it runs already with other settings.
     """
@@ -90,10 +90,10 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
             return runtime.run_beside(host, asked, _named(settings))
         check_keywords(settings)
         asked = read_settings(os.environ, **settings)
-        switch.begin()  # where the program has a provider, something runs by itself from here on
+        switch.begin()  # where the program has a provider, delivery begins from here on
         running = running_pipeline()
         if running is not None and runtime.by_itself:
-            running.shutdown(0)  # the next one takes its destinations over, and what they have to get
+            running.shutdown(0)  # the next one takes its destinations over, and all that waits for them
         elif running is not None:
             if running.settings != asked:
                 raise RuntimeError(
@@ -117,7 +117,7 @@ def _differences(running: Settings, asked: Settings) -> str:
 
 
 def join() -> None:
-    """Have what is recorded arrive in the MeterProvider that the program has set, where nobody has called ``start()``.
+    """Deliver into the MeterProvider that the program has set, where it has not called ``start()``.
 
     After a :func:`shutdown` nothing is joined: the program has asked for an end.
     """
@@ -129,7 +129,9 @@ def join() -> None:
         if runtime.pipeline is not None:
             runtime.pipeline.look_for_providers()
             end_with_the_process()  # before the end of the provider, which is newer
-        elif not is_helper(os.environ, os.getpid()) and (foreign_provider(load=False) or foreign_logger_provider()):
+        elif not is_helper(os.environ, os.getpid()) and (
+            external_meter_provider(load=False) or external_logger_provider()
+        ):
             settings = settings_by_itself()
             if settings.join:
                 runtime.run_by_itself(settings)
@@ -140,15 +142,15 @@ def join() -> None:
 def begin_ambient(
     settings: Settings, *, waits: bool = False, directly: bool = True, again: Callable[[], object]
 ) -> None:
-    """Deliver what this process records though the program does not ask for it: zero code.
+    """Deliver the values and events of a program that does not ask for it: zero code.
 
     Called once a process, in its main thread.
 
     Args:
-        settings: what it runs with.
+        settings: of the pipeline.
         waits: whether it delivers nothing before RANK is there: a process that may become a rank, or be a mere helper.
         directly: whether ``tachograph run`` itself started the process; see
-            :class:`tachograph.pipeline.process_identity.AmbientIdentity`.
+            :class:`tachograph.pipeline._process_identity.AmbientIdentity`.
         again: called in a forked child that may become a rank.
     """
     with runtime.lock:
@@ -167,8 +169,8 @@ def shutdown(timeout: float | None = None) -> None:
     It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
     ``timeout`` seconds, where that is less.
 
-    Where a ``start()`` is ended, what ``configure`` was given and what a ``MetricsLogger`` has of its own goes on.
-    Does nothing where nothing runs. Under zero code it takes off only what the program has added by :func:`start`.
+    Where a ``start()`` is ended, the exporters of ``configure`` and the databases of a ``MetricsLogger`` go on.
+    Does nothing where nothing runs. Under zero code it takes off only the destinations that :func:`start` has added.
     """
     running = runtime.pipeline
     if running is None:
@@ -178,7 +180,7 @@ def shutdown(timeout: float | None = None) -> None:
 
 
 def end_with_the_process() -> None:
-    """See to it that what was recorded leaves at the end of the process.
+    """Register the delivery at the end of the process.
 
     Called again it comes first again: before the exit of a provider that the program has made meanwhile.
     """
@@ -196,40 +198,40 @@ def end_with_the_process() -> None:
 
 
 def is_ending() -> bool:
-    """Tell whether the interpreter ends: what ``atexit`` calls runs after the main thread's end."""
+    """Tell whether the interpreter ends: exit handlers run after the main thread's end."""
     return not threading.main_thread().is_alive()
 
 
 def _at_exit() -> None:
-    """Deliver what there is: the exits of the program's own providers, which collect once more, are still to come."""
+    """Deliver everything recorded: the exits of the program's own providers, which collect once more, come later."""
     pipeline, timeout = runtime.pipeline, EXIT_TIMEOUT
     if pipeline is not None:
-        with _said("the last events"):
+        with _guarded("the last events"):
             timeout = pipeline.hand_on()
         began = time.monotonic()
-        with _said("the last values"):
+        with _guarded("the last values"):
             pipeline.hand_over(timeout)
         timeout -= time.monotonic() - began
     _Exit.timeout = timeout
 
 
 def at_last() -> None:
-    """Deliver what exit handlers have recorded since, and end.
+    """Deliver the records of exit handlers, and end.
 
-    ``import tachograph`` registers it, so that it is called after every handler that is registered later; what others
-    record after it is counted. Threads are there: since CPython 3.12 none could be started any more.
+    ``import tachograph`` registers it, so that it is called after every handler that is registered later; what is
+    recorded after it is counted. Threads are there: since CPython 3.12 none could be started any more.
     """
     pipeline, deadline = runtime.pipeline, time.monotonic() + _Exit.timeout
     running = pipeline is not None and pipeline.running
     takes_events = journal.default.kept
     if pipeline is not None:
-        with _said("what start() has added"):
+        with _guarded("what start() has added"):
             pipeline.end_guests()
-        with _said("the rest"):
+        with _guarded("the rest"):
             pipeline.shutdown(max(deadline - time.monotonic(), EXIT_TIMEOUT / 4), exiting=True)
     if not running:  # else it has closed them
         for route in runtime.configured():
-            with _said("a destination"):
+            with _guarded("a destination"):
                 route.destination.close(max(deadline - time.monotonic(), CLOSING))
     if pipeline is not None:
         pipeline.await_signal()
@@ -238,7 +240,7 @@ def at_last() -> None:
 
 
 class _Exit:
-    """The exit of the process: the seconds that are left of what destinations may add to it."""
+    """The exit of the process, and the seconds that destinations may still add to it."""
 
     timeout = EXIT_TIMEOUT
 
@@ -250,13 +252,13 @@ def _in_worker() -> None:
 
 
 @contextlib.contextmanager
-def _said(what: str) -> Iterator[None]:
-    """Keep an exception from the program's end, and from what is to be done after it."""
+def _guarded(part: str) -> Iterator[None]:
+    """Keep an exception from the program's end, and from the steps after it; it is counted and logged."""
     try:
         yield
     except Exception:  # noqa: BLE001 - the border to every exporter
         registry.default.count_error("exit")
-        _log.exception("%s could not be delivered at the end of the process", what)
+        _log.exception("%s could not be delivered at the end of the process", part)
 
 
 def _before_fork() -> None:
@@ -281,7 +283,7 @@ def _after_fork_in_child() -> None:
         runtime.again()
     util = sys.modules.get("multiprocessing.util")
     if util is not None and runtime.pipeline is not None:
-        # Where multiprocessing has forked, it forgets now what shall be called at the end of its child: see _bootstrap.
+        # Where multiprocessing has forked, it forgets now the handlers for the end of its child: see _bootstrap.
         util.register_after_fork(runtime, lambda _: end_with_the_process())
 
 

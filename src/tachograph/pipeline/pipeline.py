@@ -12,11 +12,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
-from tachograph.exporters.batch import Batch
-from tachograph.exporters.joined import foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider
+from tachograph.exporters.external_provider import external_meter_provider
+from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
 from tachograph.exporters.prometheus.endpoint import Endpoint
@@ -24,47 +23,39 @@ from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
 from tachograph.identity.rank import speaks_for_node
 from tachograph.identity.resource import series_labels
+from tachograph.pipeline._collection import Collection
+from tachograph.pipeline._process_identity import GivenIdentity, Identity
+from tachograph.pipeline._providers import Providers, owns_meter_provider
 from tachograph.pipeline._sigterm import SigtermFlush, send_missed
 from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT, Route, Routes, build_routes
 from tachograph.pipeline.event_feed import EventFeed, Feed
-from tachograph.pipeline.process_identity import GivenIdentity, Identity
-from tachograph.pipeline.providers import Providers, owns_meter_provider
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
-from tachograph.recording import timer
-from tachograph.recording.gil_yield import Pace
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
 
-if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
-
-    from tachograph.recording.points import MetricPoints
-
-TICK = 1.0  # seconds between looks at what is new: spans that ended, providers to join
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
-_SOME_ITEMS = 256  # events and spans that are delivered in no time
-_STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # what is left of it, once nobody has taken anything
+_STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # the rest of it, once no receiver has taken anything
 
 _log = logging.getLogger("tachograph")
 
 
 class Pipeline:
-    """Delivers what is recorded, from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
+    """The delivery from :func:`tachograph.start` until :meth:`shutdown` or the end of the process.
 
     A context manager: leaving it shuts it down, unless it is still another ``start()``'s, too: of several ``with``
     statements the last one out ends it, and none does where a ``start()`` has none.
 
     Attributes:
-        metrics_url: where Prometheus finds the metrics; None where no page is served.
-        settings: what it runs with.
+        metrics_url: the address of the page for Prometheus; None where none is served.
+        settings: of this pipeline.
         last_moment: when its end is to be over at the latest, on the monotonic clock, however much is still taken; None
             as long as that is not near. At the end of the process all of its pipelines share one.
         guests: those that the program has started beside it; they end with the process, and before it.
 
     Args:
-        settings: what it runs with.
-        registry: what it delivers.
+        settings: of this pipeline.
+        registry: the source of its metrics.
         asked: the signals whose destinations were named in the call, so they are served even where the program has a
             provider of its own.
         idle: deliver nothing: in a helper process, or with ``OTEL_SDK_DISABLED=true``.
@@ -72,11 +63,11 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
-        identity: who the process is, where that may be known late: zero code. Then it makes no provider, and joins
+        identity: of the process, where that may be known late: zero code. Then it makes no provider, and joins
             those of the program once it is known; by default the identity is that of the settings.
         unasked: the program did not ask for it, so the readers of the program's own provider are not made to collect,
             unless SIGTERM is about to end the process: nothing of theirs would be called any more.
-        on_settled: called once it is known who the process is.
+        on_settled: called once the identity of the process is known.
         on_ended: called after its end, if the process goes on.
     """
 
@@ -112,18 +103,24 @@ class Pipeline:
         self._endpoint: Endpoint | None = None
         self._hardware: Closer | None = None
         self._sigterm: SigtermFlush | None = None
-        self._failed: set[str] = set()
+        self._collection = Collection(
+            settings,
+            registry,
+            identity=self._identity,
+            events=self._events,
+            routes=self._routes,
+            providers=self._providers,
+            on_known=self._known,
+        )
+        self._collection.closed = idle
         self._free_locks()
-        self._serves = self._forking = self._dying = self._stopped = self._collected_last = False
+        self._serves = self._dying = self._collected_last = False
         self._started, self._entered, self._left_by_all = 1, 0, False
-        self._closed, self._due = idle, 0.0
-        self._task: timer.Task | None = None
         if not idle:
             self._open()
 
     def _free_locks(self) -> None:
-        self._collecting, self._ending, self._users = threading.Lock(), threading.Lock(), threading.Lock()
-        self._settling = threading.RLock()
+        self._ending, self._users = threading.Lock(), threading.Lock()
 
     def _open(self) -> None:
         self._identity.begin()
@@ -135,7 +132,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _spared(self, part: str) -> Iterator[None]:
-        """Go on without a part of it, where no descriptor is left for that: the program is what they are for."""
+        """Go on without a part of it, where no descriptor is left for that: the program needs them."""
         try:
             yield
         except OSError as error:
@@ -146,38 +143,32 @@ class Pipeline:
 
     def _connect(self) -> None:
         settings, providers = self.settings, self._providers
-        theirs = None if self._ambient or owns_meter_provider() else foreign_provider()
-        ours = theirs is None or "metrics" in self._asked or not settings.join
+        external = None if self._ambient or owns_meter_provider() else external_meter_provider()
+        ours = external is None or "metrics" in self._asked or not settings.join
         awaits_logs = providers.joins_logs
         own = build_routes(settings, self._registry, metrics=ours, own_logs=not awaits_logs, served=self._served)
-        providers.joins_logs = awaits_logs and foreign_logger_provider() is None  # else it is among the routes
+        providers.joins_logs = awaits_logs and external_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         self._serves = ours and "prometheus" in settings.metrics
         if self._serves or own or self._ambient:
             self._events.open(own)
         if not self._ambient:
-            providers.connect(theirs, own, self._identity.resource, serves=self._serves)
-        self._routes.feed(self._read_for)
-        self._settle()
-        if own or providers.joined or self._ambient:
-            self._start_ticking()
+            providers.connect(external, own, self._identity.resource, serves=self._serves)
+        self._routes.feed(self._collection.read_for)
+        self._collection.settle()
+        if own or providers.external or self._ambient:
+            self._collection.begin()
 
-    def _settle(self) -> bool:
-        """Look who the process is; False as long as that is not known. With the first answer it serves and observes."""
-        with self._settling:
-            is_first = not self._identity.known
-            if not self._identity.settle(lambda: self._events.deliver(list(self._routes), self._identity.resource)):
-                return False
-            if is_first:
-                if self._on_settled is not None:
-                    self._on_settled()
-                if self._serves:
-                    with self._spared("/metrics"):
-                        self._serve()
-                if self.settings.system_metrics:
-                    node = speaks_for_node(self._identity.resource, os.environ, os.getpid())
-                    self._hardware = observe(self._registry, node=node, process=True)
-            return True
+    def _known(self) -> None:
+        """Serve and observe, once the identity of the process is known."""
+        if self._on_settled is not None:
+            self._on_settled()
+        if self._serves:
+            with self._spared("/metrics"):
+                self._serve()
+        if self.settings.system_metrics:
+            node = speaks_for_node(self._identity.resource, os.environ, os.getpid())
+            self._hardware = observe(self._registry, node=node, process=True)
 
     def _serve(self) -> None:
         settings, resource = self.settings, self._identity.resource
@@ -185,125 +176,24 @@ class Pipeline:
         client = ClientRegistry(self._registry) if settings.prometheus_registry else None
         page = Page(labels, resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
-        self._endpoint = Endpoint(self._read, page, *where, self._registry, store=settings.store)
+        self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=settings.store)
         self.metrics_url = self._endpoint.url
 
     def look_for_providers(self) -> None:
         """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
-        if self._closed or not self._identity.known:
-            return
-        self._providers.look(self._routes, self._identity.resource, self._add)
-        if self._providers.joined is not None:
-            self._start_ticking()
-
-    def _add(self, route: Route) -> None:
-        self._routes.own = [*self._routes.own, route]
-        self._events.open(list(self._routes))
-
-    def _read(self) -> tuple[list[MetricPoints], MetricsData | None]:
-        return self._registry.collect(Pace()), self._providers.sdk.read(None)
-
-    def _read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
-        """Return what a reader collects, in its thread; None where ``timeout`` seconds were too short."""
-        if not self._settle() or not self._collecting.acquire(timeout=max(timeout, 0.0)):
-            return None
-        try:
-            self.look_for_providers()
-            points, sdk = self._registry.collect(Pace()), self._providers.sdk.read_for(reader)
-            return Batch(points, sdk, [], self._identity.resource, time.time_ns())
-        finally:
-            self._collecting.release()
-
-    def _start_ticking(self) -> None:
-        with self._users:
-            if self._task is None and not self._stopped:
-                self._due = time.monotonic() + self.settings.interval
-                self._task = timer.default.every(
-                    "pipeline", self._until_next, self._tick, beside=self._may_block, registry=self._registry
-                )
-
-    def _until_next(self) -> float:
-        return min(TICK, _left(self._due))
-
-    def _may_block(self) -> bool:
-        """Tell whether the next tick takes long, or runs what is not ours: callbacks, hardware, another provider."""
-        return (
-            time.monotonic() >= self._due
-            or self._providers.joins()
-            or self._events.waiting() + len(self._providers.spans or ()) > _SOME_ITEMS
-        )
-
-    def _tick(self) -> None:
-        metrics = time.monotonic() >= self._due
-        if metrics:
-            self._due = max(self._due + self.settings.interval, time.monotonic())
-        self.look_for_providers()
-        if not metrics:
-            self._providers.refresh()
-        if metrics or len(self._providers.spans or ()) or self._events.waiting():
-            self._export(metrics=metrics, ticked=True)
-
-    def _export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool | None:
-        """Collect, and hand batches to every destination.
-
-        Returns:
-            False where ``wait`` seconds were too short for all events; None where another thread collected all the
-            while, so that nothing was.
-        """
-        with self._settling:
-            if not self._settle():
-                return True
-            self._identity.use()
-        deadline = time.monotonic() + wait if wait >= 0 else None
-        # A collection may hang in what is not ours, and the timer waits for nothing: then the next tick delivers.
-        if not self._collecting.acquire(timeout=CLOSING if ticked and not metrics else wait):
-            return None
-        try:
-            if ticked and self._stopped:  # it waited for the last collection, and would come after the end
-                return False
-            self.look_for_providers()
-            self._providers.refresh()
-            if metrics and not self.settings.set_global:
-                self._providers.say_waiting()
-            now, resource = time.time_ns(), self._identity.resource
-            points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
-            spans = self._providers.spans.drain() if self._providers.spans is not None else []
-            read = self._providers.sdk.reading()
-            for route in self._routes:
-                wanted = spans if route.spans else []
-                found = points if route.metrics else []
-                if found or wanted:
-                    sdk = read(route.temporality) if found else None
-                    self._hand_over(route, Batch(found, sdk, wanted, resource, now))
-            # A tick leaves the rest of the events to the end, once that begins.
-            until = (lambda: self._stopped) if ticked else None
-            return self._events.deliver(list(self._routes), resource, deadline, until=until)
-        finally:
-            self._collecting.release()
-
-    def _hand_over(self, route: Route, batch: Batch) -> None:
-        try:
-            route.destination(batch)
-        except Exception as error:  # noqa: BLE001 - one that fails shall cost neither the others nor the program's end
-            pass_on(error)
-            name = type(route.destination).__name__
-            lost = len(batch.spans) + sum(len(metric.points) for metric in batch.metrics)
-            self._registry.count_dropped("encoding", name, lost)
-            if name not in self._failed:
-                self._failed.add(name)
-                _log.error("%s took no metrics or spans (further losses are counted): %r", name, error)
+        self._collection.look_for_providers()
 
     def attach(self, route: Route) -> None:
         """Deliver to one more destination from the next collection on.
 
-        Whoever attached it closes it, if the process goes on when the pipeline ends.
+        Its owner closes it, if the process goes on when the pipeline ends.
         """
         self.wait_no_longer()
-        if self._closed:
+        if not self.running:
             return
         self._providers.sdk.attach(route.temporality)
         self._routes.attach(route)
-        self._start_ticking()
+        self._collection.begin()
 
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
@@ -322,10 +212,10 @@ class Pipeline:
         Returns:
             Whether every destination has taken it.
         """
-        if self._closed or os.getpid() != self._pid:
+        if not self.running or os.getpid() != self._pid:
             return True
         deadline = time.monotonic() + timeout
-        collected = bool(self._export(metrics=not self._collected_last, wait=timeout))
+        collected = bool(self._collection.export(metrics=not self._collected_last, wait=timeout))
         arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
         collect = self._dying or not self._unasked
@@ -333,28 +223,28 @@ class Pipeline:
 
     def deliver_events(self, deadline: float | None) -> bool:
         """Hand the events that wait to every destination; False where the deadline came first."""
-        return bool(self._export(metrics=False, wait=-1 if deadline is None else _left(deadline)))
+        return bool(self._collection.export(metrics=False, wait=-1 if deadline is None else _left(deadline)))
 
     def hand_on(self, longest: float = LONGEST_EXIT, *, metrics: bool = False) -> float:
-        """Deliver the events that wait, while somebody takes them: the end is near.
+        """Deliver the events that wait, while any receiver takes them: the end is near.
 
         Args:
             longest: seconds that it may take.
             metrics: collect and deliver metrics, too.
 
         Returns:
-            The seconds that the rest of the end may take: few, where nobody has taken anything.
+            The seconds that the rest of the end may take: few, where no receiver has taken anything.
         """
-        if self._closed or os.getpid() != self._pid:
+        if not self.running or os.getpid() != self._pid:
             return EXIT_TIMEOUT
         if self.last_moment is None:
             self.last_moment = time.monotonic() + LONGEST_EXIT
         longest = min(longest, _left(self.last_moment))
-        wanted = metrics  # once: what is collected again would only be more to deliver
+        wanted = metrics  # once: a second collection would only be more to deliver
 
         def export(seconds: float) -> bool | None:
             nonlocal wanted
-            found = self._export(metrics=wanted, wait=seconds)
+            found = self._collection.export(metrics=wanted, wait=seconds)
             wanted = wanted and found is None
             return found
 
@@ -362,10 +252,10 @@ class Pipeline:
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
-        if self._providers.joined is None or self._closed or os.getpid() != self._pid:
+        if self._providers.external is None or not self.running or os.getpid() != self._pid:
             return
         deadline = time.monotonic() + timeout
-        self._export(metrics=False, wait=timeout)
+        self._collection.export(metrics=False, wait=timeout)
         self._providers.flush(_left(deadline), collect=self._dying or not self._unasked, last=True)
 
     def _last_words(self, dying: bool) -> None:
@@ -390,20 +280,20 @@ class Pipeline:
             return
         last_moment = self.last_moment or time.monotonic() + LONGEST_EXIT
         arrived = [guest.collect_last(last_moment) for guest in self.guests]
-        if not all(arrived) and not self._closed:
-            self._export(metrics=True, wait=EXIT_TIMEOUT / 2)
+        if not all(arrived) and self.running:
+            self._collection.export(metrics=True, wait=EXIT_TIMEOUT / 2)
         for guest in self.guests:
             guest.shutdown(EXIT_TIMEOUT / 2, exiting=True)
 
     def collect_last(self, last_moment: float) -> bool:
         """Collect metrics for the last time, for an end by ``last_moment``; False where they do not arrive at once."""
         self.last_moment = last_moment
-        if self._closed or not self._ending.acquire(blocking=False):  # another thread is at it
+        if not self.running or not self._ending.acquire(blocking=False):  # another thread is at it
             return True
         try:
-            self._collected_last = self._export(metrics=True, wait=EXIT_TIMEOUT / 2) is not None
+            self._collected_last = self._collection.export(metrics=True, wait=EXIT_TIMEOUT / 2) is not None
             return self._routes.flush(time.monotonic() + CLOSING)
-        except Exception as error:  # noqa: BLE001 - its end tries once more, and says what is wrong
+        except Exception as error:  # noqa: BLE001 - its end tries once more, and logs the reason
             pass_on(error)
             return False
         finally:
@@ -413,22 +303,22 @@ class Pipeline:
         """Deliver everything recorded so far, and end; recording goes on in memory, for a later ``start()``.
 
         It takes as long as the end of the process does: a second where no destination takes anything, and up to ten
-        where one goes on taking what comes. What has not arrived by then is counted as dropped.
+        where one goes on taking batches. The rest is counted as dropped.
 
         Args:
             timeout: seconds that it may take at most, if that is less.
             exiting: the process ends right after it; a provider of the program's own collects once more, then.
         """
-        if (self._closed and not self._ending.locked()) or os.getpid() != self._pid:
+        if (not self.running and not self._ending.locked()) or os.getpid() != self._pid:
             if exiting and os.getpid() == self._pid:
-                self._events.close(exiting=True)  # what was logged since its end is lost
+                self._events.close(exiting=True)  # events logged since its end are lost
             return
         longest = LONGEST_EXIT if timeout is None else timeout
         deadline = time.monotonic() + longest
         if not self._ending.acquire(timeout=longest):  # another thread is at it
             return
         try:
-            if not self._closed:
+            if self.running:
                 self._end(deadline, exiting=exiting)
         except Exception as error:  # noqa: BLE001 - out of memory, say: the program's own error matters more
             pass_on(error)
@@ -445,16 +335,13 @@ class Pipeline:
         last_moment = time.monotonic() + longest
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
-        self._settle()
-        self._identity.take_leave(lambda: self._export(metrics=False, wait=EXIT_TIMEOUT / 4), dying=self._dying)
-        self._stopped = True
-        if self._task is not None:
-            self._task.close()
+        self._collection.settle()
+        deliver = partial(self._collection.export, metrics=False, wait=EXIT_TIMEOUT / 4)
+        self._identity.take_leave(deliver, dying=self._dying)
+        self._collection.stop()
         began = time.monotonic()
         longest = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
-        if self._collecting.acquire(timeout=longest):  # a tick is at work
-            self._collecting.release()
-        else:
+        if not self._collection.wait(longest):  # a tick is at work
             self._registry.count_error("end")
             _log.error("what was recorded last is lost: a collection hangs, in a callback of an instrument or a source")
         deadline += time.monotonic() - began
@@ -463,10 +350,9 @@ class Pipeline:
         taken = self._routes.delivered()
         if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.goes_on(taken):
             self.hand_on(_left(last_moment))  # it takes by now
-        self._closed = True
+        self._collection.closed = True
         self._events.halt()
-        if self._collecting.acquire(timeout=_STUCK_TIMEOUT):  # the batch that a thread has in its hand still arrives
-            self._collecting.release()
+        self._collection.wait(_STUCK_TIMEOUT)  # the batch that a thread has in its hand still arrives
         self._routes.close(deadline, exiting=exiting)
         self._providers.leave(exiting=exiting)
         if self._endpoint is not None:
@@ -482,35 +368,34 @@ class Pipeline:
         """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
         if self._sigterm is None or os.getpid() != self._pid:
             return
-        if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers what there is
+        if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers the rest
             self._ending.release()
         self._sigterm.close()
         send_missed()
 
     @property
     def exports_metrics(self) -> bool:
-        """Tell whether metrics leave by anything but a page, which shows them only while somebody asks for it."""
-        return self._providers.joined is not None or any(
+        """Tell whether metrics leave by anything but a page, which shows them only when it is asked for."""
+        return self._providers.external is not None or any(
             route.metrics or route.reader is not None for route in self._routes
         )
 
     @property
     def running(self) -> bool:
         """Tell whether it still delivers."""
-        return not self._closed
+        return not self._collection.closed
 
     def before_fork(self) -> None:
         """Wait a second for a collection to end: the child of a fork in its middle could never free the SDK's locks."""
-        self._forking = self._collecting.acquire(timeout=EXIT_TIMEOUT)
+        self._collection.before_fork(EXIT_TIMEOUT)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        if self._forking:
-            self._collecting.release()
+        self._collection.after_fork_in_parent()
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process: its sockets, its queues, its signals."""
-        self._closed = True
+        self._collection.reset_in_child()
         self._free_locks()
         self._routes.reset_in_child()
         self._providers.reset_in_child()
@@ -533,7 +418,7 @@ class Pipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut it down, if nobody else has started it or is in it."""
+        """Shut it down, if it was not started elsewhere, and no other statement is in it."""
         with self._users:
             self._entered -= 1
             last = self._left_by_all = not self._started and not self._entered

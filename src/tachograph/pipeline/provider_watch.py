@@ -1,8 +1,8 @@
-"""The watch for a MeterProvider that the program sets: what is recorded arrives there, with or without a ``start()``.
+"""The watch for a MeterProvider that the program sets, to deliver into it with or without a ``start()``.
 
 It begins with the first metric group, and neither imports OpenTelemetry nor starts a thread. Where the program imports
 the API, an instrument without callbacks is created through the API's proxy. OpenTelemetry specification, "Metrics API",
-"MeterProvider": what was created before a provider was set works with that one later. Python's API makes the real
+"MeterProvider": instruments created before a provider was set work with that one later. Python's API makes the real
 instrument inside ``set_meter_provider``, and asks for the callbacks then: that is the moment to join.
 """
 
@@ -62,7 +62,7 @@ def watch(on_provider: Callable[[], object]) -> None:
         if getattr(internal, "_METER_PROVIDER", None) is not None:
             call()
             return
-        # The public getter would load what OTEL_PYTHON_METER_PROVIDER names, before the program asks for it.
+        # The public getter would load the provider of OTEL_PYTHON_METER_PROVIDER, before the program asks for it.
         proxy = getattr(internal, "_PROXY_METER_PROVIDER", None)
         if proxy is not None:
             meter = proxy.get_meter(SCOPE, __version__)

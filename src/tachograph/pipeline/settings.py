@@ -1,4 +1,4 @@
-"""What a user has set: keyword arguments of ``start()`` over ``OTEL_*`` variables over ``TACHOGRAPH_*`` ones."""
+"""Settings of a pipeline: keyword arguments of ``start()`` over ``OTEL_*`` variables over ``TACHOGRAPH_*`` ones."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Settings:
         resource_labels: keys of the resource attributes that each Prometheus series has as labels.
         prometheus_host: the address that ``/metrics`` is served on.
         prometheus_port: its port, where it is free; 0 for any.
-        store: the folder for what outlives the process.
+        store: the folder for files that outlive the process.
         jsonl: the JSON-lines file that was asked for; see :meth:`jsonl_path`.
         influx: the InfluxDB that ``influxdb`` stands for, where it was named.
         spool_limit: bytes that may wait on the disk for each destination; None where nothing says so, see
             :func:`tachograph.exporters.spool.spool_limit_of`.
-        system_metrics: what the hardware does is exported, too: :func:`tachograph.hardware.observe`.
+        system_metrics: metrics of the hardware are exported, too: :func:`tachograph.hardware.observe`.
         set_global: make the global providers of OpenTelemetry where the program has none.
-        join: have what is recorded arrive in the program's own providers.
+        join: deliver into the program's own providers.
         prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
     """
 
@@ -97,7 +97,7 @@ class Settings:
 
 
 class Keywords(TypedDict, total=False):
-    """The keyword arguments of ``start()``, for type checkers and editors; :func:`read_settings` says what each is."""
+    """The keyword arguments of ``start()``, for type checkers and editors; :func:`read_settings` explains each."""
 
     metrics: object
     traces: object
@@ -191,14 +191,14 @@ def read_settings(
         jsonl: path of the JSON-lines file; see :meth:`Settings.jsonl_path`.
         system_metrics: export ``process.*`` and ``torch.cuda.memory.*`` of this process and, once a node, ``system.*``
             and ``hw.*``; TACHOGRAPH_SYSTEM_METRICS is ``true`` or ``false``; off. Needs the extra ``hardware``.
-        set_global: set OpenTelemetry's global providers where the program has none, so that what other libraries
-            measure leaves, too; on. A provider that the program sets later is refused by OpenTelemetry then; off, it is
+        set_global: set OpenTelemetry's global providers where the program has none, so that the metrics of other
+            libraries leave, too; on. OpenTelemetry then refuses a provider that the program sets later; off, it is
             honoured and joined.
-        join: have what is recorded arrive in the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
+        join: deliver into the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
             Off where they belong to a backend that is paid by the series.
 
     Raises:
-        ValueError: a wrong value; the message names where it was given, and what is allowed.
+        ValueError: a wrong value; the message names where it was given, and the allowed ones.
         TypeError: an argument of a wrong type.
     """
 
@@ -269,7 +269,7 @@ def read_settings(
 
 
 def _influx(environ: Mapping[str, str]) -> InfluxTarget:
-    """Return where ``influxdb`` writes: the ``INFLUXDB_*`` variables say it."""
+    """Return the target of ``influxdb``, as the ``INFLUXDB_*`` variables name it."""
     target = InfluxTarget.read(environ)
     if target is None:
         raise ValueError("INFLUXDB_HOST is not set: the exporter 'influxdb' writes to the host or URL that it names")
@@ -332,16 +332,16 @@ def _check_object(signal: Signal, given: Setting, exporter: object) -> None:
 
 
 def _name(signal: Signal, given: Setting, part: str) -> str | EntryPointExporter:
-    """Return what a name stands for: a built-in exporter, else one of our entry points, else one of OpenTelemetry's."""
+    """Return the exporter of a name: a built-in one, else one of our entry points, else one of OpenTelemetry's."""
     name = part.strip()
     if name.lower() in _BUILT_IN[signal]:
         return name.lower()
-    ours, theirs = {entry.name for entry in entry_points(group=GROUP)}, installed(signal)
+    ours, standard = {entry.name for entry in entry_points(group=GROUP)}, installed(signal)
     if name in ours:
         return name
-    if name in theirs:
+    if name in standard:
         return EntryPointExporter(signal, name)
-    allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(theirs - ours - set(_BUILT_IN[signal])))
+    allowed = (*_BUILT_IN[signal], *sorted(ours), *sorted(standard - ours - set(_BUILT_IN[signal])))
     raise given.wrong(f"{name!r:.100} is no exporter of {signal}; allowed are {', '.join(allowed)}")
 
 

@@ -1,4 +1,11 @@
-"""``@prof``: how often a function was called, how long it took, and how it ended."""
+"""``@prof``: the calls of a function, their durations and their outcomes.
+
+A profiled function's place is taken by one of the same kind (``profiled``), whose calls a ``probe`` records: into the
+registry, for a handler of the group, and, where the program traces, as a span (``tracing``). ``trace_context`` tells
+journals and loggers the current span.
+
+Beside the names below, the doors and the instrumentors use these four modules.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +29,7 @@ D = TypeVar("D", bound="staticmethod[Any, Any] | classmethod[Any, Any, Any] | pr
 
 
 class Decorator:
-    """What ``@prof(group=…)`` applies; gives back what it was given, with the same signature."""
+    """The decorator that ``@prof(group=…)`` applies; it keeps the kind and the signature of the decorated object."""
 
     __slots__ = ("_bare", "_group", "_heard_as")
 
@@ -63,7 +70,7 @@ class Decorator:
         return fn if fn is None or hasattr(fn, MARK) else self(fn)
 
     def _property(self, found: property) -> property:
-        """Profile what is not profiled yet: ``@prof`` may stand above each of getter, setter and deleter."""
+        """Profile those not profiled yet: ``@prof`` may stand above each of getter, setter and deleter."""
         getter, setter, deleter = (self._once(part) for part in (found.fget, found.fset, found.fdel))
         return found.getter(getter).setter(setter).deleter(deleter)
 
@@ -105,7 +112,7 @@ def prof(fn: Any = None, group: str = DEFAULT_GROUP) -> Any:
     stand above or below.
 
     Args:
-        fn: what is decorated.
+        fn: the decorated object.
         group: the metric group.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What one profiled function records of its calls."""
+"""Probe of a profiled function: its calls as metrics, spans and a handler's points."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Tell = Callable[[str, object], None]
 
 
 def nobody(name: str, value: object) -> None:
-    """Tell nobody: the group has no handler."""
+    """Do nothing: the group has no handler."""
 
 
 def silence(name: str, value: object) -> None:
-    """Tell nobody, and record nothing: the group has been silenced."""
+    """Do nothing: the group has been silenced, and is not recorded either."""
 
 
 class Audience:
-    """Who hears of the calls of a group besides the exporters: nobody, until a front door answers.
+    """The handlers of each group, as a front door names them; none until it does.
 
     Attributes:
         epoch: another object after each change, so that a profiled function sees at a glance whether to ask again.
-        listener: returns what the points of a group are told to.
+        listener: returns the function that takes the points of a group.
         name: returns the name of a function's metrics.
     """
 
@@ -40,7 +40,7 @@ class Audience:
         self.name: Callable[[Any], str] = metric_name
 
     def answered_by(self, listener: Callable[[str | None], Tell], *, name: Callable[[Any], str]) -> None:
-        """Have a front door say which handlers a group has, and what a function's metrics are called."""
+        """Take a front door's answers: the handler of a group, and the name of a function's metrics."""
         self.listener, self.name = listener, name
         self.changed()
 
@@ -52,7 +52,7 @@ class Audience:
 def metric_name(fn: Any) -> str:
     """Return the name of a function's metrics: its qualified name, or ``<leaf module>.<function>`` if that has no dot.
 
-    A partial is called what it calls, and another callable object ``<class>.__call__``.
+    A partial has the name of its function, and another callable object ``<class>.__call__``.
     """
     named = fn
     while not hasattr(named, "__qualname__"):
@@ -74,7 +74,7 @@ audience = Audience()
 
 
 class Probe:
-    """Records the calls of one function.
+    """The record of one function's calls.
 
     Args:
         fn: the function, for its name.
@@ -108,7 +108,7 @@ class Probe:
         self.success: Callable[[float], None]
 
     def ask(self) -> None:
-        """Take over what :data:`audience` says now."""
+        """Take over the current answers of :data:`audience`."""
         epoch = audience.epoch
         self.tell = audience.listener(self._heard_as)
         self.silent = self.tell is silence
@@ -120,7 +120,7 @@ class Probe:
         self.epoch = epoch
 
     def begin(self) -> Call | None:
-        """Return a new run, or None where the group is silenced."""
+        """Return a call that begins now, or None where the group is silenced."""
         if self.epoch is not audience.epoch:
             self.ask()
         return None if self.silent else Call(self, tracer_for(self.group) if TRACE in sys.modules else None)
@@ -135,7 +135,7 @@ class Probe:
         self.tell(f"{self.name}.duration.ms", int(seconds * 1000))
 
     def ended(self, seconds: float, error: BaseException | None) -> Distribution:
-        """Record one call, and return where its duration went."""
+        """Record one call, and return the distribution that has its duration."""
         into = self._calls.success if error is None else self._calls.failure(error_type(error))
         into.record(seconds)
         if self.tell is not nobody:

@@ -1,4 +1,4 @@
-"""The function that takes the place of a profiled one: one for each kind of function, of the same kind itself."""
+"""Functions in place of profiled ones, each of the same kind as the original."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ _drive = types.coroutine(_steps)
 
 
 def _awaited_steps(body: Any, span: Span) -> Any:
-    """Return what to await in place of ``body``."""
+    """Return the awaitable in place of ``body``."""
     return _drive(body if hasattr(body, "send") else _awaiting(body), span)
 
 

@@ -1,4 +1,4 @@
-"""In which span the program is, where it traces at all: OpenTelemetry's API is never imported here."""
+"""The current span of the program, where it traces at all: OpenTelemetry's API is never imported here."""
 
 from __future__ import annotations
 

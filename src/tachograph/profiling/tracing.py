@@ -1,7 +1,7 @@
 """Spans around profiled functions, where the program has tracing on.
 
-Whether it has is looked up at each call and costs some tens of nanoseconds: OpenTelemetry's API is never imported here,
-and a tracer that does nothing is never called (it takes 5 microseconds to do it).
+The look-up of the tracer at each call costs some tens of nanoseconds: OpenTelemetry's API is never imported here, and a
+tracer that does nothing is never called, as that takes 5 microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRACE = "opentelemetry.trace"
 
 
 class _Ids:
-    """Random ids from numbers of our own: the SDK's generator would advance the program's ``random`` (HAZARDS 13)."""
+    """Random ids from numbers of our own: the SDK's generator would advance the program's ``random``."""
 
     def __init__(self, replaced: Any) -> None:
         import random
@@ -81,7 +81,7 @@ def tracer_for(scope: str) -> Any:
 
 
 def _asked(trace: Any) -> Any:
-    """Ask the public API for the provider, as far as the module has been loaded."""
+    """Return the provider of the public API, as far as that module has been loaded."""
     provider = trace.get_tracer_provider() if hasattr(trace, "get_tracer_provider") else None
     return None if isinstance(provider, getattr(trace, "ProxyTracerProvider", ())) else provider
 
@@ -104,7 +104,7 @@ def _new_tracer(trace: Any, provider: Any, scope: str) -> Any:
 
 
 class Span:
-    """A span that is current only between :meth:`enter` and :meth:`leave`; what the body attaches in between is kept.
+    """A span that is current only between :meth:`enter` and :meth:`leave`; a context attached in between is kept.
 
     Tracing that fails is counted, and the function runs on without it.
     """
@@ -129,7 +129,7 @@ class Span:
             self._token = self._contexts.attach(self._context)
 
     def leave(self) -> None:
-        """Make current what was so before :meth:`enter`."""
+        """Make the context of before :meth:`enter` current again."""
         if self._span is not None:
             self._context = self._contexts.get_current()
             self._contexts.detach(self._token)

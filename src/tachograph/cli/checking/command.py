@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, seconds
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, seconds
 
 if TYPE_CHECKING:
     from tachograph.cli.checking.probes import TestPoint
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Test what is configured, a line each, and return the exit code: 1 where something fails, 2 for wrong usage."""
+    """Test each configured destination, and return the exit code: 1 where one fails, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     from tachograph.cli.checking.probes import probes
     from tachograph.identity.environment import text
@@ -41,13 +41,13 @@ def _tried(probe: TestPoint, timeout: float) -> bool:
     began = time.perf_counter()
     try:
         said = probe.send(timeout)
-    except Exception as error:  # noqa: BLE001 - the border to every exporter: what went wrong is the answer
+    except Exception as error:  # noqa: BLE001 - the border to every exporter: the error is the answer
         why = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:
             why = error.strerror
         why = why.removeprefix(f"{probe.where}: ")
-        what = remedy(why)
-        print(f"FAILED  {probe.name:12}  {probe.where}  {why}{': ' if what else ''}{what}", flush=True)  # noqa: T201
+        hint = remedy(why)
+        print(f"FAILED  {probe.name:12}  {probe.where}  {why}{': ' if hint else ''}{hint}", flush=True)  # noqa: T201
         return False
     spent = (time.perf_counter() - began) * 1e3
     print(f"ok      {probe.name:12}  {probe.where}  {spent:.0f} ms{', ' if said else ''}{said}", flush=True)  # noqa: T201
@@ -86,7 +86,7 @@ _REMEDIES = (
 
 
 def remedy(why: str) -> str:
-    """Return what to do; an empty string where the reason says it itself."""
+    """Return the remedy; an empty string where the reason says it itself."""
     if why.endswith("?"):
         return ""
-    return next((what for signs, what in _REMEDIES if any(sign in why for sign in signs)), "")
+    return next((hint for signs, hint in _REMEDIES if any(sign in why for sign in signs)), "")

@@ -30,7 +30,7 @@ class TestPoint(NamedTuple):
     Attributes:
         name: of the exporter, and of the signal.
         where: it goes.
-        send: sends the point within the seconds that it is given, and returns what to say beside the time it took; it
+        send: sends the point within the seconds that it is given, and returns a remark beside the time it took; it
             raises where that fails.
     """
 
@@ -43,7 +43,7 @@ def probes(settings: Settings, influx: InfluxTarget | None, hub: str) -> Iterato
     """Yield a test for everything that is configured.
 
     Args:
-        settings: what ``start()`` would run with.
+        settings: those of a ``start()``.
         influx: where a MetricsLogger writes, and the exporter ``influxdb``; None where no host is given.
         hub: the endpoint of the hub that ``tachograph run`` has begun; empty where there is none.
     """

@@ -1,1 +1,1 @@
-"""Dashboards for Grafana: those that are the same for every job, and those made from what a run has defined."""
+"""Dashboards for Grafana: those that are the same for every job, and those of the charts of a run."""

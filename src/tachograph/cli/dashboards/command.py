@@ -11,9 +11,9 @@ from importlib.resources import files
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.cli.dashboards.panel import INFLUXDB, PROMETHEUS
-from tachograph.cli.dashboards.run_dashboard import charts, run_dashboard
+from tachograph.cli.dashboards.run_dashboard import defined_charts, run_dashboard
 from tachograph.runs.catalogue import opened
 from tachograph.runs.run import Run
 
@@ -94,7 +94,7 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _of_run(run: Run, datasource: str) -> str | None:
-    found = charts(run)
+    found = defined_charts(run)
     if not found:
         return None
     ranks = any(process.rank is not None for process in run.processes())
@@ -109,7 +109,7 @@ def _problems(run: Run, *, empty: bool) -> Iterator[str]:
 
 
 def _files(options: argparse.Namespace, of_runs: dict[str, str | None]) -> Iterator[tuple[Path, str]]:
-    """Yield each file and what it holds: nothing is written where reading fails."""
+    """Yield each file and its contents: nothing is written where reading fails."""
     out: Path = options.out
     folder = out / "dashboards"
     chosen = {PROMETHEUS: options.datasource, INFLUXDB: options.influxdb_datasource}

@@ -1,7 +1,7 @@
 """Panels, units and dashboards in the JSON that Grafana's provisioning reads (its classic model, schema version 42).
 
-Grafana's own typed builders need Python 3.11 and a package that would serve nobody else: they make the dashboards that
-come along, and a test has them read what is made here.
+Grafana's own typed builders need Python 3.11 and a package of no other use: they make the dashboards that
+come along, and a test has them read the ones made here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROMETHEUS, INFLUXDB = "prometheus", "influxdb"  # Grafana's kinds of data sourc
 DATASOURCE = {"type": PROMETHEUS, "uid": "${datasource}"}
 ALL = ".*"
 _ALL_CHOSEN = {"text": "All", "value": "$__all"}
-# Without these, Grafana makes red what is above 80.
+# Without these, Grafana colours values above 80 red.
 _THRESHOLDS = {"mode": "absolute", "steps": [{"color": "green", "value": None}]}
 _ON_TIME_RANGE = 2  # a variable is asked for again whenever the time range changes
 WHO = 'dl_run_id=~"$run",dl_role=~"$role",dl_rank=~"$rank"'  # the variables of every dashboard
@@ -91,7 +91,7 @@ class Query(NamedTuple):
     Attributes:
         expression: in PromQL.
         legend: names its series; ``{{label}}`` is replaced.
-        overrides: what its series look like, by Grafana's names of properties.
+        overrides: the looks of its series, by Grafana's names of properties.
         instant: only the newest value.
     """
 
@@ -255,7 +255,7 @@ def _numbered(match: re.Match[str]) -> str:
     return f"\\x{ord(match[0]):02x}"
 
 
-def shown(text: str) -> str:
+def literal(text: str) -> str:
     """Return text for a title or a legend, in which Grafana replaces nothing."""
     return _TEMPLATE.sub(lambda match: match[0] + _JOINER, text)
 

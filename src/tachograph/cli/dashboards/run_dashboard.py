@@ -18,10 +18,10 @@ from tachograph.cli.dashboards.panel import (
     datasource_variable,
     grafana_unit,
     label_variable,
+    literal,
     placed,
     quoted,
     selector,
-    shown,
     stat,
     time_series,
 )
@@ -74,9 +74,9 @@ class Charted(NamedTuple):
     loop: bool = False
     total: bool = False
 
-    def loop_gauge(self, what: str, unit: str) -> str:
+    def loop_gauge(self, part: str, unit: str) -> str:
         """Return the name of a further gauge of a loop: ``rate``, ``total`` or ``eta``."""
-        return prometheus_name(f"{self.name}.{what}", unit, "gauge")
+        return prometheus_name(f"{self.name}.{part}", unit, "gauge")
 
 
 class Chart(NamedTuple):
@@ -92,12 +92,12 @@ class Chart(NamedTuple):
         return self.group or self.metrics[0].name
 
 
-def charts(run: Run) -> list[Chart]:
+def defined_charts(run: Run) -> list[Chart]:
     """Return the charts of a run, in the order in which they were first defined; the newest definition counts."""
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for about in sorted(run.definitions(), key=_time):
         newest[str(about.get("group", "")), str(about["metric"])] = about
-    registry = Registry(enabled=True)  # knows what the names of the gauges are
+    registry = Registry(enabled=True)  # knows the names of the gauges
     found: dict[tuple[str, str], Chart] = {}
     for (group, metric), about in newest.items():
         if not group and any(other and name == metric for other, name in newest):
@@ -179,7 +179,7 @@ def run_dashboard(run: str, charts: Sequence[Chart], datasource: str, *, ranks: 
     panels = _Panels(charts, WHO.replace('dl_run_id=~"$run"', of_run), _LEGEND if ranks else "")
     uid = f"tachograph-run-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
     about = "Made by 'tachograph dashboards' from what the run has defined."
-    return dashboard(uid, f"Run {shown(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
+    return dashboard(uid, f"Run {literal(run)}", variables, placed(chain(panels.progress(), panels.lines())), about)
 
 
 class _Panels:
@@ -187,15 +187,15 @@ class _Panels:
 
     Args:
         charts: see above.
-        who: matchers that every selector has.
-        legend: what tells the lines of one metric apart.
+        matchers: of every selector.
+        legend: tells the lines of one metric apart.
     """
 
-    def __init__(self, charts: Sequence[Chart], who: str, legend: str) -> None:
-        self._charts, self._who, self._legend = charts, who, legend
+    def __init__(self, charts: Sequence[Chart], matchers: str, legend: str) -> None:
+        self._charts, self._matchers, self._legend = charts, matchers, legend
 
     def progress(self) -> Iterator[_Placed]:
-        """Yield the bars of everything that has an end, and what else loops say."""
+        """Yield the bars of everything that has an end, and the other gauges of loops."""
         metrics = [metric for chart in self._charts for metric in chart.metrics if metric.progress]
         bars = [self._bar(metric) for metric in metrics if metric.total or not metric.loop]
         numbers = [query for metric in metrics if metric.loop for query in self._numbers(metric)]
@@ -227,7 +227,7 @@ class _Panels:
         for chart in self._charts:
             metrics = [metric for metric in chart.metrics if not metric.progress]
             if metrics:
-                title, about = shown(chart.title), _over(chart.x)
+                title, about = literal(chart.title), _over(chart.x)
                 yield time_series(title, self._lines(metrics), description=about), *_CHART
 
     def _lines(self, metrics: Sequence[Charted]) -> list[Query]:
@@ -243,14 +243,14 @@ class _Panels:
 
     def _named(self, metric: Charted, *more: str) -> str:
         what, *labels = more or ("",)
-        return " ".join(filter(None, [shown(metric.name) + what, *labels, self._legend]))
+        return " ".join(filter(None, [literal(metric.name) + what, *labels, self._legend]))
 
     def _of(self, metric: Charted, gauge: str) -> str:
-        return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._who)
+        return selector(gauge, f"otel_scope_name={quoted(metric.scope)}", self._matchers)
 
 
 def _scale(metric: Charted) -> tuple[str, str]:
-    """Return what tells a scale from the others of its group; one without a name is the metric's own."""
+    """Return the key of a scale in its group; one without a name is the metric's own."""
     return (metric.scale.name, "") if metric.scale.name else ("", metric.name)
 
 
@@ -258,7 +258,7 @@ def _axis(metric: Charted, place: int) -> Mapping[str, Any]:
     """Return where an axis is: Grafana makes one axis of those that have all in common."""
     return {
         "custom.axisPlacement": "right" if place % 2 else "left",
-        "custom.axisLabel": shown(metric.scale.name or metric.name),
+        "custom.axisLabel": literal(metric.scale.name or metric.name),
     }
 
 
@@ -272,9 +272,9 @@ def _look(units: str, scale: Axis) -> Mapping[str, Any]:
 
 
 def _over(x: Axis) -> str:
-    """Return what there is to say of an x axis: series of Prometheus have only the time."""
+    """Return a description of an x axis: series of Prometheus have only the time."""
     if x == Axis():
         return ""
     bounds = [f"{what} {bound:g}" for what, bound in (("from", x.lower), ("to", x.upper)) if bound is not None]
-    words = [_MARKDOWN.sub(r"\\\g<0>", shown(x.units) or "x"), *bounds]
+    words = [_MARKDOWN.sub(r"\\\g<0>", literal(x.units) or "x"), *bounds]
     return f"Recorded over {' '.join(words)}; Grafana draws it over time, the Studio over its own x."

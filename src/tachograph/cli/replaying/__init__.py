@@ -1,1 +1,1 @@
-"""``tachograph replay``: what lies in files, to any exporter."""
+"""``tachograph replay``: the contents of files, sent to any exporter."""

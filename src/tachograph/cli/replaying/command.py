@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 
 if TYPE_CHECKING:
-    from tachograph.cli.replaying.recording import Part, RecordedFile, RefusedCount
+    from tachograph.cli.replaying.recording import RecordedFile, RecordedPart, RefusedCount
     from tachograph.pipeline import Destination
     from tachograph.recording.registry import Registry
 
@@ -24,12 +24,12 @@ _REPORT_EVERY = 0.2
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Send what files hold, and return the exit code: 1 where something was not delivered, 2 for wrong usage."""
+    """Send the contents of files, and return the exit code: 1 where a part was not delivered, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     from tachograph.cli.replaying.recording import RefusedCount, files
     from tachograph.recording.registry import Registry
 
-    registry = Registry(enabled=True)  # what is lost is read from it
+    registry = Registry(enabled=True)  # losses are read from it
     try:
         paths = files(options.paths)
         destination = _destination(options, registry)
@@ -106,7 +106,7 @@ class _Replay:
             self._bad(f"{recording.path}: it was sent, but cannot be deleted: {error.strerror}")
 
     def _send(self, recording: RecordedFile) -> str:
-        """Send what a file holds; why that has to stop, or an empty string."""
+        """Send the contents of a file; return the reason to stop, or an empty string."""
         parts = recording.parts()
         while some := list(islice(parts, 64)):
             for part in some:
@@ -121,7 +121,7 @@ class _Replay:
             self._report()
         return ""
 
-    def _hand_over(self, part: Part) -> None:
+    def _hand_over(self, part: RecordedPart) -> None:
         from tachograph.exporters.batch import Batch
 
         if part.request is not None:
@@ -146,14 +146,14 @@ class _Replay:
         self._say(why)
         return True
 
-    def _say(self, what: str) -> None:
-        sys.stderr.write(f"{self._line()}tachograph replay: {what}\n")
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"{self._line()}tachograph replay: {message}\n")
 
     def _line(self) -> str:
         return "\r\x1b[K" if self._terminal and self._reported else ""
 
     def end(self) -> int:
-        """Say what was done, and return the exit code."""
+        """Say the result, and return the exit code."""
         skipped = f", {self._skipped:,} metrics, spans and definitions left out" if self._skipped else ""
         arrived = f", {self._arrived:,} left out that their server has acknowledged" if self._arrived else ""
         sys.stderr.write(
@@ -178,7 +178,7 @@ def _requests_of(destination: Destination) -> dict[str, Callable[[bytes, int], N
 def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
     from tachograph.recording.gil_yield import Pace
 
-    rests = Pace(float("inf"))  # there is nobody to disturb
+    rests = Pace(float("inf"))  # no training is disturbed
     if options.to == "influxdb":
         from tachograph.exporters.influxdb import InfluxDB
         from tachograph.logger.influx_target import InfluxTarget

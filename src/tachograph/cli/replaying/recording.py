@@ -1,6 +1,6 @@
 """A file that is read back: a spool's, with requests as they were to be sent, or one of JSON lines, with events.
 
-JSON lines are what the exporter ``jsonl`` wrote, an exported run, or a spool of an earlier version.
+JSON lines are of the exporter ``jsonl``, an exported run, or a spool of an earlier version.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
 _POINT = "tachograph.metric"
-# What an exported line says of itself, beside the attributes of the point.
+# The keys of an exported line itself, beside the attributes of the point.
 _OUTSIDE = {"kind", "rank", "time_unix_nano", "stream", "seq", "units"}
 _NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 
-class Part(NamedTuple):
+class RecordedPart(NamedTuple):
     """Contents of a line, or of a record.
 
     Attributes:
         resource: the attributes of the process that logged it.
-        events: what it logged.
+        events: those that it logged.
         skipped: how much else it holds that is no event: metrics, spans, records of a later version.
         end: where in the file the first line begins of which not all was handed out.
         request: of a spool: to be sent as it is.
@@ -49,9 +49,9 @@ class Part(NamedTuple):
 
 
 class RecordedFile:
-    """One file, held against a process that would send what it holds, as that of a spool.
+    """A file, held against a process that would send its contents, as that of a spool does.
 
-    What the server of a spool has acknowledged is left out.
+    Parts that the server of a spool has acknowledged are left out.
 
     Args:
         path: the file.
@@ -81,8 +81,8 @@ class RecordedFile:
             pass
         self.damaged = 0
 
-    def parts(self) -> Iterator[Part]:
-        """Yield what there is; a line or a record that cannot be read is counted in ``damaged``."""
+    def parts(self) -> Iterator[RecordedPart]:
+        """Yield all parts; a line or a record that cannot be read is counted in ``damaged``."""
         if self.path.suffix == SUFFIX:
             yield from self._requests()
             return
@@ -105,7 +105,7 @@ class RecordedFile:
             for number, part in enumerate(found, 1):
                 yield part._replace(end=self._read if number == len(found) else begin)
 
-    def _requests(self) -> Iterator[Part]:
+    def _requests(self) -> Iterator[RecordedPart]:
         """Yield the records of a spool."""
         file, form = self._file.fileno(), Framed()
         size = os.fstat(file).st_size
@@ -126,7 +126,7 @@ class RecordedFile:
                 self.arrived += done.items
                 rest = b"\n".join(record.payload.split(b"\n")[done.items :])
                 record = record._replace(payload=rest, items=record.items - done.items)
-            yield Part({}, [], 0, self._read, record)
+            yield RecordedPart({}, [], 0, self._read, record)
 
     @property
     def kind(self) -> str:
@@ -141,7 +141,7 @@ class RecordedFile:
         return delivered(os.pread(file, SIZE, 0), os.fstat(file).st_size) or Delivered(0, 0)
 
     def accept(self, end: int) -> None:
-        """Note, in a file of a spool that is held alone, that what is before a part's ``end`` has arrived.
+        """Note, in a file of a spool that is held alone, that everything before a part's ``end`` has arrived.
 
         Raises:
             OSError: the file does not take it.
@@ -171,7 +171,7 @@ class RecordedFile:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        return path.open("r+b")  # NFS locks only what can be written, too
+        return path.open("r+b")  # NFS locks only files that are open for writing, too
     except OSError:
         return path.open("rb")
 
@@ -189,9 +189,9 @@ def files(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _parts(line: bytes) -> list[Part]:
+def _parts(line: bytes) -> list[RecordedPart]:
     if b'"resourceLogs"' in line:
-        return [Part(part.resource, part.events, part.newer) for part in events_of_json(line)]
+        return [RecordedPart(part.resource, part.events, part.newer) for part in events_of_json(line)]
     try:
         told = json.loads(line)
     except RecursionError:
@@ -199,9 +199,9 @@ def _parts(line: bytes) -> list[Part]:
     kind = told.get("kind")
     if kind in {"point", "event"}:
         resource = {} if told.get("rank") is None else {"dl.rank": told["rank"]}
-        return [Part(resource, [_exported(told)], 0)]
+        return [RecordedPart(resource, [_exported(told)], 0)]
     if kind == "definition" or "resourceMetrics" in told or "resourceSpans" in told:
-        return [Part({}, [], 1)]
+        return [RecordedPart({}, [], 1)]
     raise ValueError("neither an OTLP request nor a line of an exported run")
 
 
@@ -239,7 +239,7 @@ class RefusedCount:
         self._told: Counter[str] = Counter()
 
     def refused(self) -> str:
-        """Return how many were lost for what they are, since the last call, by reason; empty where none was."""
+        """Return the number of refused ones since the last call, by reason; empty where there was none."""
         refused: Counter[str] = Counter()
         refused.update({reason: n for reason, n in self._counts().items() if reason in _FOR_WHAT_THEY_ARE})
         since, self._told = refused - self._told, refused

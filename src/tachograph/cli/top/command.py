@@ -12,14 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tachograph.cli.command_line import FAILED, WRONG_USAGE, fail, parser
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
 from tachograph.identity.environment import clean, text
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
 HUB = "TACHOGRAPH_HUB"
-_WIDTH = 120  # of what is written where there is no terminal
+_WIDTH = 120  # of the text where there is no terminal
 _LEAST, _MOST = 0.1, 3600.0
 
 
@@ -51,7 +51,7 @@ def _source(options: argparse.Namespace) -> RunSource:
 
 
 def _hub() -> str:
-    # Within `tachograph run` the variable says only that the endpoint is a hub: see tachograph.cli.job.
+    # Within `tachograph run` the variable says only that the endpoint is a hub: see tachograph.cli._job.
     named = text(os.environ, HUB)
     return (text(os.environ, "TACHOGRAPH_ENDPOINT") if named == "1" else named) or DEFAULT_HUB
 
@@ -88,22 +88,22 @@ def _print(source: RunSource, picture: Picture, *, by_rank: bool) -> int:
     try:
         for line in everything(picture, source.where, time.time_ns(), width, by_rank=by_rank):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return 0
 
 
 def _never_fails(stream: object) -> None:
-    """Let a stream write a question mark for what its encoding has not."""
+    """Let a stream write a question mark for a character that its encoding lacks."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
 
 
 def _fail(why: str, code: int) -> int:
-    from tachograph.cli.top.legible import legible
+    from tachograph.cli.top.legible import printable
 
-    return fail("top", legible(why, 1000), code)
+    return fail("top", printable(why, 1000), code)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,14 +15,14 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _LATEST = 253_402_300_799  # seconds until the end of the year 9999, where datetime ends
 
 
-def legible(text: object, most: int = _NAME) -> str:
-    r"""Return a text in which nothing moves the cursor, colours or hides: what cannot be printed is spelled out.
+def printable(text: object, most: int = _NAME) -> str:
+    r"""Return a text in which nothing moves the cursor, colours or hides: unprintable characters are spelled out.
 
-    Escape sequences begin with a control character; so does what turns the direction of writing (Unicode, category
+    Escape sequences begin with a control character; so do those that turn the direction of writing (Unicode, category
     Cf). All of these are written as in Python: ``\x1b``, ``\n``, ``\u202e``.
 
     Args:
-        text: whatever a run says.
+        text: of a run.
         most: characters, the last one of them an ellipsis where there were more.
     """
     said = str(text)
@@ -32,16 +32,16 @@ def legible(text: object, most: int = _NAME) -> str:
     return cut if len(said) <= most else f"{cut[: most - 1]}…"
 
 
-def number(value: float | str | None) -> str:
+def shown_number(value: float | str | None) -> str:
     """Return a number in at most ten characters: whole ones below ten millions exactly, others to four digits.
 
     Args:
-        value: a number; or in words, what JSON has no number for: ``NaN``, ``Infinity``, ``-Infinity``.
+        value: a number; or in words, where JSON has no number for it: ``NaN``, ``Infinity``, ``-Infinity``.
     """
     if value is None:
         return NOTHING
     if isinstance(value, str):
-        return {"Infinity": "inf", "-Infinity": "-inf"}.get(value, legible(value, 10))
+        return {"Infinity": "inf", "-Infinity": "-inf"}.get(value, printable(value, 10))
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == int(value) and abs(value) < _WHOLE:
@@ -68,7 +68,7 @@ def per_second(value: float | None) -> str:
 
 
 def lasting(seconds: float | None) -> str:
-    """Return how long something takes as people say it, in two units: ``3 h 12 m``, ``4 m 05 s``, ``12 s``."""
+    """Return a duration as people say it, in two units: ``3 h 12 m``, ``4 m 05 s``, ``12 s``."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     whole = max(0, round(seconds))

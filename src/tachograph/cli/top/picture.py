@@ -64,7 +64,7 @@ class CurveLine(NamedTuple):
 
     Attributes:
         points: how many all of its curves in this rank have.
-        rate: of these, those that came in a second lately; None where nobody knows yet.
+        rate: of these, those that came in a second lately; None where that is not known yet.
         tail: the newest points.
     """
 
@@ -120,7 +120,7 @@ class Picture:
         self.version += 1
 
     def take_run(self, answer: Json) -> None:
-        """Take what the API says of a run: whoever says it is there."""
+        """Take the API's description of a run; its source is there, then."""
         self.trouble = ""
         if self.about and answer["run"]["id"] != self.about["id"]:
             self.start_over()
@@ -137,7 +137,7 @@ class Picture:
         self.version += 1
 
     def take_about(self, about: Json) -> None:
-        """Take what the API's list of runs says of the run."""
+        """Take the run's entry in the API's list of runs."""
         self.about = about
         self.version += 1
 
@@ -237,11 +237,11 @@ class Picture:
         return max(0, more) / ((ended - began) / _NANO)
 
     def wanted(self) -> list[int]:
-        """Return the series whose samples are shown: what was lost, and durations that are no function's."""
+        """Return the series whose samples are shown: losses, and durations that are no function's."""
         return [number for number, each in self.series.items() if is_loss(each) or is_duration(each)]
 
     def losses(self) -> list[tuple[str, str, float]]:
-        """Return what was lost: name, attributes in words, and how much over all ranks; the most first."""
+        """Return the losses: name, attributes in words, and the count over all ranks; the most first."""
         found: dict[tuple[str, str], float] = {}
         for number, each in self.series.items():
             amount = self.samples.get(number, (None, None))[0]
@@ -269,7 +269,7 @@ _FUNCTIONS = "function.duration"  # the API's functions have these already
 
 
 def is_loss(each: Json) -> bool:
-    """Tell whether a series counts what Tachograph itself has lost."""
+    """Tell whether a series counts losses of Tachograph itself."""
     return each["name"] in _LOST
 
 

@@ -22,7 +22,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.cli.top.legible import count, lasting, legible
+from tachograph.cli.top.legible import count, lasting, printable
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.sections import Section, fitted, sections
 from tachograph.cli.top.source import RunSource, keep_up
@@ -46,7 +46,7 @@ _NAMES = {
     "\x0c": "redraw",
 }
 _ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|([^\x1b])", re.DOTALL)
-# xterm, "Control Sequences": the alternate screen, the cursor, and what is behind the cursor.
+# xterm, "Control Sequences": the alternate screen, the cursor, and the rest of the line.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _SOON = 0.2  # seconds, while nothing is known yet
@@ -55,7 +55,7 @@ _COLOURS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "tru
 
 
 def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
-    """Return what stands above all sections.
+    """Return the head above all sections.
 
     Args:
         picture: of the run.
@@ -66,11 +66,11 @@ def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
     about = picture.about
     unknown = Text("no run" if picture.trouble else "reading ...", style="bold")
     lines = [_standing(picture, now) if about else unknown]
-    program = f"{legible(about['program'])}   " if about and about["program"] else ""
-    lines.append(Text(f"{program}{legible(where)}", style="dim"))
-    lines += [Text(each, style="bold yellow") for each in wrap(legible(picture.trouble, _WORDS), width)]
+    program = f"{printable(about['program'])}   " if about and about["program"] else ""
+    lines.append(Text(f"{program}{printable(where)}", style="dim"))
+    lines += [Text(each, style="bold yellow") for each in wrap(printable(picture.trouble, _WORDS), width)]
     for each in picture.damage[:_MOST_DAMAGE]:
-        lines += [Text(part, style="red") for part in wrap(f"damaged: {legible(each, _WORDS)}", width)]
+        lines += [Text(part, style="red") for part in wrap(f"damaged: {printable(each, _WORDS)}", width)]
     return lines
 
 
@@ -78,7 +78,7 @@ def _standing(picture: Picture, now: int) -> Text:
     about = picture.about
     state = str(about["state"])
     line = Text.assemble(
-        (legible(about["id"]), "bold"), "   ", (f"● {legible(state)}", STATES.get(state, "default")), "   "
+        (printable(about["id"]), "bold"), "   ", (f"● {printable(state)}", STATES.get(state, "default")), "   "
     )
     if picture.trouble and state == "live":
         line.append("when last heard   ", style="yellow")
@@ -97,7 +97,9 @@ def _standing(picture: Picture, now: int) -> Text:
 
 def _who_is_lost(picture: Picture) -> str:
     lost = [each for each in picture.processes if each["lost"]]
-    named = [f"rank {each['rank']}" if each["rank"] is not None else legible(each["role"] or "?") for each in lost[:4]]
+    named = [
+        f"rank {each['rank']}" if each["rank"] is not None else printable(each["role"] or "?") for each in lost[:4]
+    ]
     return ", ".join(named) + (" …" if len(lost) > len(named) else "")
 
 
@@ -199,17 +201,17 @@ def seen(
 
 
 def keys(typed: bytes) -> list[str]:
-    """Return the names of the keys that were pressed; what is no key of ours is left out."""
+    """Return the names of the keys that were pressed; other keys than ours are left out."""
     found = (match[1] or match[2] for match in _ONE.finditer(typed.decode("latin-1")))
     return [_NAMES[key] for key in found if key in _NAMES]
 
 
 class Screen:
-    """Shows a run on this process's terminal.
+    """The screen of one run, on this process's terminal.
 
     Args:
         source: of the run.
-        picture: what is known already.
+        picture: of the run so far.
         interval: seconds between two drawings.
         by_rank: a row for each rank of a metric, to begin with.
     """

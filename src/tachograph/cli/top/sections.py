@@ -1,4 +1,4 @@
-"""A picture as sections: what the screen shows of a run, from top to bottom."""
+"""Sections of the screen, from top to bottom, made of a picture of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from tachograph.cli.top.legible import NOTHING, clock, count, lasting, legible, number, per_second, took
+from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_second, printable, shown_number, took
 from tachograph.cli.top.picture import CurveLine, Json, MetricRow, Picture
 
 
@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
     Attributes:
         title: above it.
-        width: in cells; 0 for what the others leave.
+        width: in cells; 0 for the room that the others leave.
         right: numbers end at the same place.
         rank: columns of a higher one go first where the terminal is narrow; 0 stays.
     """
@@ -48,20 +48,20 @@ class Section(NamedTuple):
 
 
 def named(group: str, metric: str, more: str = "") -> Text:
-    """Return a name with what it belongs to before it, and what else there is to say behind it."""
+    """Return a name with its owner before it, and further remarks behind it."""
     found = Text(no_wrap=True, overflow="ellipsis")
     if group:
-        found.append(f"{legible(group)} / ", style="dim")
-    found.append(legible(metric))
+        found.append(f"{printable(group)} / ", style="dim")
+    found.append(printable(metric))
     if more:
-        found.append(f"  {legible(more)}", style="dim")
+        found.append(f"  {printable(more)}", style="dim")
     return found
 
 
 def fitted(columns: Sequence[Column], width: int) -> list[tuple[int, int]]:
     """Return the place and width of each column that there is room for, one cell between them.
 
-    Those that go first have the highest rank. What is left is for the column of width 0, which gets at least 12 cells
+    Those that go first have the highest rank. The rest is for the column of width 0, which gets at least 12 cells
     where that can be.
 
     Args:
@@ -93,7 +93,7 @@ _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
 _VALUE = 10
 Maker = Callable[[], Cells]
-# What tells most about an event comes first.
+# The telling attributes of an event come first.
 _WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
 
 
@@ -138,7 +138,7 @@ def _bar(some: list[Json]) -> Cells:
     filled = round(share * _BAR)
     colour = "green" if each["done"] else "cyan"
     bar = Text("━" * filled, style=colour) + Text("━" * (_BAR - filled), style="dim")
-    done = number(each["count"]) + (f" of {number(each['total'])}" if has_total else "")
+    done = shown_number(each["count"]) + (f" of {shown_number(each['total'])}" if has_total else "")
     who = "" if each["rank"] is None else f"rank {each['rank']}"
     level = len(some) > 1 and len({one["count"] for one in some}) == 1
     return (
@@ -166,7 +166,7 @@ def _task(each: Json) -> str:
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return the last ``width`` values, each a block as high as the value is between the smallest and the largest.
 
-    A curve that stays level is drawn at half height; what is not finite as a cross.
+    A curve that stays level is drawn at half height; values that are not finite as a cross.
     """
     shown = values[-width:] if width > 0 else ()
     finite = [value for value in shown if isfinite(value)]
@@ -203,7 +203,7 @@ def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
 
 
 def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
-    """Return what there is to show, empty sections left out.
+    """Return the sections, empty ones left out.
 
     Args:
         picture: of the run; it must not change until the rows are made.
@@ -253,8 +253,8 @@ def _metric(row: MetricRow, *, many: bool) -> Cells:
 
 
 def _about(row: MetricRow, drawn: list[float], x: float | None, rate: float | None, points: int) -> Cells:
-    at = NOTHING if x is None else f"{number(x)} {legible(row.x_units, 9)}".rstrip()
-    unit = Text(legible(row.units), style="dim", no_wrap=True, overflow="ellipsis")
+    at = NOTHING if x is None else f"{shown_number(x)} {printable(row.x_units, 9)}".rstrip()
+    unit = Text(printable(row.units), style="dim", no_wrap=True, overflow="ellipsis")
     return (unit, Text(sparkline(drawn, SPARK), style="cyan"), at, per_second(rate), count(points))
 
 
@@ -264,11 +264,11 @@ def _broken(lines: list[CurveLine]) -> str:
     if not broken or len(lines) == 1:
         return ""
     who = f"rank {broken[0].rank}" if len(broken) == 1 else f"{len(broken)} ranks"
-    return f"{number(broken[0].tail.value)} on {who}"
+    return f"{shown_number(broken[0].tail.value)} on {who}"
 
 
 def _value(value: float | None) -> Text:
-    return Text(number(value), style="default" if value is None or isfinite(value) else "bold red")
+    return Text(shown_number(value), style="default" if value is None or isfinite(value) else "bold red")
 
 
 def _by_rank(picture: Picture) -> Section:
@@ -324,7 +324,7 @@ def _function(role: str, name: str, some: list[Json]) -> Cells:
     for each in some:
         for error, times in each["failures"].items():
             failures[error] = failures.get(error, 0) + times
-    failed = ", ".join(f"{times} {legible(error or 'error')}" for error, times in sorted(failures.items()))
+    failed = ", ".join(f"{times} {printable(error or 'error')}" for error, times in sorted(failures.items()))
     means = {each["rank"]: each["mean"] for each in some if each["mean"] is not None}
     return (
         named(role, name),
@@ -338,14 +338,14 @@ def _function(role: str, name: str, some: list[Json]) -> Cells:
 
 
 def _highest(some: list[Json], which: str) -> float | None:
-    """Return the highest percentile of all ranks; that of a single call is the call, whatever its bucket."""
+    """Return the highest percentile of all ranks; that of a single call is the call, not its bucket."""
     found = [each["mean" if each["calls"] == 1 else which] for each in some]
     return max((value for value in found if value is not None), default=None)
 
 
 def _slowest(means: dict[int | None, float]) -> Text:
     """Return the slowest rank, and how many times the median its mean is."""
-    if len(means) < 2:  # noqa: PLR2004 - nobody is slower alone
+    if len(means) < 2:  # noqa: PLR2004 - one rank is slower than none
         return Text("")
     rank, mean = max(means.items(), key=lambda pair: pair[1])
     middle = median(means.values())
@@ -387,10 +387,10 @@ def _event(each: Json) -> Cells:
     told = sorted(each["attributes"].items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]
     words = Text(no_wrap=True, overflow="ellipsis")
     for key, value in told:
-        words.append(f"{legible(key, 40)}=", style="dim")
-        words.append(f"{legible(value, 80)} ")
-    name = Text(legible(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
-    return (clock(each["time"]), name, legible(rank, 5), words)
+        words.append(f"{printable(key, 40)}=", style="dim")
+        words.append(f"{printable(value, 80)} ")
+    name = Text(printable(each["name"]), style=style, no_wrap=True, overflow="ellipsis")
+    return (clock(each["time"]), name, printable(rank, 5), words)
 
 
 def _losses(picture: Picture) -> Section:
@@ -399,4 +399,4 @@ def _losses(picture: Picture) -> Section:
 
 
 def _loss(name: str, words: str, amount: float) -> Cells:
-    return (named(name, words), Text(number(amount), style="red"), "")
+    return (named(name, words), Text(shown_number(amount), style="red"), "")

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tachograph.cli.top.picture import KEPT, Json, Picture, Tail
-from tachograph.cli.top.source import Asking, Away, StreamEvent, newest
+from tachograph.cli.top.source import Asking, Away, StreamEvent, default_run
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events
@@ -22,7 +22,7 @@ _OF_A_BAR = ("count", "total", "rate", "eta")
 
 
 class ServedRun:
-    """Reads a run from a hub.
+    """A run that a hub serves.
 
     Args:
         asking: asks the hub.
@@ -53,7 +53,7 @@ class ServedRun:
         for told in self._asking.stream(self._path("/live")):
             if stop.is_set():
                 return
-            if told.name == "hello":  # most of what came in between is followed by more: only what is not is asked for
+            if told.name == "hello":  # most news of in between are followed by more: only the others are asked for
                 behind |= self._met(picture, told.data)
             elif told.name == "points":
                 behind -= {each["curve"] for each in told.data["curves"]}
@@ -133,7 +133,7 @@ class ServedRun:
         runs = answer["runs"]
         if not runs:
             raise Away(f"the hub at {self.where} has received no run yet")
-        return newest(runs, answer["run"])
+        return default_run(runs, answer["run"])
 
     def _path(self, below: str, **query: Any) -> str:
         asked = f"?{urlencode(query, doseq=True)}" if query else ""
@@ -154,7 +154,7 @@ class ServedRun:
                 continue
             line = max(branches, key=lambda each: each["branch"])
             points = _points(line)
-            if not line["exact"] and points:  # what stands at the end may be an extreme, and not the last value
+            if not line["exact"] and points:  # the end may be an extreme, and not the last value
                 found = self._ask_lines(group, metric, points[-1][0])
                 exact = [each for each in found if each["curve"] == number and each["branch"] == line["branch"]]
                 points[-1:] = _points(exact[0])[-1:] if exact else points[-1:]

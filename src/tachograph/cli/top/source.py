@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tachograph.cli.top.picture import Json, Picture
 
-RETRY = 2.0  # seconds between two attempts to reach what is away
+RETRY = 2.0  # seconds between two attempts to reach a source that is away
 _BREATH = 0.2
 
 
@@ -21,11 +21,11 @@ class Away(Exception):  # noqa: N818 - it may come back
 
 
 class HubRefused(Exception):  # noqa: N818 - an answer, not a fault
-    """There is no such run, or it may not be read; the message says which ones there are, or what is missing."""
+    """There is no such run, or it may not be read; the message names those that there are, or the permission."""
 
 
 class RunSource(Protocol):
-    """Reads a run into a picture."""
+    """The source of a picture of a run."""
 
     @property
     def where(self) -> str:
@@ -40,7 +40,7 @@ class RunSource(Protocol):
         """
 
     def follow(self, picture: Picture, stop: threading.Event) -> None:
-        """Read all there is and what is new, until ``stop`` is set, or until that is to begin again.
+        """Read everything, then the news, until ``stop`` is set, or until that is to begin again.
 
         Raises:
             Away: see there.
@@ -48,10 +48,10 @@ class RunSource(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of what it has open; it can be read again."""
+        """Close its files and connections; it can be read again."""
 
 
-def newest(runs: Sequence[Json], own: str = "") -> str:
+def default_run(runs: Sequence[Json], own: str = "") -> str:
     """Return the id of the run that is shown where none is named; there must be one.
 
     That is the hub's own, where it has recorded anything but the hub; else the newest that is live, or was recorded.
@@ -68,7 +68,7 @@ def newest(runs: Sequence[Json], own: str = "") -> str:
 
 
 def keep_up(source: RunSource, picture: Picture, stop: threading.Event) -> None:
-    """Keep a picture up to date until ``stop`` is set, whatever happens to the source meanwhile."""
+    """Keep a picture up to date until ``stop`` is set, also where the source is away meanwhile."""
     while not stop.is_set():
         if trouble := _kept_up(source, picture, stop):
             _say(picture, f"{trouble}; trying again")
@@ -110,7 +110,7 @@ class StreamEvent(NamedTuple):
 
 
 class Asking:
-    """Asks one hub, one question after the other on one connection.
+    """A connection to a hub, for one question after the other.
 
     Args:
         url: of the hub, ``http`` or ``https``.
@@ -156,11 +156,11 @@ class Asking:
             raise HubRefused(f"what answers at {self.url} is no hub of Tachograph") from error
 
     def stream(self, path: str) -> Iterator[StreamEvent]:
-        """Yield what the hub tells, until it ends that.
+        """Yield the hub's news, until it ends them.
 
         Raises:
             Away: the hub does not answer any more, or not now.
-            Refused: it has no such stream.
+            HubRefused: it has no such stream.
         """
         connection = self._connection()
         try:

@@ -10,7 +10,7 @@ from struct import iter_unpack
 from typing import Any
 
 from tachograph.cli.top.picture import KEPT, Json, Picture
-from tachograph.cli.top.source import Away, HubRefused, newest
+from tachograph.cli.top.source import Away, HubRefused, default_run
 from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
@@ -26,7 +26,7 @@ _LOOK_BACK = 1000  # events
 
 
 class StoredRun:
-    """Reads a run from a store.
+    """A run in a store.
 
     Args:
         folder: the store.
@@ -84,7 +84,7 @@ class StoredRun:
         runs = self._overview.runs()
         if not runs:
             raise Away(f"there is no run in {self._folder} yet")
-        name = newest(runs)
+        name = default_run(runs)
         return name, located(name, self._folder)
 
     def _read(self, picture: Picture, reading: Look, name: str) -> None:

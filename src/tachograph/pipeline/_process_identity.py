@@ -1,4 +1,4 @@
-"""Who the process is, for a pipeline: looked up once, or before each collection, where it may be known late.
+"""The identity of the process, for a pipeline: looked up once, or before each collection, where it may come late.
 
 ``elastic_launch`` sets RANK in workers that run already, so zero code cannot know at the start of the interpreter.
 """
@@ -20,9 +20,9 @@ from tachograph.recording import journal as journals
 from tachograph.recording.points import AttributeValue
 
 STARTED, ENDED = "tachograph.process.start", "tachograph.process.end"
-UNMARKED = "-"  # in TACHOGRAPH_OWNER: nobody's mark
+UNMARKED = "-"  # in TACHOGRAPH_OWNER: no rank's mark
 
-# What says who the process is, and may appear while it runs.
+# The variables of the identity, which may appear while the process runs.
 _VARIABLES = (
     "RANK",
     "LOCAL_RANK",
@@ -38,7 +38,7 @@ _VARIABLES = (
 
 
 class Identity(Protocol):
-    """Who the process is."""
+    """The identity of the process, as far as it is known."""
 
     @property
     def resource(self) -> Mapping[str, AttributeValue]:
@@ -55,20 +55,20 @@ class Identity(Protocol):
         """Look again.
 
         Args:
-            deliver: called before it changes: delivers what was logged up to now.
+            deliver: called before it changes: delivers the events logged up to now.
 
         Returns:
             Whether it is known.
         """
 
     def use(self) -> None:
-        """Remember that something has left under it."""
+        """Remember that a delivery was made under it."""
 
     def wait_no_longer(self) -> None:
-        """Take what is known now: the program has asked for delivery."""
+        """Take the identity as it is now: the program has asked for delivery."""
 
     def take_leave(self, deliver: Callable[[], object], *, dying: bool) -> None:
-        """Log what is to be the last event of the process, after ``deliver`` has had the others log theirs."""
+        """Log the last event of the process, after ``deliver`` has had the others log theirs."""
 
 
 class GivenIdentity:
@@ -163,7 +163,7 @@ class AmbientIdentity:
         self._journal.append(STARTED, time.time_ns(), {"interval": self._settings.interval})
 
     def settle(self, deliver: Callable[[], object]) -> bool:
-        """Look who the process is; False as long as that is not known. One thread at a time."""
+        """Look the identity up; False as long as it is not known. One thread at a time."""
         identified = tuple(os.environ.get(variable) for variable in _VARIABLES)
         if identified == self._identified:
             return True
@@ -184,7 +184,7 @@ class AmbientIdentity:
         return True
 
     def use(self) -> None:
-        """Remember that something has left under it: a change from here on is the end of this one."""
+        """Remember that a delivery was made under it: a change from here on is the end of this one."""
         self._used = True
 
     def wait_no_longer(self) -> None:

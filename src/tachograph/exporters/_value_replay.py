@@ -1,4 +1,4 @@
-"""Replaying a distribution: what was folded is handed on value by value, for receivers that aggregate by themselves."""
+"""The replay of a distribution: folded values are handed on one by one, to receivers that aggregate by themselves."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ BURST_SECONDS = 10.0
 _CHUNKS = 64
 _SLICE = 100
 
-Record = Callable[[Number, Mapping[str, Any]], None]
+RecordValue = Callable[[Number, Mapping[str, Any]], None]
 
 
 def ignore(chunk: Sequence[Number]) -> None:
-    """Be the tap of a distribution that nobody replays any more; None could meet a fold that is about to call it."""
+    """Do nothing: the tap of a distribution that is replayed no more. A None would meet folds that call it."""
 
 
-class Source:
-    """One distribution that is tapped, and how many of its values have been accounted for."""
+class TappedDistribution:
+    """A distribution that is tapped, and the number of its values that are accounted for."""
 
     __slots__ = ("accounted", "attributes", "chunks", "distribution", "settled", "tap")
 
@@ -45,7 +45,7 @@ class Source:
         self.tap = tap
 
     def leave(self) -> None:
-        """Take the tap off; what was accounted for is remembered, in case somebody watches again."""
+        """Take the tap off; the values accounted for are remembered, for a replay that watches it later."""
         if self.distribution.tap is self.tap:
             self.distribution.tap = ignore
 
@@ -74,7 +74,7 @@ class Source:
         return values
 
 
-class Replay:
+class ValueReplay:
     """The values of one metric, on their way into one synchronous histogram.
 
     ``exact`` becomes true with the first value that was not replayed: from then on the histogram is a sample, and the
@@ -87,24 +87,29 @@ class Replay:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.exact = False
         self._clock = clock
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, TappedDistribution] = {}
         self._allowed = float(RATE)
         self._refilled = clock()
 
     def watch(
-        self, distribution: Distribution, attributes: Attributes, tapped: Source | None = None, *, arrived: int = 0
+        self,
+        distribution: Distribution,
+        attributes: Attributes,
+        tapped: TappedDistribution | None = None,
+        *,
+        arrived: int = 0,
     ) -> None:
-        """Replay what ``distribution`` folds from now on, or since it was ``tapped``, with these attributes.
+        """Replay the values that ``distribution`` folds from now on, or since it was ``tapped``, with these attributes.
 
         Args:
             distribution: whose values are replayed.
             attributes: of its series.
             tapped: the tap that it has already.
-            arrived: how many of its values have arrived by another way.
+            arrived: the number of its values that have arrived by another way.
         """
         source = self._sources.get(id(distribution))
         if source is None:
-            source = self._sources.setdefault(id(distribution), tapped or Source(distribution))
+            source = self._sources.setdefault(id(distribution), tapped or TappedDistribution(distribution))
             source.attributes = dict(attributes)
             source.accounted = arrived
         if distribution.tap is not source.tap:
@@ -122,11 +127,11 @@ class Replay:
         """Forget every distribution, as a forked child does."""
         self._sources = {}
 
-    def drain(self, record: Record, pace: Callable[[], None], deadline: float | None = None) -> Counter[Reason]:
-        """Hand over what has come since the last time, and return how many values were not, by reason.
+    def drain(self, record: RecordValue, pace: Callable[[], None], deadline: float | None = None) -> Counter[Reason]:
+        """Hand over the values that came since the last time; return how many could not be, by reason.
 
         ``replay_rate``: more than 2,000 values a second (an evenly spaced sample is replayed); ``replay_late``: folded
-        before anybody watched; ``replay_negative``: below zero, which histograms do not take.
+        before the distribution was watched; ``replay_negative``: below zero, which histograms do not take.
 
         Args:
             record: takes one value and its attributes.
@@ -154,7 +159,7 @@ class Replay:
     def _hand_over(
         self,
         backlog: list[tuple[dict[str, Any], list[Number]]],
-        record: Record,
+        record: RecordValue,
         pace: Callable[[], None],
         deadline: float | None,
     ) -> int:

@@ -1,6 +1,6 @@
 """The OpenTelemetry providers of the process: the program's own where it has made them, else ours, one of each.
 
-A global provider cannot be replaced, so what is made here stays for the life of the process; a pipeline attaches its
+A global provider cannot be replaced, so ours stay for the life of the process; a pipeline attaches its
 readers and its queue of spans, and takes them off again. Its :class:`Providers` do that, and join the program's own.
 """
 
@@ -23,19 +23,18 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader,
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from tachograph.exporters.joined import Joined, foreign_provider
-from tachograph.exporters.log_emitter import foreign_logger_provider, into_provider
+from tachograph.exporters.external_provider import ExternalProvider, external_meter_provider
+from tachograph.exporters.log_emitter import external_logger_provider, into_provider
 from tachograph.exporters.spans import IdGenerator, SpanQueue
-from tachograph.pipeline.destinations import Route, Temporality
+from tachograph.pipeline.destinations import Route, Temporalities
 from tachograph.pipeline.provider_watch import waiting_instruments
 from tachograph.pipeline.settings import Settings
 from tachograph.profiling import tracing
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
     from tachograph.recording.points import AttributeValue
-
-_log = logging.getLogger("tachograph")
 
 
 class SpanTap(SpanProcessor):
@@ -55,14 +54,14 @@ class SpanTap(SpanProcessor):
 
 
 class _Made:
-    """What this process has made so far."""
+    """Our providers, as far as this process has made them."""
 
     meter_provider: MeterProvider | None = None
     span_tap: SpanTap | None = None
 
 
 class _Refusal(logging.Filter):
-    """Explains, once, OpenTelemetry's own warning that it has refused a provider because ours is there.
+    """An explanation, once, of OpenTelemetry's own warning that it has refused a provider because ours is there.
 
     The warning is all that tells of it: ``set_meter_provider`` returns nothing and raises nothing.
     """
@@ -70,13 +69,13 @@ class _Refusal(logging.Filter):
     def __init__(self, setter: str) -> None:
         super().__init__()
         self._setter = setter
-        self._said = False
+        self._log_once = LogOnce()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True: the warning itself stays."""
-        if not self._said and "Overriding of current" in str(record.msg):
-            self._said = True
-            _log.warning(
+        if "Overriding of current" in str(record.msg):
+            self._log_once(
+                "refused",
                 "%s() came after tachograph.start(), which had set a provider of its own: call it before start(), "
                 "or write start(set_global=False), and Tachograph joins yours",
                 self._setter,
@@ -93,14 +92,14 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
     """
     if _Made.meter_provider is not None or not make:
         return _Made.meter_provider
-    # Exemplars of the SDK draw from the program's random numbers (HAZARDS 13): only where the user asks for them.
+    # Exemplars of the SDK draw from the program's random numbers: only where the user asks for them.
     asked = "OTEL_METRICS_EXEMPLAR_FILTER" in os.environ
     made = MeterProvider(
         resource=Resource(dict(resource)),
         exemplar_filter=None if asked else AlwaysOffExemplarFilter(),
         shutdown_on_exit=False,
     )
-    _Made.meter_provider = made  # before it is set, so that nobody takes it for the program's
+    _Made.meter_provider = made  # before it is set, so that it is not taken for the program's
     metrics.set_meter_provider(made)
     if metrics.get_meter_provider() is not made:
         _Made.meter_provider = None
@@ -150,9 +149,9 @@ def untap_spans(queue: SpanQueue) -> None:
 
 
 class SdkInstruments:
-    """What instruments of other libraries hold in our own meter provider, for each temporality that is asked for.
+    """The SDK instruments of other libraries in our own meter provider, read in each temporality that is asked for.
 
-    A reader sees what is recorded after it was attached.
+    A reader sees the values recorded after it was attached.
     """
 
     def __init__(self, provider: MeterProvider | None) -> None:
@@ -172,7 +171,7 @@ class SdkInstruments:
     def _mirror(self, reader: MetricReader) -> None:
         """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
         mirror = InMemoryMetricReader()
-        # What a provider asks of a reader; there are no public names for it.
+        # A provider asks its readers for these; there are no public names for them.
         for preferred in ("temporality", "aggregation", "cardinality_limit"):
             name = f"_instrument_class_{preferred}"
             setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
@@ -186,7 +185,7 @@ class SdkInstruments:
         mirror = self._mirrors.get(reader)
         return mirror.get_metrics_data() if mirror is not None else None
 
-    def attach(self, temporality: Temporality | None) -> None:
+    def attach(self, temporality: Temporalities | None) -> None:
         """Begin to read with a temporality."""
         key = _key(temporality)
         with self._lock:
@@ -199,17 +198,17 @@ class SdkInstruments:
         """Tell whether there is a provider to read."""
         return self._provider is not None
 
-    def read(self, temporality: Temporality | None) -> MetricsData | None:
+    def read(self, temporality: Temporalities | None) -> MetricsData | None:
         """Collect; None where nothing was recorded."""
         with self._lock:
             reader = self._readers.get(_key(temporality))
             return reader.get_metrics_data() if reader is not None else None
 
-    def reading(self) -> Callable[[Temporality | None], MetricsData | None]:
-        """Return what reads each temporality once, however often it is asked: what a delta was read from is empty."""
+    def reading(self) -> Callable[[Temporalities | None], MetricsData | None]:
+        """Return a function that reads each temporality once, however often it is called: a second delta is empty."""
         found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
 
-        def read(temporality: Temporality | None) -> MetricsData | None:
+        def read(temporality: Temporalities | None) -> MetricsData | None:
             key = _key(temporality)
             if key not in found:
                 found[key] = self.read(temporality)
@@ -230,38 +229,39 @@ class SdkInstruments:
             self._lock.release()
 
 
-def _key(temporality: Temporality | None) -> tuple[tuple[type, Any], ...]:
+def _key(temporality: Temporalities | None) -> tuple[tuple[type, Any], ...]:
     return tuple(sorted((temporality or {}).items(), key=repr))
 
 
 class Providers:
-    """The providers of the process, as one pipeline has to do with them.
+    """The providers of the process, for one pipeline.
 
     Args:
         settings: of the pipeline: whether it joins the program's own, and sets ours as the global ones.
-        registry: what is published through the program's own.
+        registry: published through the program's own.
         joins: publish through them; not beside a pipeline that does so already.
         joins_logs: deliver events through the program's logger provider, whenever it has one.
 
     Attributes:
-        joined: what is published through the program's own meter provider; None where it has none.
+        external: the program's own meter provider, through which the registry is published; None where it has none.
         joins_logs: a logger provider of the program's is still waited for.
-        sdk: what instruments of other libraries hold in our meter provider.
-        spans: those that have ended; None where nobody takes spans.
+        sdk: the instruments of other libraries in our meter provider.
+        spans: those that have ended; None where no destination takes spans.
     """
 
     def __init__(self, settings: Settings, registry: Registry, *, joins: bool, joins_logs: bool) -> None:
         self._settings, self._registry, self._joins = settings, registry, joins
-        self.joined: Joined | None = None
+        self.external: ExternalProvider | None = None
         self.joins_logs = joins_logs
         self.sdk = SdkInstruments(None)
         self.spans: SpanQueue | None = None
         self._looking = threading.Lock()
-        self._handed_over = self._said_waiting = False
+        self._handed_over = False
+        self._log_once = LogOnce()
 
     def connect(
         self,
-        theirs: Any | None,
+        external: Any | None,
         routes: Iterable[Route],
         resource: Mapping[str, AttributeValue],
         *,
@@ -270,16 +270,16 @@ class Providers:
         """Join the program's own meter provider, or read ours, made where there is none; and take spans.
 
         Args:
-            theirs: the program's own meter provider, where it has one.
-            routes: the destinations: what they want is taken.
+            external: the program's own meter provider, where it has one.
+            routes: the destinations, which say what is read.
             resource: attributes of the process.
             serves: a page of metrics wants them, too.
         """
         routes = list(routes)
-        if theirs is not None and self._settings.join:
-            self.joined = Joined(theirs, self._registry) if self._joins else None
+        if external is not None and self._settings.join:
+            self.external = ExternalProvider(external, self._registry) if self._joins else None
         elif serves or any(route.metrics or route.reader for route in routes):
-            make = self._settings.set_global and theirs is None
+            make = self._settings.set_global and external is None
             self.sdk = SdkInstruments(own_meter_provider(resource, make=make))
             if serves:
                 self.sdk.attach(None)
@@ -302,13 +302,13 @@ class Providers:
             return
         try:
             if self._looks():
-                theirs = None if owns_meter_provider() else foreign_provider(load=False)
+                external = None if owns_meter_provider() else external_meter_provider(load=False)
                 if owns_meter_provider():
                     self.sdk = SdkInstruments(own_meter_provider(resource))
                     self.sdk.attach_all(routes)
-                elif theirs is not None:
-                    self.joined = Joined(theirs, self._registry)
-            loggers = foreign_logger_provider() if self.joins_logs else None
+                elif external is not None:
+                    self.external = ExternalProvider(external, self._registry)
+            loggers = external_logger_provider() if self.joins_logs else None
             if loggers is not None:
                 self.joins_logs = False
                 add(Route(into_provider(loggers, self._registry), events=True))
@@ -316,25 +316,25 @@ class Providers:
             self._looking.release()
 
     def _looks(self) -> bool:
-        return self._joins and self._settings.join and self.joined is None and not self.sdk.reads
+        return self._joins and self._settings.join and self.external is None and not self.sdk.reads
 
     def joins(self) -> bool:
         """Tell whether the program's own meter provider is joined, or is there to be."""
-        if self.joined is not None:
+        if self.external is not None:
             return True
-        return self._looks() and not owns_meter_provider() and foreign_provider(load=False) is not None
+        return self._looks() and not owns_meter_provider() and external_meter_provider(load=False) is not None
 
     def refresh(self) -> None:
-        """Bring what is published through the program's own meter provider up to date."""
-        if self.joined is not None:
-            self.joined.refresh()
+        """Bring the program's own meter provider up to date."""
+        if self.external is not None:
+            self.external.refresh()
 
     def say_waiting(self) -> None:
-        """Say once that other libraries measure, and nobody has set a provider that would hear them."""
-        waiting = 0 if self._said_waiting or self.joined is not None else waiting_instruments()
+        """Log once that other libraries measure, and that no provider is set which would hear them."""
+        waiting = 0 if self.external is not None else waiting_instruments()
         if waiting:
-            self._said_waiting = True
-            _log.warning(
+            self._log_once(
+                "waiting",
                 "%d instruments of OpenTelemetry's API have no MeterProvider, so that what they measure goes nowhere: "
                 "set one, or leave set_global=False out of start()",
                 waiting,
@@ -348,12 +348,12 @@ class Providers:
             collect: make its readers collect, too.
             last: its end comes now, so that nothing is delivered into it any more.
         """
-        if self.joined is None or self._handed_over:
+        if self.external is None or self._handed_over:
             return True
         deadline = time.monotonic() + timeout
-        arrived = self.joined.drain(timeout)
+        arrived = self.external.drain(timeout)
         if collect:
-            arrived = self.joined.force_flush(max(0.0, deadline - time.monotonic())) and arrived
+            arrived = self.external.force_flush(max(0.0, deadline - time.monotonic())) and arrived
         self._handed_over = last
         return arrived
 
@@ -361,11 +361,11 @@ class Providers:
         """Leave the providers as they were found; at the end of the process one of the program's own reads on."""
         if self.spans is not None:
             untap_spans(self.spans)
-        if self.joined is not None and not exiting:
-            self.joined.close()
+        if self.external is not None and not exiting:
+            self.external.close()
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process, after a fork."""
         self._looking = threading.Lock()
-        if self.joined is not None:
-            self.joined.reset_in_child()
+        if self.external is not None:
+            self.external.reset_in_child()

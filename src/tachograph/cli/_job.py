@@ -1,4 +1,4 @@
-"""The job itself: a child process with our stdin, stdout and stderr, that gets the signals which we get."""
+"""The job of ``tachograph run``: a child process with our standard streams, to which our signals are passed on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tachograph.cli.signal_witness import SENT, WINDOW, SignalWitness
+from tachograph.cli._signal_witness import SENT, WINDOW, SignalWitness
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _PASSED_ON = (
@@ -36,9 +36,9 @@ def run_job(
 ) -> int:
     """Run a command to its end and return its exit code; 128 + n where signal n ended it.
 
-    Only in the main thread, with no other thread running: signals are taken synchronously, so that it is known who
-    sent them. What the terminal sends, the job has already, and so it has what was sent to its process group or control
-    group: see :mod:`tachograph.cli.signal_witness`. What was sent to this process alone is passed on, after a moment.
+    Only in the main thread, with no other thread running: signals are taken synchronously, so that their sender
+    is known. A signal of the terminal has reached the job already, and so has one to its process or control group:
+    see :mod:`tachograph.cli._signal_witness`. A signal to this process alone is passed on, after a moment.
 
     Args:
         command: a program, looked for on PATH, and its arguments.
@@ -52,7 +52,7 @@ def run_job(
     taken = {number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken | {signal.SIGCHLD})
     inherited = signal.getsignal(signal.SIGCHLD)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored nobody learns how a child has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the exit code of a child is lost
     witness = SignalWitness(taken - _AS_WELL_TWICE, taken)
     try:
         try:
@@ -69,7 +69,7 @@ def run_job(
         return _Job(pid, taken, witness, look, say).until_end()
     finally:
         witness.close()
-        while signal.sigtimedwait(taken | {signal.SIGCHLD}, 0) is not None:  # what came too late is not for us
+        while signal.sigtimedwait(taken | {signal.SIGCHLD}, 0) is not None:  # those that came too late are not for us
             pass
         if inherited is not None:  # None: a handler that was not set from Python
             signal.signal(signal.SIGCHLD, inherited)
@@ -150,7 +150,7 @@ class _Job:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def _pass_on_held(self) -> None:
-        """Pass on what has waited long enough, unless the job has got it with all others of its group."""
+        """Pass on signals that have waited long enough, unless the job has got them with all others of its group."""
         for (number, sender), came in list(self._held.items()):
             if time.monotonic() >= came + WINDOW:
                 del self._held[number, sender]
@@ -158,7 +158,7 @@ class _Job:
                     self._pass_on(number)
 
     def _pass_on(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # what sudo runs is another user's
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # under sudo it is another user's
             os.kill(self._pid, number)
 
     def _is_in_our_group(self) -> bool:

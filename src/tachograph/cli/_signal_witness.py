@@ -1,10 +1,10 @@
-"""Tells a signal that was sent to us alone from one that the job has got, too: by a process that gets those as well.
+"""Witness of signals: a process that tells one that was sent to us alone from one that the job has got, too.
 
-Whoever asks a job to end rarely asks one process: ``kill -TERM -- -GROUP``, ``timeout``, a shell's ``kill %1`` mean the
-process group, systemd and ``scancel`` the control group. Nothing that a process is told about a signal says so. But a
-process beside the job, in the same groups, gets what the groups get, and nothing else: what it has seen is not to be
-passed on. This module is its program, too: Python reads it on stdin, so that its command line has no name of ours, for
-which somebody might look (``pkill -f``).
+The end of a job is rarely asked of one process: ``kill -TERM -- -GROUP``, ``timeout``, a shell's ``kill %1`` mean the
+process group, systemd and ``scancel`` the control group. The data of a signal do not say so. But a process
+beside the job, in the same groups, gets the signals of the groups, and no others: those that it has seen are not passed
+on. This module is its program, too: Python reads it on stdin, so that its command line has no name of ours, which a
+``pkill -f`` would find.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import sys
 import time
 
 WINDOW = 0.1  # seconds within which a sender sends to all of a group
-# siginfo_t's si_code: of what a process sent; a terminal's is positive, and reaches the whole foreground group anyway.
+# siginfo_t's si_code of a process's signal; a terminal's is positive, and reaches the whole foreground group anyway.
 SENT = 0
 _REPORT = struct.Struct("=iqd")  # the signal, its sender, and when (monotonic, which all processes share)
 _MOST = 64 * 1024
-_ALIVE = 1.0  # seconds between two looks whether anybody still listens
+_ALIVE = 1.0  # seconds between two looks whether its starter lives
 
 
 class SignalWitness:
@@ -29,7 +29,7 @@ class SignalWitness:
 
     Args:
         numbers: the signals that it looks for.
-        blocked: those and whatever else it is to live through.
+        blocked: those, and the others that it is to live through.
     """
 
     def __init__(self, numbers: set[signal.Signals], blocked: set[signal.Signals]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 STARTS_WITHIN = 10.0  # seconds
-ENDS_WITHIN = 10.0  # seconds, beside the time that it was asked to linger, and what Prometheus makes of that
+ENDS_WITHIN = 10.0  # seconds, beside the time that it lingers
 LINGERS_BY_ITSELF = 30.0
 RESTARTS = 5
 _BACK_OFF = 0.2
@@ -114,7 +114,7 @@ class HubProcess:
             return True
 
     def end(self, linger: float | None) -> dict[str, Any]:
-        """Ask it to end and wait for that; return what it has recorded, nothing where it does not say.
+        """Ask it to end and wait for that; return its summary, empty where it gives none.
 
         Args:
             linger: the seconds that it was asked to stay; None: as it likes.
@@ -150,7 +150,7 @@ class HubProcess:
         os.close(self._pipe)
 
     def _read(self, timeout: float) -> dict[str, Any]:
-        """Return the next thing that it says, within ``timeout`` seconds; nothing where it has closed its end."""
+        """Return its next line, within ``timeout`` seconds; empty where it has closed its end."""
         deadline = time.monotonic() + timeout
         while b"\n" not in self._buffered:
             ready, _, _ = select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))

@@ -1,8 +1,7 @@
-"""The databases that this process's loggers write to."""
+"""Databases of this process's loggers, and the delivery to them."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any
 
@@ -10,11 +9,10 @@ from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording import journal as journals
 from tachograph.recording.forking import at_fork
 from tachograph.recording.journal import Journal
+from tachograph.recording.log import log
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.registry import Registry
 from tachograph.recording.wishes import wishes
-
-_log = logging.getLogger("tachograph")
 
 targets: dict[InfluxTarget, int] = wishes.targets
 
@@ -27,7 +25,7 @@ def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
     """Deliver to a database, with or without a ``start()``.
 
     Returns:
-        How it is written to: as the first logger of this database asked for. None where that cannot be, which was said.
+        The target as the first logger of this database asked for it; None where nothing writes there, which is logged.
     """
     pipeline = wishes.wanted()
     with _Changing.lock:
@@ -35,7 +33,7 @@ def acquire(wanted: InfluxTarget) -> InfluxTarget | None:
         targets[target] = targets.get(target, 0) + 1
         journals.default.pin(True)
     if target != wanted:
-        _log.warning("%s: another logger writes there already, this one's points go its way: %r", target.url, target)
+        log.warning("%s: another logger writes there already, this one's points go its way: %r", target.url, target)
     if pipeline is not None and pipeline.write(target):
         return target
     _leave(target)
@@ -53,7 +51,7 @@ def release(target: InfluxTarget, timeout: float) -> None:
 
 
 def _leave(target: InfluxTarget) -> bool:
-    """Tell whether that was its last logger."""
+    """Take one logger off; True where it was the last one of the database."""
     with _Changing.lock:
         left = targets[target] = targets.get(target, 1) - 1
         if left <= 0:
@@ -67,7 +65,7 @@ def _unpin() -> None:
 
 
 class Unreachable:
-    """A journal for points whose database nothing can write to: they go everywhere else, and are counted."""
+    """A journal for points whose database cannot be written to: they go everywhere else, and are counted."""
 
     def __init__(self, journal: Journal, registry: Registry) -> None:
         self._journal = journal
@@ -80,7 +78,7 @@ class Unreachable:
 
 
 def flush(timeout: float) -> bool:
-    """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+    """Deliver all logged points, within ``timeout`` seconds; False where some still wait."""
     return wishes.fulfils.flush(timeout) if wishes.fulfils is not None else not len(journals.default)
 
 

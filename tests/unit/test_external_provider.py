@@ -24,7 +24,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
 from metric_programs import Collector, OtherReader, Program, dropped, series
-from tachograph.exporters.joined import Joined
+from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.recording.registry import Registry
 
 
@@ -51,7 +51,7 @@ def test_gauges_and_counters_arrive_exactly(program: Program) -> None:
     group.instrument("loss").record(0.25, {"split": "eval"})
     group.instrument("sent.success").record(2**60)
     group.instrument("sent.success").record(3)
-    program._joined[0].refresh()
+    program.external[0].refresh()
     points = program.collected()
     assert points["train", "loss", ("split", "eval")].value == 0.25
     assert points["train", "sent.success"].value == 2**60 + 3
@@ -60,10 +60,10 @@ def test_gauges_and_counters_arrive_exactly(program: Program) -> None:
 def test_a_distribution_arrives_value_by_value(program: Program) -> None:
     """Every value reaches the program's own histogram: count, sum, minimum, maximum and our buckets."""
     fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    external = program.join()
     for value in range(1, 1501):
         fetch.record(value / 1000)
-    joined.refresh()
+    external.refresh()
     points = program.collected()
     found = points["train", "fetch"]
     assert (found.count, found.min, found.max) == (1500, 0.001, 1.5)
@@ -89,16 +89,16 @@ def test_what_was_recorded_up_to_a_collection_is_in_it(program: Program) -> None
 
 def test_cumulative_over_many_collections(program: Program) -> None:
     """However often they collect, counters and histograms hold all that was recorded, once."""
-    joined = program.join()
+    external = program.join()
     done, fetch = (program.registry.group("train").instrument(name) for name in ("done.success", "fetch_seconds"))
     for number in range(1, 200):
         done.record(2)
         fetch.record(number)
         if number % 3 == 0:
-            joined.refresh()
+            external.refresh()
         if number % 5 == 0:
             program.collected()
-    joined.refresh()
+    external.refresh()
     points = program.collected()
     assert points["train", "done.success"].value == 398
     assert (points["train", "fetch"].count, points["train", "fetch"].sum) == (199, sum(range(1, 200)))
@@ -112,7 +112,7 @@ def test_profiled_functions_arrive_as_both_instruments(program: Program) -> None
         calls.success.record(0.5)
     calls.failure("ValueError").record(2.0)
     calls.failure("KeyError").record(1.0)
-    program._joined[0].refresh()
+    program.external[0].refresh()
     points = program.collected()
     name = ("code.function.name", "K.f")
     assert points["train", "function.duration", name, ("outcome", "success")].count == 4
@@ -126,7 +126,7 @@ def test_profiled_functions_arrive_as_both_instruments(program: Program) -> None
 def test_ten_thousand_values_a_second_are_limited_and_add_up(replayed: Program) -> None:
     """At most 2,000 values a second are replayed; the exact count and sum stand beside, and the rest is counted."""
     fetch = replayed.registry.group("train").instrument("fetch_seconds")
-    joined = replayed.join()
+    external = replayed.join()
     recorded = 0
     for _second in range(5):
         for value in range(10_000):
@@ -135,7 +135,7 @@ def test_ten_thousand_values_a_second_are_limited_and_add_up(replayed: Program) 
             if value % 2_500 == 0:
                 replayed.registry.collect()
         replayed.clock.now += 1
-        joined.refresh()
+        external.refresh()
     points = replayed.collected()
     replayed = points["train", "fetch"].count
     assert 10_000 <= replayed <= 12_000
@@ -153,7 +153,7 @@ def test_a_metric_that_is_new_arrives_whole(program: Program) -> None:
         program.registry.group("train").function("f").success.record(1)
     program.registry.collect()
     Registry(enabled=True).group("train").instrument("fetch_seconds").record(9)
-    program._joined[0].refresh()
+    program.external[0].refresh()
     points = program.collected()
     assert points["train", "fetch"].count == points["train", "fetch"].sum == 1_500
     assert points["train", "function.duration", ("code.function.name", "f"), ("outcome", "success")].count == 1_500
@@ -180,11 +180,11 @@ def test_negative_values_are_counted_not_lost_silently(replayed: Program) -> Non
     change = replayed.registry.group("train").declare(
         "change", kind="histogram", unit="", description="", boundaries=[0]
     )
-    joined = replayed.join()
+    external = replayed.join()
     for value in (1, -3, 2):
         change.record(value)
-    joined.refresh()
-    joined.refresh()
+    external.refresh()
+    external.refresh()
     points = replayed.collected()
     assert points["train", "change"].count == 2
     assert dropped(points, "replay_negative") == 1
@@ -201,7 +201,7 @@ def test_values_that_their_sdk_cannot_take(program: Program, caplog: pytest.LogC
     group.instrument("huge").record(2**70)
     group.instrument("fetch_seconds").record(math.inf)
     group.instrument("fetch_seconds").record(1.0)
-    program._joined[0].refresh()
+    program.external[0].refresh()
     points = program.collected()
     assert ("train", "loss") not in points
     assert isinstance(points["train", "huge"].value, float)
@@ -248,18 +248,18 @@ def test_their_views_temporality_interval_and_exporter_apply() -> None:
     registry = Registry(enabled=True)
     fetch = registry.group("train").instrument("fetch_seconds")
     done = registry.group("train").instrument("done.success")
-    joined = Joined(provider, registry)
+    external = ExternalProvider(provider, registry)
     for number in range(1, 4):
         fetch.record(1.5)
         fetch.record(1.5)
         done.record(number)
-        joined.refresh()
-        assert joined.drain(1.0)
-        assert joined.force_flush(5.0)
+        external.refresh()
+        assert external.drain(1.0)
+        assert external.force_flush(5.0)
     assert [found["train", "fetch"].count for found in collector.received] == [2, 2, 2]
     assert [found["train", "done.success"].value for found in collector.received] == [1, 2, 3]
     assert collector.received[0]["train", "fetch"].bucket_counts == (0, 2, 0)
-    joined.close()
+    external.close()
     assert (dict(vars(reader)), provider._metric_readers) == before
     provider.shutdown()
 
@@ -290,14 +290,14 @@ def test_nothing_leaves_after_closing_and_all_of_it_after_joining_again(replayed
 def test_draining_replays_what_is_left_whatever_the_rate(replayed: Program) -> None:
     """At the end nothing is held back by the rate limit; a deadline that has passed is kept, and the rest counted."""
     fetch = replayed.registry.group("train").instrument("fetch_seconds")
-    joined = replayed.join()
+    external = replayed.join()
     for _ in range(9_000):
         fetch.record(1)
-    assert joined.drain(10.0)
+    assert external.drain(10.0)
     assert replayed.collected()["train", "fetch"].count == 9_000
     for _ in range(3_000):
         fetch.record(1)
-    assert not joined.drain(0.0)
+    assert not external.drain(0.0)
     points = replayed.collected()
     assert points["train", "fetch"].count + dropped(points, "replay_rate") == 12_000
     assert points["train", "fetch.count"].value == 12_000
@@ -317,7 +317,7 @@ def test_every_value_is_replayed_or_counted(steps: list[tuple[str, int]]) -> Non
     """Whatever is recorded, folded, collected, joined and left in any order: replayed + counted = recorded."""
     program = Program(OtherReader())
     fetch = program.registry.group("train").instrument("fetch_seconds")
-    joined = program.join()
+    external = program.join()
     recorded = 0
 
     def record(value: int) -> None:
@@ -327,14 +327,14 @@ def test_every_value_is_replayed_or_counted(steps: list[tuple[str, int]]) -> Non
             recorded += 1
 
     def rejoin(_: int) -> None:
-        nonlocal joined
-        joined.close()
-        joined = program.join()
+        nonlocal external
+        external.close()
+        external = program.join()
 
     actions: dict[str, Callable[[int], object]] = {
         "record": record,
         "fold": lambda _: program.registry.collect(),
-        "refresh": lambda _: joined.refresh(),
+        "refresh": lambda _: external.refresh(),
         "collect": lambda _: program.collected(),
         "second": lambda _: setattr(program.clock, "now", program.clock.now + 1),
         "rejoin": rejoin,
@@ -342,8 +342,8 @@ def test_every_value_is_replayed_or_counted(steps: list[tuple[str, int]]) -> Non
     }
     for action, value in steps:
         actions[action](value)
-    joined.refresh()
-    joined.refresh()
+    external.refresh()
+    external.refresh()
     points = program.collected()
     replayed = points["train", "fetch"].count if ("train", "fetch") in points else 0
     lost = sum(dropped(points, reason) for reason in ("replay_rate", "replay_late", "replay_negative"))
@@ -359,7 +359,7 @@ def test_threads_that_record_and_collect_at_once_lose_nothing(program: Program) 
     second = InMemoryMetricReader()
     program.provider.add_metric_reader(second)
     group = program.registry.group("train")
-    joined = program.join()
+    external = program.join()
     stop = threading.Event()
 
     def record() -> None:
@@ -377,11 +377,11 @@ def test_threads_that_record_and_collect_at_once_lose_nothing(program: Program) 
         thread.start()
     while any(thread.is_alive() for thread in recorders):
         program.clock.now += 1
-        joined.refresh()
+        external.refresh()
     stop.set()
     for thread in (*recorders, *collectors):
         thread.join()
-    joined.drain(10)
+    external.drain(10)
     for points in (program.collected(), series(second.get_metrics_data())):
         lost = sum(dropped(points, reason) for reason in ("replay_rate", "replay_late"))
         assert points["train", "fetch"].count + lost == 12_000
@@ -412,12 +412,12 @@ def test_a_provider_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     registry = Registry(enabled=True)
     provider = Broken(shutdown_on_exit=False)
     registry.group("train").instrument("loss").record(1)
-    joined = Joined(provider, registry)
-    joined.refresh()
+    external = ExternalProvider(provider, registry)
+    external.refresh()
     errors = next(found for found in registry.collect() if found.name == "tachograph.errors")
     assert errors.points[0].attributes == (("where", "joined"),)
     assert len([record for record in caplog.records if "MeterProvider" in record.message]) == 1
-    joined.close()
+    external.close()
 
 
 def test_flushing_an_exporter_that_hangs_is_bounded(program: Program) -> None:
@@ -429,13 +429,13 @@ def test_flushing_an_exporter_that_hangs_is_bounded(program: Program) -> None:
             return release.wait(timeout_millis)
 
     provider = Hangs(shutdown_on_exit=False)
-    joined = Joined(provider, program.registry)
+    external = ExternalProvider(provider, program.registry)
     began = time.monotonic()
-    assert not joined.force_flush(0.2)
+    assert not external.force_flush(0.2)
     assert time.monotonic() - began < 2
     release.set()
-    joined.close()
-    assert not joined.drain(1.0), "nothing leaves any more"
+    external.close()
+    assert not external.drain(1.0), "nothing leaves any more"
 
 
 @pytest.mark.process
@@ -443,13 +443,13 @@ def test_flushing_an_exporter_that_hangs_is_bounded(program: Program) -> None:
 def test_a_forked_child_publishes_nothing_of_its_parent(program: Program) -> None:
     """A child yields none of the values that it has inherited: nothing is counted twice."""
     group = program.registry.group("train")
-    joined = program.join()
+    external = program.join()
     group.instrument("done.success").record(7)
-    joined.refresh()
+    external.refresh()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        joined.reset_in_child()
+        external.reset_in_child()
         found = program.reader.get_metrics_data()
         os.write(write_end, repr([key for key in series(found) if key[1] == "done.success"]).encode())
         os._exit(0)
@@ -461,19 +461,19 @@ def test_a_forked_child_publishes_nothing_of_its_parent(program: Program) -> Non
 
 
 _FOREIGN = """
-from tachograph.exporters.joined import foreign_provider
+from tachograph.exporters.external_provider import external_meter_provider
 import sys
-assert foreign_provider() is None, "the proxy is nobody's provider"
+assert external_meter_provider() is None, "the proxy is nobody's provider"
 assert not any(name.startswith("opentelemetry.sdk") for name in sys.modules), "the SDK was imported"
 from opentelemetry import metrics
 if sys.argv[1] == "no-op":
     metrics.set_meter_provider(metrics.NoOpMeterProvider())
-    assert foreign_provider() is None
+    assert external_meter_provider() is None
 else:
     from opentelemetry.sdk.metrics import MeterProvider
     provider = MeterProvider()
     metrics.set_meter_provider(provider)
-    assert foreign_provider() is provider
+    assert external_meter_provider() is provider
 """
 
 
@@ -489,11 +489,11 @@ def test_a_provider_named_by_the_environment_is_loaded() -> None:
     """``OTEL_PYTHON_METER_PROVIDER`` is honoured; one that cannot be loaded is one log line, and counted each time."""
     program = """
 import logging
-from tachograph.exporters.joined import foreign_provider
+from tachograph.exporters.external_provider import external_meter_provider
 from tachograph.recording import registry
 said = []
 logging.getLogger("tachograph").addFilter(lambda record: said.append(record.getMessage()))
-found = {type(foreign_provider()).__module__ for _ in range(3)}
+found = {type(external_meter_provider()).__module__ for _ in range(3)}
 errors = [point.value for metric in registry.default.collect() if metric.name == "tachograph.errors"
           for point in metric.points]
 print(*found, *errors, sum("OTEL_PYTHON_METER_PROVIDER" in each for each in said))

@@ -1,7 +1,7 @@
-"""A MeterProvider of the program's own, and what we create in it: instruments under names that its SDK takes.
+"""Our instruments in a MeterProvider of the program's own, under names that its SDK takes.
 
-No instrument can be unregistered, so what has been created is remembered as long as the provider lives, and taken over
-by whoever joins it next.
+No instrument can be unregistered, so they are remembered as long as the provider lives, and the next
+:class:`~tachograph.exporters.external_provider.ExternalProvider` for it takes them over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opentelemetry.metrics import (
     Observation,
 )
 
-from tachograph.exporters._replay import Record, Replay
+from tachograph.exporters._value_replay import RecordValue, ValueReplay
 from tachograph.recording.naming import UNNAMED, Kind
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.switch import switch
@@ -34,8 +34,8 @@ _UNIT = re.compile(r"[\x00-\x7F]{0,63}")
 NO_SPAN = Context({"tachograph.replay": True})
 
 
-class Metric(NamedTuple):
-    """What tells one metric of the registry from another."""
+class MetricKey(NamedTuple):
+    """The identity of a metric in the registry: two metrics differ in one of these."""
 
     scope: str
     name: str
@@ -55,32 +55,32 @@ class Observable:
         return read() if read is not None and switch.on else []
 
 
-class ForeignHistogram(NamedTuple):
+class ExternalHistogram(NamedTuple):
     """A synchronous histogram: views are matched with ``instrument``, ``record`` takes a value that is replayed."""
 
     instrument: Histogram
-    record: Record
+    record: RecordValue
 
 
-class ForeignInstruments:
-    """The instruments that we have created in one provider.
+class ExternalInstruments:
+    """Our instruments in one provider.
 
     Attributes:
-        replayed: distributions are replayed, for good: those histograms keep what they have.
-        unreplayed: how many values each series had that could not be replayed, as far as that is counted.
+        replayed: distributions are replayed, for good: their histograms keep the values that they have.
+        unreplayed: the number of values of each series that could not be replayed, as far as they are counted.
     """
 
     def __init__(self) -> None:
         self.replayed = False
-        self.unreplayed: Counter[tuple[Metric, tuple[object, ...]]] = Counter()
-        self.observables: dict[tuple[Metric, str], Observable] = {}
-        self.histograms: dict[Metric, ForeignHistogram] = {}
-        self.replays: dict[Metric, Replay] = {}
-        self.failed: set[tuple[Metric, str]] = set()
+        self.unreplayed: Counter[tuple[MetricKey, tuple[object, ...]]] = Counter()
+        self.observables: dict[tuple[MetricKey, str], Observable] = {}
+        self.histograms: dict[MetricKey, ExternalHistogram] = {}
+        self.replays: dict[MetricKey, ValueReplay] = {}
+        self.failed: set[tuple[MetricKey, str]] = set()
         self._meters: dict[str, Meter] = {}
         self._taken: set[tuple[str, str]] = set()
 
-    def observe(self, provider: MeterProvider, metric: Metric, suffix: str, description: str) -> None:
+    def observe(self, provider: MeterProvider, metric: MetricKey, suffix: str, description: str) -> None:
         """Create an observable, unless it is there: a gauge or a counter, or a part of a histogram by its suffix."""
         if (metric, suffix) in self.observables or (metric, suffix) in self.failed:
             return
@@ -95,24 +95,24 @@ class ForeignInstruments:
             create = meter.create_observable_counter
         unit = "{value}" if suffix == ".count" else _legal_unit(metric.unit)
         made = None
-        # What the program itself has created in a meter of this name comes back without our callback.
+        # An instrument of the program's own in a meter of this name comes back without our callback.
         while made is None or observable not in getattr(made, "_callbacks", [observable]):
             made = create(self._free_name(metric, suffix), [observable], unit, description)
         self.observables[metric, suffix] = observable
         self.failed.discard((metric, suffix))
 
     def histogram(
-        self, provider: MeterProvider, metric: Metric, description: str, boundaries: tuple[float, ...]
+        self, provider: MeterProvider, metric: MetricKey, description: str, boundaries: tuple[float, ...]
     ) -> None:
         """Create a synchronous histogram, unless it is there; the provider's views go before ``boundaries``."""
         if metric in self.histograms or (metric, "") in self.failed:
             return
         self.failed.add((metric, ""))
         meter = self.meter(provider, metric.scope)
-        # What the program itself has created in a meter of this name comes back, too, and stays its own.
-        theirs = {id(made) for made in list(getattr(meter, "_instrument_id_instrument", {}).values())}
+        # An instrument of the program's own in a meter of this name comes back, too, and stays its own.
+        existing = {id(made) for made in list(getattr(meter, "_instrument_id_instrument", {}).values())}
         made: Histogram | None = None
-        while made is None or id(made) in theirs:
+        while made is None or id(made) in existing:
             made = meter.create_histogram(
                 self._free_name(metric, ""),
                 _legal_unit(metric.unit),
@@ -124,7 +124,7 @@ class ForeignInstruments:
         def record(value: Number, attributes: Mapping[str, Any]) -> None:
             histogram.record(value, attributes, NO_SPAN)
 
-        self.histograms[metric] = ForeignHistogram(histogram, record)
+        self.histograms[metric] = ExternalHistogram(histogram, record)
         self.failed.discard((metric, ""))
 
     def meter(self, provider: MeterProvider, scope: str) -> Meter:
@@ -134,7 +134,7 @@ class ForeignInstruments:
             found = self._meters[scope] = provider.get_meter(scope or UNNAMED, *scope_origin(scope))
         return found
 
-    def _free_name(self, metric: Metric, suffix: str) -> str:
+    def _free_name(self, metric: MetricKey, suffix: str) -> str:
         """Return a name that the SDK takes, and that nothing else of ours in the scope has: it tells no case apart."""
         legal = re.sub(r"[^-_./a-zA-Z0-9]+", "_", metric.name + suffix)
         if not legal[0].isalpha():
@@ -153,9 +153,9 @@ def _legal_unit(unit: str) -> str:
     return unit if _UNIT.fullmatch(unit) else ""
 
 
-_of_providers: WeakKeyDictionary[MeterProvider, ForeignInstruments] = WeakKeyDictionary()
+_of_providers: WeakKeyDictionary[MeterProvider, ExternalInstruments] = WeakKeyDictionary()
 
 
-def instruments_in(provider: MeterProvider) -> ForeignInstruments:
-    """Return what we have created in this provider so far."""
-    return _of_providers.setdefault(provider, ForeignInstruments())
+def instruments_in(provider: MeterProvider) -> ExternalInstruments:
+    """Return our instruments in this provider, those of earlier times included."""
+    return _of_providers.setdefault(provider, ExternalInstruments())

@@ -1,20 +1,20 @@
-"""Joining a MeterProvider that the program has set up itself: its views, readers, intervals and exporters apply.
+"""The registry in a MeterProvider that the program has set up itself: its views, readers and exporters apply.
 
 Gauges and counters are observable instruments that read the registry and never reset it. Distributions, a ``Stat``'s
 among them, are fed to the provider's readers: they join each collection, exact at any rate, in the reader's temporality
 (:mod:`tachograph.exporters._fed_readers`). So their count, sum and buckets are those of our own ways out: negative
 values are in them, hence the minimum and the sum may be below zero; the extremes of a delta are left out where they are
-not known.
-For that the callable that a reader calls for its points is ours until :meth:`Joined.close`; nothing else is changed.
+not known. For that the callable that a reader calls for its points is ours until :meth:`ExternalProvider.close`;
+nothing else is changed.
 
 Where the provider, or one of its readers, is of a make that is not known, all readers are replayed into instead, from
 then on and for good: the values of a distribution go, one by one, into a synchronous histogram. Where not every value
-can be (more than 2,000 a second, folded before we joined, negative, added up by a ``Stat``), no value is invented: the
-exact ``<name>.count`` and ``<name>.sum`` are published beside the histogram, and what it lacks is counted as
-``tachograph.dropped`` (``destination="sdk"``). The sum of a series that holds negative values may fall, so it is
-``<name>.signed.sum``, an up-down counter.
+can be (more than 2,000 a second, folded before it was joined, negative, added up by a ``Stat``), no value is invented:
+the exact ``<name>.count`` and ``<name>.sum`` are published beside the histogram, and the values that it lacks are
+counted as ``tachograph.dropped`` (``destination="sdk"``). The sum of a series that holds negative values may fall, so
+it is ``<name>.signed.sum``, an up-down counter.
 
-What the SDK does not take: a gauge that is NaN or infinite has no point in that collection (``tachograph.nonfinite``
+The SDK's limits: a gauge that is NaN or infinite has no point in that collection (``tachograph.nonfinite``
 says so); upper case becomes lower case; other illegal characters of a name become ``_``.
 """
 
@@ -30,14 +30,14 @@ from contextlib import contextmanager
 
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider, Observation, _internal, get_meter_provider
 
-from tachograph.exporters._fed_readers import NOTHING_READ, FedReaders, Reading, collection_began
-from tachograph.exporters._foreign import NO_SPAN, Metric, instruments_in
+from tachograph.exporters._external_instruments import NO_SPAN, MetricKey, instruments_in
+from tachograph.exporters._fed_readers import NOTHING_READ, FedReaders, RegistryReading, collection_began
 from tachograph.exporters._reader_seam import late_readers_of, readers_of
-from tachograph.exporters._replay import RATE, Replay, Source
+from tachograph.exporters._value_replay import RATE, TappedDistribution, ValueReplay
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.gil_yield import Pace
-from tachograph.recording.log import LogOnce
+from tachograph.recording.log import LogOnce, log
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
 from tachograph.recording.registry import Registry
@@ -47,11 +47,10 @@ from tachograph.recording.values import Number, as_float, fits_int64, is_finite
 _BUSY_WAIT = 2.0
 _UNREAD_AFTER = 10.0  # seconds without any reader, after which that is said
 
-_log = logging.getLogger("tachograph")
 _log_once = LogOnce()
 
 
-def foreign_provider(*, load: bool = True) -> MeterProvider | None:
+def external_meter_provider(*, load: bool = True) -> MeterProvider | None:
     """Return the meter provider that the program has set; None where there is none, or a no-op.
 
     Nothing is created: only where the program (or its user) named one in ``OTEL_PYTHON_METER_PROVIDER`` is that loaded.
@@ -64,23 +63,23 @@ def foreign_provider(*, load: bool = True) -> MeterProvider | None:
         return None
     try:
         provider = get_meter_provider()
-    except Exception as error:  # noqa: BLE001 - the border to whatever the variable names
+    except Exception as error:  # noqa: BLE001 - the border to the class that the variable names
         registries.default.count_error("joined")
         named = os.environ.get("OTEL_PYTHON_METER_PROVIDER")
         _log_once(named, "OTEL_PYTHON_METER_PROVIDER=%s (further errors are counted): %s", named, error)
         return None
-    # The proxy, whose class has no public name, stands in until somebody sets a provider.
+    # The proxy, whose class has no public name, stands in until a provider is set.
     if isinstance(provider, NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
         return None
     return provider
 
 
-class Joined:
-    """The registry, published through somebody else's provider. It has joined when this returns.
+class ExternalProvider:
+    """A meter provider of the program's own, through which the registry is published from construction on.
 
     Args:
         provider: the program's own.
-        registry: what is published.
+        registry: its metrics are published.
         clock: seconds, monotonic.
         pace: called between slices of work of less than a millisecond, so that other threads may run.
     """
@@ -97,27 +96,27 @@ class Joined:
         self._registry = registry
         self._clock = clock
         self._pace = Pace() if pace is None else pace
-        self._theirs = instruments_in(provider)
+        self._instruments = instruments_in(provider)
         self._fed = FedReaders(
             provider,
-            self._theirs,
+            self._instruments,
             prepare=self._prepare,
             read=self._reading_since,
             guard=self._kept_away,
-            unable=self._say_once,
+            unable=lambda wish: self._log_once(wish, "%s", wish),
         )
         self._reading = NOTHING_READ
         self._free_locks()
-        self._closed = self._failed = False
-        self._said: set[str] = set()
+        self._closed = self._unread = False
+        self._log_once = LogOnce()
         self._joined_at = clock()
-        self._new: dict[int, Source] = {}
+        self._new: dict[int, TappedDistribution] = {}
         self._unknown: set[int] = set()
-        if self._theirs.replayed:
+        if self._instruments.replayed:
             switch.on_distribution(self._tap)
         # Created first, hence called first in every collection: it brings the registry up to date for all others.
         own = registry.group(OWN_GROUP).own(DROPPED)
-        self._first = Metric(OWN_GROUP, own.name, own.unit, own.kind)
+        self._first = MetricKey(OWN_GROUP, own.name, own.unit, own.kind)
         with self._kept_away():
             self._observe(self._first, "", own.description)
         registry.told = [*registry.told, self._know]
@@ -132,14 +131,14 @@ class Joined:
     def _know(self, scope: str) -> None:
         """Make the meter of a group at once: a provider that is being shut down collects once more, but makes none."""
         with self._kept_away():
-            self._theirs.meter(self._provider, scope)
+            self._instruments.meter(self._provider, scope)
 
     def refresh(self) -> None:
-        """Create what is new, find new readers, and replay what has come; never call it inside a callback."""
+        """Create new instruments, find new readers, replay new values; never call it inside a callback."""
         self._refresh(None)
 
     def _prepare(self) -> None:
-        """Create what is new, so that the collection which is about to begin has it."""
+        """Create new instruments, so that the collection which is about to begin has them."""
         with self._kept_away():
             self.refresh()
 
@@ -152,15 +151,15 @@ class Joined:
         return self._refresh(self._clock() + timeout)
 
     def force_flush(self, timeout: float) -> bool:
-        """Make their readers collect and export; True where they have, within ``timeout`` seconds.
+        """Make the provider's readers collect and export; True where they have, within ``timeout`` seconds.
 
-        At the end of the interpreter no thread can be started any more, hence no bound be kept: False then. Their own
-        shutdown collects once more, which is why nothing is lost as long as nobody has called :meth:`close` before it.
+        At the end of the interpreter no thread can be started any more, hence no bound be kept: False then. The
+        provider's shutdown collects once more, so nothing is lost unless :meth:`close` was called before it.
         """
         force_flush = getattr(self._provider, "force_flush", None)
         if force_flush is None:
             return False
-        late = [] if self._theirs.replayed else late_readers_of(self._provider)
+        late = [] if self._instruments.replayed else late_readers_of(self._provider)
         flushes = [force_flush, *(reader.force_flush for reader in late)]
         done: list[bool] = []
 
@@ -183,35 +182,35 @@ class Joined:
         self._registry.told = [told for told in self._registry.told if told != self._know]
         self._fed.detach()
         switch.off_distribution(self._tap)
-        for observable in list(self._theirs.observables.values()):
+        for observable in list(self._instruments.observables.values()):
             observable.read = None
-        for replay in list(self._theirs.replays.values()):
+        for replay in list(self._instruments.replays.values()):
             replay.leave()
         for source in list(self._new.values()):
             source.leave()
         self._new, self._reading = {}, NOTHING_READ
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process recorded, after a fork; its locks may be held by threads that are gone."""
+        """Forget the parent process's values, after a fork; its locks may be held by threads that are gone."""
         self._free_locks()
         self._registry.told = [told for told in self._registry.told if told != self._know]  # the SDK's lock may be held
         self._new, self._reading = {}, NOTHING_READ
         self._fed.forget()
-        self._theirs.unreplayed.clear()
-        for replay in self._theirs.replays.values():
+        self._instruments.unreplayed.clear()
+        for replay in self._instruments.replays.values():
             replay.forget()
 
     @contextmanager
     def _kept_away(self) -> Iterator[None]:
         try:
             yield
-        except Exception:  # noqa: BLE001 - the border to their provider, exporters and callbacks
+        except Exception:  # noqa: BLE001 - the border to the program's provider, exporters and callbacks
             self._registry.count_error("joined")
-            if not self._failed:
-                self._failed = True
-                _log.warning(
-                    "publishing through the program's MeterProvider failed (further ones are counted)", exc_info=True
-                )
+            self._log_once(
+                "failed",
+                "publishing through the program's MeterProvider failed (further ones are counted)",
+                exc_info=True,
+            )
 
     def _refresh(self, deadline: float | None) -> bool:
         if self._closed or not switch.on or not self._creating.acquire(timeout=_BUSY_WAIT):
@@ -238,14 +237,14 @@ class Joined:
 
     def _feeds(self) -> bool:
         """Tell whether distributions are fed. From the first reader on that cannot be, all are replayed, for good."""
-        if not self._theirs.replayed and not self._fed.attach():
+        if not self._instruments.replayed and not self._fed.attach():
             with self._switching:
-                if not self._theirs.replayed and not self._closed:
+                if not self._instruments.replayed and not self._closed:
                     self._go_over()
-        return not self._theirs.replayed
+        return not self._instruments.replayed
 
     def _go_over(self) -> None:
-        """Replay from now on, but for what every reader has been fed."""
+        """Replay from now on, apart from the values that every reader has been fed."""
         switch.on_distribution(self._tap)
         arrived = self._fed.detach()
         fed = bool(arrived)
@@ -253,35 +252,30 @@ class Joined:
             series = metric, identity(attributes)
             count = min(arrived[series], distribution.summary().count)
             arrived[series] -= count
-            replay = self._theirs.replays.setdefault(metric, Replay(self._clock))
+            replay = self._instruments.replays.setdefault(metric, ValueReplay(self._clock))
             replay.watch(distribution, attributes, self._new.pop(id(distribution), None), arrived=count)
             replay.exact = replay.exact or count > 0
-        self._theirs.unreplayed.update(+arrived)
-        self._theirs.replayed = True
-        self._say_once(
-            f"{self._fed.unknown} is no provider or reader of OpenTelemetry's SDK as it is known: distributions are "
-            f"replayed into the program's MeterProvider, value by value, up to {RATE} a second",
+        self._instruments.unreplayed.update(+arrived)
+        self._instruments.replayed = True
+        log.log(
             logging.WARNING if fed else logging.INFO,
+            "%s is no provider or reader of OpenTelemetry's SDK as it is known: distributions are replayed into the "
+            "program's MeterProvider, value by value, up to %d a second",
+            self._fed.unknown,
+            RATE,
         )
 
     def _look_for_readers(self, *, at_once: bool) -> None:
         """Say where the provider has no reader: nothing leaves through it."""
-        if self._theirs.replayed or readers_of(self._provider):
+        if self._instruments.replayed or readers_of(self._provider):
             return
-        if (at_once or self._clock() - self._joined_at >= _UNREAD_AFTER) and self._say_once(
-            "the program's MeterProvider has no reader: nothing that is recorded leaves through it"
-        ):
+        if not self._unread and (at_once or self._clock() - self._joined_at >= _UNREAD_AFTER):
+            self._unread = True
             self._registry.count_error("joined")
-
-    def _say_once(self, what: str, level: int = logging.WARNING) -> bool:
-        if what in self._said:
-            return False
-        self._said.add(what)
-        _log.log(level, "%s", what)
-        return True
+            log.warning("the program's MeterProvider has no reader: nothing that is recorded leaves through it")
 
     def _collect(self) -> None:
-        """Bring everything up to date at the start of a collection of theirs, in the thread that collects."""
+        """Bring everything up to date at the start of a reader's collection, in the thread that collects."""
         if not self._feeds():
             self._watch()
             self._drain(None)
@@ -290,14 +284,14 @@ class Joined:
 
     def _tap(self, distribution: Distribution) -> None:
         """Tap a distribution before its first value, so that no fold is missed until the next tick finds it."""
-        source = self._new[id(distribution)] = Source(distribution)
+        source = self._new[id(distribution)] = TappedDistribution(distribution)
         distribution.tap = source.tap
 
     def _watch(self) -> None:
         for metric, attributes, distribution in _distributions(self._registry):
-            replay = self._theirs.replays.get(metric)
+            replay = self._instruments.replays.get(metric)
             if replay is None:
-                replay = self._theirs.replays.setdefault(metric, Replay(self._clock))
+                replay = self._instruments.replays.setdefault(metric, ValueReplay(self._clock))
             replay.watch(distribution, attributes, self._new.pop(id(distribution), None))
         unknown = set(self._new)
         for key in unknown & self._unknown:  # not found twice: it belongs to another registry
@@ -306,28 +300,28 @@ class Joined:
                 source.leave()
         self._unknown = unknown
 
-    def _read(self) -> Mapping[Metric, MetricPoints]:
-        """Read the registry, one thread at a time: what is read later must not hold less."""
+    def _read(self) -> Mapping[MetricKey, MetricPoints]:
+        """Read the registry, one thread at a time: a later reading must not hold less."""
         if not self._collecting.acquire(timeout=_BUSY_WAIT):
             return self._reading.metrics
         try:
             begun = time.monotonic()
-            found: dict[Metric, MetricPoints] = {}
+            found: dict[MetricKey, MetricPoints] = {}
             for points in self._registry.collect(self._pace):
-                metric = Metric(points.scope, points.name, points.unit, points.kind)
+                metric = MetricKey(points.scope, points.name, points.unit, points.kind)
                 earlier = found.get(metric)
                 found[metric] = points if earlier is None else points._replace(points=[*earlier.points, *points.points])
-            self._reading = Reading(found, begun, time.time_ns())
+            self._reading = RegistryReading(found, begun, time.time_ns())
         finally:
             self._collecting.release()
         return found
 
-    def _reading_since(self, begun: float) -> Reading:
+    def _reading_since(self, begun: float) -> RegistryReading:
         """Return a reading for a collection that has begun then, each distribution of it with its instrument."""
         if self._reading.begun < begun:  # our first observable has not been called
             self._read()
         reading = self._reading
-        new = [metric for metric, _ in reading.histograms() if metric not in self._theirs.histograms]
+        new = [metric for metric, _ in reading.histograms() if metric not in self._instruments.histograms]
         if new and self._creating.acquire(timeout=_BUSY_WAIT):
             try:
                 for metric in new:
@@ -338,13 +332,13 @@ class Joined:
         return reading
 
     def _drain(self, deadline: float | None) -> int:
-        """Replay what has come; return how many values could have been replayed, and were not."""
+        """Replay new values; return how many could have been replayed, and were not."""
         lost = 0
         if not self._draining.acquire(timeout=_BUSY_WAIT):
             return lost
         try:
-            for metric, replay in list(self._theirs.replays.items()):
-                histogram = self._theirs.histograms.get(metric)
+            for metric, replay in list(self._instruments.replays.items()):
+                histogram = self._instruments.histograms.get(metric)
                 if histogram is not None:
                     missing = replay.drain(histogram.record, self._pace, deadline)
                     lost += missing["replay_rate"]
@@ -355,18 +349,18 @@ class Joined:
             self._draining.release()
         return lost
 
-    def _create(self, metric: Metric, points: MetricPoints) -> None:
+    def _create(self, metric: MetricKey, points: MetricPoints) -> None:
         if metric.kind == "histogram":
             bounds = next((point.boundaries for point in points.points if isinstance(point, HistogramPoint)), ())
-            self._theirs.histogram(self._provider, metric, points.description, bounds)
+            self._instruments.histogram(self._provider, metric, points.description, bounds)
         else:
             self._observe(metric, "", points.description)
 
-    def _complete(self, metric: Metric, points: MetricPoints) -> None:
+    def _complete(self, metric: MetricKey, points: MetricPoints) -> None:
         """Publish the exact count and sum of a distribution beside the histogram where that lacks values."""
         if metric.kind != "histogram":
             return
-        replay = self._theirs.replays.get(metric)
+        replay = self._instruments.replays.get(metric)
         histograms = [point for point in points.points if isinstance(point, HistogramPoint)]
         if replay is None:
             self._count_unreplayed(metric, histograms)
@@ -377,23 +371,23 @@ class Joined:
         if any(point.summary.minimum < 0 for point in histograms):
             self._observe(metric, ".signed.sum", points.description)
 
-    def _count_unreplayed(self, metric: Metric, points: Sequence[HistogramPoint]) -> None:
+    def _count_unreplayed(self, metric: MetricKey, points: Sequence[HistogramPoint]) -> None:
         """Count the values that came added up, as a ``Stat``'s do: there is none to be replayed."""
-        counts: Counter[tuple[Metric, tuple[object, ...]]] = Counter()
+        counts: Counter[tuple[MetricKey, tuple[object, ...]]] = Counter()
         for point in points:
             counts[metric, identity(point.attributes)] += point.summary.count
-        new = counts - self._theirs.unreplayed
-        self._theirs.unreplayed |= counts
+        new = counts - self._instruments.unreplayed
+        self._instruments.unreplayed |= counts
         if new:
             self._registry.count_dropped("replay_aggregated", "sdk", new.total())
 
-    def _observe(self, metric: Metric, suffix: str, description: str) -> None:
-        self._theirs.observe(self._provider, metric, suffix, description)
-        observable = self._theirs.observables.get((metric, suffix))
+    def _observe(self, metric: MetricKey, suffix: str, description: str) -> None:
+        self._instruments.observe(self._provider, metric, suffix, description)
+        observable = self._instruments.observables.get((metric, suffix))
         if observable is not None and observable.read is None:
             observable.read = self._reader(metric, suffix)
 
-    def _reader(self, metric: Metric, suffix: str) -> Callable[[], list[Observation]]:
+    def _reader(self, metric: MetricKey, suffix: str) -> Callable[[], list[Observation]]:
         def read() -> list[Observation]:
             with self._kept_away():
                 if metric == self._first:
@@ -409,14 +403,14 @@ class Joined:
         return read
 
 
-def _distributions(registry: Registry) -> Iterator[tuple[Metric, Attributes, Distribution]]:
+def _distributions(registry: Registry) -> Iterator[tuple[MetricKey, Attributes, Distribution]]:
     for group in list(registry.groups.values()):
         for instrument in dict.fromkeys(list(group.instruments.values())):
-            metric = Metric(group.name, instrument.name, instrument.unit, instrument.kind)
+            metric = MetricKey(group.name, instrument.name, instrument.unit, instrument.kind)
             for attributes, accumulator in instrument.all_series():
                 if isinstance(accumulator, Distribution):
                     yield metric, attributes, accumulator
-        durations = Metric(group.name, "function.duration", "s", "histogram")
+        durations = MetricKey(group.name, "function.duration", "s", "histogram")
         for function in list(group.functions.values()):
             for error_type, distribution in function.distributions():
                 outcome = "failure" if error_type else "success"

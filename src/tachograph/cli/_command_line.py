@@ -1,4 +1,4 @@
-"""The command line that all commands share: exit codes, error messages, and the options of InfluxDB."""
+"""The parts of a command line that commands share: exit codes, error messages, and the options of InfluxDB."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parser(command: str, description: str, epilog: str | None = None) -> argpars
 
 
 def fail(command: str, why: str, code: int) -> int:
-    """Say on stderr what went wrong, and return the exit code ``code``."""
+    """Say the reason of a failure on stderr, and return the exit code ``code``."""
     sys.stderr.write(f"tachograph {command}: {why}\n")
     return code
 

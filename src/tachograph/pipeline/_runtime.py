@@ -1,7 +1,7 @@
-"""What runs in this process: one pipeline, those beside it, and what was configured to deliver by itself.
+"""The runtime of this process: one pipeline, those beside it, and the destinations that were configured.
 
 A pipeline is made here of an identity, a feed and routes: that of a ``start()``, that of zero code, which may learn
-late who the process is, or one that only delivers what the front doors have wished for (see
+late which rank the process is, or one that only fulfils the wishes of the front doors (see
 :mod:`tachograph.recording.wishes`). A ``start()`` beside zero code adds a pipeline that has its events from that one.
 """
 
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
 from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.pipeline._process_identity import AmbientIdentity
 from tachograph.pipeline.destinations import CLOSING, Route, given
 from tachograph.pipeline.event_feed import GuestFeed
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
-from tachograph.pipeline.process_identity import AmbientIdentity
 from tachograph.pipeline.settings import Settings, read_settings
 from tachograph.recording import journal as journals
 from tachograph.recording.registry import Registry
@@ -39,15 +39,15 @@ class Runtime:
     It fulfils the wishes of the front doors: :class:`tachograph.recording.wishes.Fulfils`.
 
     Args:
-        registry: what is delivered, and where losses are counted.
-        on_begun: called whenever a pipeline has begun, or knows who the process is: its end is to be seen to.
+        registry: is delivered, and counts losses.
+        on_begun: called whenever a pipeline has begun, or knows the identity of the process: its end is to be prepared.
         is_ending: tells whether the interpreter ends, so that nothing is begun any more.
 
     Attributes:
         lock: held while any of this changes.
-        pipeline: of ``start()``, of zero code, or of what delivers by itself; the last one, where none runs.
+        pipeline: of ``start()``, of zero code, or of configured destinations; the last one, where none runs.
         ambient: zero code has begun it.
-        by_itself: the pipeline is there only for what was configured, so that a ``start()`` takes over.
+        by_itself: the pipeline is there only for configured destinations, so that a ``start()`` takes over.
         again: begins it again in a forked child.
     """
 
@@ -61,10 +61,10 @@ class Runtime:
         self._loggers = LoggerRoutes(registry)
 
     def run(self, settings: Settings, asked: frozenset[Signal], *, again: Callable[[], object]) -> Pipeline:
-        """Begin to deliver: what the settings name, and what was configured; idle in a helper process.
+        """Begin to deliver, to the destinations of the settings and to configured ones; idle in a helper process.
 
         Args:
-            settings: what the pipeline runs with.
+            settings: of the pipeline.
             asked: the signals whose destinations were named in the call.
             again: begins it again, in a forked child that records on its own account.
         """
@@ -89,14 +89,14 @@ class Runtime:
         return pipeline
 
     def run_by_itself(self, settings: Settings | None = None) -> None:
-        """Deliver to what needs no ``start()``: the program's own providers, and what was configured."""
+        """Deliver without a ``start()``: to the program's own providers, and to configured destinations."""
         self.by_itself = True
         self.run(settings or settings_by_itself(), frozenset(), again=self.run_by_itself)
 
     def run_ambient(self, settings: Settings, *, waits: bool, directly: bool, again: Callable[[], object]) -> None:
         """Deliver though the program does not ask for it, to its end: zero code.
 
-        It sets no global provider. What the program sets up itself, at any time, stays as it is, and is joined.
+        It sets no global provider. Those that the program sets, at any time, stay as they are, and are joined.
         """
         if not switch.on:
             self._registry.reset()
@@ -119,7 +119,7 @@ class Runtime:
 
         Args:
             host: the pipeline of zero code.
-            asked: what the program wants.
+            asked: the settings of the call.
             named: the signals whose destinations were named in the call.
         """
         if asked.disabled:
@@ -138,9 +138,9 @@ class Runtime:
         return guest
 
     def _go_on(self) -> None:
-        """Deliver what was configured by itself, after the end of what ``start()`` returned; it raises nothing."""
+        """Deliver to configured destinations after the end of a ``start()``; it raises nothing."""
         if self._is_ending():
-            return  # what is left is delivered at the end
+            return  # the rest is delivered at the end
         with self.lock:
             if not self.by_itself and (wishes.targets or wishes.exporters):
                 try:
@@ -150,7 +150,7 @@ class Runtime:
                     _log.exception("what delivers by itself was not started again")
 
     def _deliver(self) -> None:
-        """Deliver what was configured, with or without a ``start()`` before."""
+        """Deliver to configured destinations, with or without a ``start()`` before."""
         switch.begin()
         if self.pipeline is not None and self.pipeline.running:
             self._deliver_configured(self.pipeline)
@@ -189,11 +189,11 @@ class Runtime:
         self._loggers.release(target, timeout)
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what was logged; False where something still waits after ``timeout`` seconds."""
+        """Deliver all logged points; False where some still wait after ``timeout`` seconds."""
         return self._loggers.flush(timeout)
 
     def configured(self) -> list[Route]:
-        """Return the destinations of what was configured: they outlive a pipeline."""
+        """Return the routes to configured destinations: they outlive a pipeline."""
         return [*self._configured.values(), *self._loggers]
 
     def reset_in_child(self) -> Pipeline | None:
@@ -254,9 +254,9 @@ class LoggerRoutes:
         pipeline.attach(route)
 
     def release(self, target: InfluxTarget, timeout: float) -> None:
-        """Deliver to a database what it has to get yet, within ``timeout`` seconds, and no more.
+        """Deliver to a database its last points, within ``timeout`` seconds, and no more.
 
-        What has not left the journal by then goes on leaving, until the process ends.
+        Points that have not left the journal by then go on leaving, until the process ends.
         """
         deadline, pipeline = time.monotonic() + timeout, self._pipeline
         if pipeline is not None and pipeline.running and not pipeline.deliver_events(deadline):
@@ -271,7 +271,7 @@ class LoggerRoutes:
         route.destination.close(max(deadline - time.monotonic(), CLOSING))
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+        """Deliver all logged points, within ``timeout`` seconds; False where some still wait."""
         if self._pipeline is None or not self._pipeline.running:
             return not len(journals.default)
         return self._pipeline.flush(timeout)

@@ -1,0 +1,219 @@
+"""The collection of a pipeline: metrics, spans and events, read at each tick and handed to every route."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tachograph.exporters.batch import Batch
+from tachograph.pipeline._process_identity import Identity
+from tachograph.pipeline._providers import Providers
+from tachograph.pipeline.destinations import CLOSING, Route, Routes
+from tachograph.pipeline.event_feed import Feed
+from tachograph.pipeline.settings import Settings
+from tachograph.recording import timer
+from tachograph.recording.gil_yield import Pace
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.log import LogOnce
+from tachograph.recording.registry import Registry
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
+
+    from tachograph.recording.points import MetricPoints
+
+TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
+_SOME_ITEMS = 256  # events and spans that are delivered in no time
+
+
+class Collection:
+    """The collection of metrics, spans and events, by one thread at a time.
+
+    It ticks from :meth:`begin` until :meth:`stop`; :meth:`export` delivers until the pipeline has closed its routes.
+
+    Args:
+        settings: of the pipeline: the interval, and whether it sets global providers.
+        registry: the source of the metrics.
+        identity: of the process: nothing is delivered before it is known.
+        events: the source of the events.
+        routes: the destinations.
+        providers: of the process: the source of spans and of the metrics of other libraries.
+        on_known: called once, as soon as the identity is known.
+
+    Attributes:
+        closed: the pipeline has ended, or never delivers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        *,
+        identity: Identity,
+        events: Feed,
+        routes: Routes,
+        providers: Providers,
+        on_known: Callable[[], object],
+    ) -> None:
+        self._settings, self._registry = settings, registry
+        self._identity, self._events, self._routes, self._providers = identity, events, routes, providers
+        self._on_known = on_known
+        self._log_once = LogOnce()
+        self._free_locks()
+        self.closed = self._stopped = self._forking = False
+        self._due = 0.0
+        self._task: timer.Task | None = None
+
+    def _free_locks(self) -> None:
+        self._collecting, self._beginning, self._settling = threading.Lock(), threading.Lock(), threading.RLock()
+
+    def settle(self) -> bool:
+        """Look for the identity of the process; False as long as it is not known."""
+        with self._settling:
+            is_first = not self._identity.known
+            if not self._identity.settle(lambda: self._events.deliver(list(self._routes), self._identity.resource)):
+                return False
+            if is_first:
+                self._on_known()
+            return True
+
+    def look_for_providers(self) -> None:
+        """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
+        if self.closed or not self._identity.known:
+            return
+        self._providers.look(self._routes, self._identity.resource, self._add)
+        if self._providers.external is not None:
+            self.begin()
+
+    def _add(self, route: Route) -> None:
+        self._routes.own = [*self._routes.own, route]
+        self._events.open(list(self._routes))
+
+    def begin(self) -> None:
+        """Tick from now on."""
+        with self._beginning:
+            if self._task is None and not self._stopped:
+                self._due = time.monotonic() + self._settings.interval
+                self._task = timer.default.every(
+                    "pipeline", self._until_next, self._tick, beside=self._may_block, registry=self._registry
+                )
+
+    def stop(self) -> None:
+        """Tick no more: the end has begun, and delivers the rest."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.close()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for a collection in another thread; False where it is still at work after ``timeout`` seconds."""
+        if not self._collecting.acquire(timeout=timeout):
+            return False
+        self._collecting.release()
+        return True
+
+    def _until_next(self) -> float:
+        return min(TICK, max(0.0, self._due - time.monotonic()))
+
+    def _may_block(self) -> bool:
+        """Tell whether the next tick is long, or runs code that is not ours: callbacks, drivers, other providers."""
+        return (
+            time.monotonic() >= self._due
+            or self._providers.joins()
+            or self._events.waiting() + len(self._providers.spans or ()) > _SOME_ITEMS
+        )
+
+    def _tick(self) -> None:
+        metrics = time.monotonic() >= self._due
+        if metrics:
+            self._due = max(self._due + self._settings.interval, time.monotonic())
+        self.look_for_providers()
+        if not metrics:
+            self._providers.refresh()
+        if metrics or len(self._providers.spans or ()) or self._events.waiting():
+            self.export(metrics=metrics, ticked=True)
+
+    def read(self) -> tuple[list[MetricPoints], MetricsData | None]:
+        """Return the metrics as they are now, ours and those of other libraries: a page shows them."""
+        return self._registry.collect(Pace()), self._providers.sdk.read(None)
+
+    def read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
+        """Return a batch for a reader, in its thread; None where ``timeout`` seconds were too short."""
+        if not self.settle() or not self._collecting.acquire(timeout=max(timeout, 0.0)):
+            return None
+        try:
+            self.look_for_providers()
+            points, sdk = self._registry.collect(Pace()), self._providers.sdk.read_for(reader)
+            return Batch(points, sdk, [], self._identity.resource, time.time_ns())
+        finally:
+            self._collecting.release()
+
+    def export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool | None:
+        """Collect, and hand batches to every destination.
+
+        Args:
+            metrics: collect metrics, too, beside spans and events.
+            wait: seconds for another thread that collects, and for the events; without end by default.
+            ticked: called by a tick, which leaves the rest to the end, once that has begun.
+
+        Returns:
+            False where ``wait`` seconds were too short for all events; None where another thread collected all the
+            while, so that nothing was.
+        """
+        with self._settling:
+            if not self.settle():
+                return True
+            self._identity.use()
+        deadline = time.monotonic() + wait if wait >= 0 else None
+        # A collection may hang in code that is not ours, and the timer waits for nothing: then the next tick delivers.
+        if not self._collecting.acquire(timeout=CLOSING if ticked and not metrics else wait):
+            return None
+        try:
+            if ticked and self._stopped:  # it waited for the last collection, and would come after the end
+                return False
+            self.look_for_providers()
+            self._providers.refresh()
+            if metrics and not self._settings.set_global:
+                self._providers.say_waiting()
+            now, resource = time.time_ns(), self._identity.resource
+            points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
+            spans = self._providers.spans.drain() if self._providers.spans is not None else []
+            read = self._providers.sdk.reading()
+            for route in self._routes:
+                wanted = spans if route.spans else []
+                found = points if route.metrics else []
+                if found or wanted:
+                    sdk = read(route.temporality) if found else None
+                    self._hand_over(route, Batch(found, sdk, wanted, resource, now))
+            # A tick leaves the rest of the events to the end, once that begins.
+            until = (lambda: self._stopped) if ticked else None
+            return self._events.deliver(list(self._routes), resource, deadline, until=until)
+        finally:
+            self._collecting.release()
+
+    def _hand_over(self, route: Route, batch: Batch) -> None:
+        try:
+            route.destination(batch)
+        except Exception as error:  # noqa: BLE001 - one that fails shall cost neither the others nor the program's end
+            pass_on(error)
+            name = type(route.destination).__name__
+            lost = len(batch.spans) + sum(len(metric.points) for metric in batch.metrics)
+            self._registry.count_dropped("encoding", name, lost)
+            message = "%s took no metrics or spans (further losses are counted): %r"
+            self._log_once(name, message, name, error, level=logging.ERROR)
+
+    def before_fork(self, timeout: float) -> None:
+        """Hold collections, once one at work has ended, for which this waits ``timeout`` seconds."""
+        self._forking = self._collecting.acquire(timeout=timeout)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if self._forking:
+            self._collecting.release()
+
+    def reset_in_child(self) -> None:
+        """Leave everything to the parent process, after a fork."""
+        self.closed = True
+        self._free_locks()
