@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.journal import SCOPE, LogEvent
@@ -41,7 +42,7 @@ class Console:
     ) -> None:
         self._stream = stream
         self._pace = pace
-        self._queue = DeliveryQueue("console", registry)
+        self._queue = DeliveryQueue("console", registry, workers=FILES)
         self._shown: dict[tuple[object, ...], str] = {}
 
     def __call__(self, batch: Batch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 from tachograph.exporters._append_file import AppendFile
+from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
@@ -49,7 +50,7 @@ class JsonLines:
         self._encoder = MetricsEncoder(
             NAME, registry, windows=metrics, points_per_request=_POINTS_PER_LINE, pace=self._pace
         )
-        self._queue = DeliveryQueue(NAME, registry)
+        self._queue = DeliveryQueue(NAME, registry, workers=FILES)
         self._file = AppendFile(path)
 
     def __call__(self, batch: Batch) -> None:

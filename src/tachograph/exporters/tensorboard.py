@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tachograph.exporters._append_file import AppendFile
+from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.gil_yield import Pace
@@ -49,7 +50,7 @@ class TensorBoard:
     def __init__(self, folder: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:
         self._folder = folder
         self._pace = pace or Pace()
-        self._queue = DeliveryQueue(NAME, registry)
+        self._queue = DeliveryQueue(NAME, registry, workers=FILES)
         self._file: AppendFile | None = None
         self._began_anew, self._changes = False, 0
 
