@@ -20,7 +20,7 @@ from receivers import Receiver, receiving
 from servers import free_port, wait_until
 from tachograph.exporters import delivery_queue, spool
 from tachograph.exporters.influxdb import InfluxDB, server
-from tachograph.exporters.spool import SpoolRecord
+from tachograph.exporters.spool_format import SpoolRecord
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 

@@ -17,7 +17,8 @@ from servers import wait_until
 from tachograph.exporters._workers import Workers
 from tachograph.exporters.delivery import Attempt, Request, Retry
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.spool import Spool, SpoolRecord
+from tachograph.exporters.spool import Spool
+from tachograph.exporters.spool_format import SpoolRecord
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 

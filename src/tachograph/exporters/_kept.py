@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tachograph.exporters.delivery import Clock, Done, LossReport, Request, RequestBatch
-from tachograph.exporters.spool import Spool, SpoolRecord
+from tachograph.exporters.spool import Spool
+from tachograph.exporters.spool_format import SpoolRecord
 
 _LAST = 0.5  # seconds at the end, for the disk
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from tachograph.exporters.spool import Lost
+from tachograph.exporters.spool_format import Lost
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry

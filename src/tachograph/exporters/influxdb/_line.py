@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tachograph.exporters.spool import Lost
+from tachograph.exporters.spool_format import Lost
 from tachograph.logger.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.values import as_float, fits_int64

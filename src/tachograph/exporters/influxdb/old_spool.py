@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tachograph.exporters.influxdb._line import encoded
 from tachograph.exporters.otlp.json_text import events_of_json, records
-from tachograph.exporters.spool import Lost, Position, SpoolRecord
+from tachograph.exporters.spool_format import Lost, Position, SpoolRecord
 
 SUFFIX = ".jsonl"
 SIZE = 256  # bytes of the first line, its end included, whatever the numbers are
