@@ -144,7 +144,7 @@ def test_nobody_takes_over_what_is_in_use(tmp_path: Path) -> None:
 def test_a_folder_of_a_run_goes_with_its_last_segment(tmp_path: Path) -> None:
     """A run's folder is not left behind where nothing waits in it, and stays where something does."""
     for number, left in ((1, False), (2, True)):
-        spool = Spool(tmp_path / str(number), 2**20, is_for_run=True)
+        spool = Spool(tmp_path / str(number), 2**20, of="run")
         put(spool, 1)
         if not left:
             finish(spool)

@@ -6,14 +6,19 @@ import contextlib
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tachograph.exporters.delivery import Clock, Done, LossReport, Request, RequestBatch
-from tachograph.exporters.spool import Spool
+from tachograph.exporters.spool import Sharing, Spool
 from tachograph.exporters.spool_format import SpoolRecord
 
 _LAST = 0.5  # seconds at the end, for the disk
+_HEIRS: Mapping[Sharing, str] = {
+    "destination": "for the next process",
+    "run": "for the next process of this run, or for 'tachograph replay'",
+    "process": "for 'tachograph replay'",
+}
 
 
 class KeptRequests:
@@ -153,10 +158,8 @@ class KeptRequests:
             spool.close(tidy=True)
             self._lock.release()
         if remains:
-            how = "for the next process"
-            if spool.is_for_run:
-                how = "for the next process of this run, or for 'tachograph replay'"
-            if not adoptable:
+            how = _HEIRS[spool.of]
+            if not adoptable and spool.of != "process":
                 how = "for 'tachograph replay': this file system has no locks, so no other process takes it by itself"
             self._losses.say("end", f"what was not delivered before the end waits in {spool.folder} {how}")
 

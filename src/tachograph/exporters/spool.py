@@ -15,12 +15,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolFormat, SpoolRecord
 from tachograph.identity.environment import setting
 from tachograph.recording.own_metrics import Reason
 
 LIMIT = 2**30
+Sharing = Literal["destination", "run", "process"]
 _SEGMENT = 4 * 2**20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 
@@ -148,7 +150,8 @@ class Spool:
         limit: bytes that this process may keep; beyond it the oldest segment goes.
         lose: called where a segment goes, with a number of items, a reason, and whether they are our own.
         pace: called between slices of work.
-        is_for_run: the folder is that of one run, and goes with its last segment.
+        of: processes that share the folder: all with this destination, those of one run, or this one alone. The folder
+            of a run or a process goes with its last segment.
         older: formats of files that earlier versions have left there, by their suffix.
     """
 
@@ -159,11 +162,11 @@ class Spool:
         lose: Callable[[int, Reason, bool], None] = lambda _count, _reason, _own: None,
         pace: Callable[[], None] = lambda: None,
         *,
-        is_for_run: bool = False,
+        of: Sharing = "destination",
         older: Mapping[str, Callable[[], SpoolFormat]] | None = None,
     ) -> None:
         self.folder, self.limit, self.lose = folder, limit, lose
-        self.is_for_run = is_for_run
+        self.of = of
         self._pace = pace
         self._formats: dict[str, Callable[[], SpoolFormat]] = {**(older or {}), SUFFIX: Framed}
         self._framed = Framed()
@@ -350,12 +353,12 @@ class Spool:
         """Leave the files to the next process.
 
         Args:
-            tidy: remove the folder of a run where nothing is left in it.
+            tidy: remove the folder of a run or a process where nothing is left in it.
         """
         segments, self._segments, self._open, self._reading = self._segments, [], None, None
         for segment in segments:
             segment.close()
-        if tidy and self.is_for_run and not segments:
+        if tidy and self.of != "destination" and not segments:
             with contextlib.suppress(OSError):  # another process of the run has files in it
                 self.folder.rmdir()
 

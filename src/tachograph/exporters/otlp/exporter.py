@@ -86,7 +86,7 @@ class OtlpExporter:
         )
 
         def spool(folder: Path) -> Callable[[Callable[..., None]], Spool]:
-            return lambda lose: Spool(folder, spool_limit, lose, Pace(), is_for_run=True)
+            return lambda lose: Spool(folder, spool_limit, lose, Pace(), of="run")
 
         # One queue a receiver, so that a dead one holds up no other.
         self._queues = {
