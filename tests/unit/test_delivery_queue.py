@@ -446,3 +446,12 @@ def test_queues_that_share_a_thread_keep_their_own_order_and_counts(puts: list[t
     assert arrived == expected
     lost = [dropped(registry, f"{number}") for number in range(4)]
     assert lost == [{"rejected": count} if count else {} for count in refused]
+
+
+def test_the_end_says_how_much_was_not_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    """What is lost at the end is said by its number, and by what it is where that is known."""
+    queue = DeliveryQueue("there", Registry())
+    for items, kind in ((1200, "metrics"), (34, "metrics"), (1, "traces"), (2, "logs"), (3, "")):
+        queue.put(failing(Retry(None, "busy")), 1, items=items, kind=kind)
+    queue.close(0.1)
+    assert "s for it: 1,234 points and 1 span and 2 records and 3 items" in caplog.text

@@ -1,4 +1,4 @@
-"""Exporters: a batch on its way to each destination, and what is recorded on its way into the program's own providers.
+"""Exporters: a batch on its way to each destination, and values on their way into the program's own providers.
 
 The pipeline makes a :class:`~tachograph.exporters.batch.Batch` and gives it to each destination: ``otlp``,
 ``influxdb``, ``console``, ``jsonl``, ``tensorboard``, or any exporter of OpenTelemetry's. What goes over a network

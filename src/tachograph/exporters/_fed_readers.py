@@ -85,10 +85,10 @@ class Feed:
     """The callable that a reader calls for its points: that of before, and then ours on top. It outlives a join.
 
     Attributes:
-        theirs: what the reader called before.
+        theirs: the callable that the reader had before.
         prepare: called before that, for what cannot be done inside of it: no callback may create an instrument.
         add: adds to what that returned; None while nobody feeds the reader.
-        given: what the reader was fed last.
+        given: the points that the reader was fed last.
     """
 
     def __init__(self, theirs: Callable[..., MetricsData | None]) -> None:
@@ -98,7 +98,7 @@ class Feed:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what the reader was fed, as a forked child does."""
+        """Forget the reader's last points, as a forked child does."""
         self.lock = threading.Lock()
         self.given = NOTHING_READ
         self.deltas = Deltas(frozenset({"histogram"}))
@@ -138,10 +138,10 @@ class FedReaders:
 
     Args:
         provider: the program's own.
-        instruments: what we have created in it.
+        instruments: those that we have created in it.
         prepare: called before each collection, outside of the SDK's locks; it raises nothing.
         read: returns a reading that was begun no earlier than the time that it is given.
-        guard: keeps away what goes wrong, and counts it.
+        guard: keeps errors away, and counts them.
         unable: told of each view and each reader's preference that buckets do not allow for.
     """
 
@@ -211,7 +211,7 @@ class FedReaders:
         return least
 
     def forget(self) -> None:
-        """Forget what was fed, as a forked child does."""
+        """Forget the readers' last points, as a forked child does."""
         for feed in list(self._feeds.values()):
             feed.forget()
 

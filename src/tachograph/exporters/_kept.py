@@ -52,7 +52,7 @@ class KeptRequests:
         return not self._spool.empty
 
     def adopt(self) -> None:
-        """Take over what processes that have ended have left."""
+        """Take over the files of processes that have ended."""
         try:
             with self._lock:
                 self._spool.adopt()
@@ -144,7 +144,7 @@ class KeptRequests:
             self._spool.give_back()
 
     def leave(self, requests: deque[Request]) -> None:
-        """Keep, at the end, what there is time for; the others are left, and the files are the next process's."""
+        """Keep, at the end, those that there is time for; the others are left, and the files are the next process's."""
         if not self._lock.acquire(timeout=_LAST):
             return
         spool = self._spool

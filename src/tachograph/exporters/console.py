@@ -26,7 +26,7 @@ _PACE_EVERY = 64
 
 
 class Console:
-    """Writes what has changed since the collection before, the spans that have ended, and what was logged.
+    """Writes the series that have changed since the collection before, the spans that have ended, and the events.
 
     A line is ``time [group] name{attributes}`` with ``value unit``, or with the count, sum, minimum and maximum of a
     histogram: of all that was recorded so far, as metrics are cumulative. The time of an event is its own.
@@ -72,7 +72,7 @@ class Console:
         stream.flush()
 
     def flush(self, timeout: float) -> bool:
-        """Write what is queued; True where that was done within ``timeout`` seconds."""
+        """Write everything queued; True where that was done within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     @property
@@ -81,11 +81,11 @@ class Console:
         return self._queue.delivered
 
     def close(self, timeout: float) -> None:
-        """Write what is queued, and end, within ``timeout`` seconds. The stream stays open."""
+        """Write everything queued, and end, within ``timeout`` seconds. The stream stays open."""
         self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process queued and showed, after a fork."""
+        """Forget the parent process's queue and lines, after a fork."""
         self._shown = {}
         self._queue.reset_in_child()
 

@@ -1,11 +1,11 @@
-"""One delivery: a request, why it has to be tried again and when, and what is lost."""
+"""One delivery: a request, its attempts, the time of the next one, and its losses."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from tachograph.recording.registry import Registry
 
 FIRST_BACK_OFF = 0.5
 _LONGEST_BACK_OFF, _AWAITED_BACK_OFF = 10.0, 0.1
+_NOUNS = {"metrics": "points", "traces": "spans", "logs": "records", "lines": "points"}  # by the kind of a request
 _AWAY_AFTER = 3  # failures in a row: the destination is away for longer
 
 _random = random.SystemRandom()  # the program's own random state stays as it is
@@ -28,11 +29,11 @@ class Retry(Exception):  # noqa: N818 - not an error yet: it asks for another at
 
     Args:
         after: seconds that the receiver asked to be left alone; None where it did not say.
-        why: what happened, for the log.
+        why: the reason, for the log.
         uncertain: the answer was lost, so the request may have arrived.
 
     Attributes:
-        kind: what is said once of its kind.
+        kind: of trouble, each of which is said once.
     """
 
     kind = "retry"
@@ -83,11 +84,19 @@ class Request(NamedTuple):
     own: bool = True
 
 
+def amount(requests: Iterable[Request]) -> str:
+    """Return how much requests hold: ``1,200 points and 3 spans``."""
+    found: Counter[str] = Counter()
+    for request in requests:
+        found[_NOUNS.get(request.kind, "items")] += request.items
+    return " and ".join(f"{count:,} {noun if count != 1 else noun[:-1]}" for noun, count in found.items())
+
+
 class LossReport:
     """Losses of one destination: each is counted, and said once a reason; used by several threads.
 
     Args:
-        destination: its name in logs and in what is counted.
+        destination: its name in logs and counts.
         registry: where it is counted, and where durations are.
     """
 
@@ -222,7 +231,7 @@ class RequestBatch:
         return Done(sum(request.size for request in whole), settled, own, whole)
 
     def left(self, rest: Callable[[Any, int], Any] | None) -> list[Request]:
-        """Return the requests that are not done, the first one without what is.
+        """Return the requests that are not done, the first one without its items that are.
 
         Args:
             rest: returns a payload without its first items.
@@ -238,7 +247,7 @@ class WaitingRequests:
     """Requests that wait in memory, the oldest first, and how much they take; not for several threads at once.
 
     Args:
-        limit_bytes: what may wait; beyond it the oldest has to go.
+        limit_bytes: that may wait; beyond them the oldest has to go.
         limit_items: items that may, or as many as came last; None for any number.
         together: items that leave together, at most; None for one request at a time.
         interval: seconds that a request waits for others to leave with it.
@@ -264,7 +273,7 @@ class WaitingRequests:
         return self._requests[0].since + self._interval
 
     def is_due(self, now: float, *, hurry: bool) -> bool:
-        """Tell whether some are to leave; in a hurry whatever there is."""
+        """Tell whether some are to leave; in a hurry all of them are."""
         if not self._requests:
             return False
         return hurry or self._together is None or self.items >= self._together or now >= self.due_at
@@ -276,7 +285,7 @@ class WaitingRequests:
         return max(items, self.size / self._limit_bytes)
 
     def is_too_full(self, newest: Request, under_way: int) -> bool:
-        """Tell whether the oldest has to go: what has come together is more than a queue of items takes.
+        """Tell whether the oldest has to go; requests that came together stay together.
 
         Args:
             newest: the request that came last.
@@ -326,7 +335,7 @@ class WaitingRequests:
         return taken
 
     def put_back(self, requests: Iterable[Request]) -> None:
-        """Put what was taken back to where it was."""
+        """Put requests that were taken back to where they were."""
         for request in reversed(list(requests)):
             self._requests.appendleft(request)
             self.items += request.items

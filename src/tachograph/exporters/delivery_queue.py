@@ -1,4 +1,4 @@
-"""The delivery queue: what waits for one destination, in memory and on the disk, until it is delivered.
+"""The delivery queue: requests for one destination, which wait in memory and on the disk until they are delivered.
 
 Nothing here ever makes the caller wait for a network: :meth:`DeliveryQueue.put` appends, a worker delivers, and
 :meth:`DeliveryQueue.close` returns in time even where a delivery never does. Every destination configures this one
@@ -31,6 +31,7 @@ from tachograph.exporters.delivery import (
     RequestBatch,
     Retry,
     WaitingRequests,
+    amount,
     call_each,
 )
 from tachograph.exporters.spool import Spool
@@ -54,14 +55,14 @@ class DeliveryQueue:
     """A bounded queue to one destination; the oldest leaves first, and is given up first.
 
     Args:
-        destination: its name in logs and in what is counted.
+        destination: its name in logs and counts.
         registry: where losses and the exports' durations are recorded.
         deliver: delivers some requests. It returns where all have arrived, raises :class:`Retry` where what is not
             settled may succeed later, anything else where that never will (``rejected``). By default the requests are
             calls.
-        losses: counts what is lost; by default one that is made here.
-        spool: makes the spool that keeps what waits for long, from what is to be told of its losses; None for none.
-        limit_bytes: what may wait in memory; beyond it the oldest is dropped, and counted (``queue_full``).
+        losses: counts them; by default one that is made here.
+        spool: makes the spool for requests that wait for long; it is given a callable for its losses. None for none.
+        limit_bytes: that may wait in memory; beyond them the oldest is dropped, and counted (``queue_full``).
         limit_items: items that may wait there, or as many as came last.
         give_up_after: seconds since it was queued, after which no further attempt is made (``unreachable``); None for
             never.
@@ -72,10 +73,10 @@ class DeliveryQueue:
         first_back_off: see :class:`BackOff`.
         longest_attempt: seconds.
         rest: returns a payload without its first items; needed where ``deliver`` settles parts of a request.
-        at_least_once: what is sent again may arrive twice, and is counted (``tachograph.resent``).
+        at_least_once: a request that is sent again may arrive twice, and is counted (``tachograph.resent``).
         prepare: called by each worker of its own first.
         pace: called between slices of work.
-        look_again: seconds between looks for what processes that ended have left on the disk.
+        look_again: seconds between looks for files that processes which have ended left on the disk.
         clock: seconds, monotonic.
     """
 
@@ -178,7 +179,7 @@ class DeliveryQueue:
             self.losses.say("hangs", f"nothing has been taken for {seconds:.0f} s: what comes waits in memory")
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what is queued now; True where all of it was taken within ``timeout`` seconds.
+        """Deliver everything queued now; True where all of it was taken within ``timeout`` seconds.
 
         A request is taken, too, where the receiver accepts it without a part; that part is counted.
         """
@@ -233,7 +234,7 @@ class DeliveryQueue:
         return not self._workers.is_prepared and self._workers.are_alive
 
     def close(self, timeout: float) -> None:
-        """Deliver what is queued, and end, within ``timeout`` seconds.
+        """Deliver everything queued, and end, within ``timeout`` seconds.
 
         What is left then waits on the disk, where there is a spool; else it is counted (``shutdown``).
         """
@@ -264,7 +265,7 @@ class DeliveryQueue:
             self._kept.leave(left)
         if left:
             waited = self._clock() - (self._waiting_since if started else began)
-            why = f"not delivered at the end, which has waited {waited:.1f} s for it"
+            why = f"not delivered at the end, which has waited {waited:.1f} s for it: {amount(left)}"
             self.losses.lose(sum(request.items for request in left), "shutdown", why)
 
     def reset_in_child(self) -> None:
@@ -319,7 +320,7 @@ class DeliveryQueue:
         return partial(self._send, self._number, batch)
 
     def _presses(self, now: float) -> bool:
-        """Tell whether what waits in memory has to go to the disk."""
+        """Tell whether requests have to go from memory to the disk."""
         if not self._waiting or now < self._disk_not_before:
             return False
         if self._back_off.is_away:
@@ -345,7 +346,7 @@ class DeliveryQueue:
             self.losses.took(self._clock() - began)
 
     def _send(self, number: int, batch: RequestBatch) -> None:
-        """Deliver what was in memory."""
+        """Deliver requests from memory."""
 
         def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
             with self._changed:
@@ -377,7 +378,7 @@ class DeliveryQueue:
             self.losses.lose(sum(request.items for request in given_up), "unreachable", str(again))
 
     def _send_kept(self, kept: KeptRequests) -> None:
-        """Deliver what is on the disk."""
+        """Deliver requests from the disk."""
         try:
             batch = kept.take(self._batch_items)
 
@@ -405,7 +406,7 @@ class DeliveryQueue:
     def _try(
         self, requests: list[Request], settle: Callable[[int | None, int | None, str, bool], None]
     ) -> Retry | None:
-        """Deliver requests, and return why what is not settled has to be sent again."""
+        """Deliver requests, and return why those that are not settled have to be sent again."""
         if not requests[0].payload:  # nothing of it can be sent
             settle(None, 0, "", False)
             return None
@@ -424,7 +425,7 @@ class DeliveryQueue:
         return None
 
     def _count(self, done: Done, *, lost: int | None) -> None:
-        """Count what was lost of what is done; in the moment in which that leaves, or the end in between misses it."""
+        """Count losses in the moment in which their requests leave, or the end in between misses them."""
         lost = done.items if lost is None else lost
         with self._changed:
             if lost:
@@ -434,7 +435,7 @@ class DeliveryQueue:
                     self.losses.count(each.items, each.reason)
 
     def _told(self, done: Done, lost: int | None, why: str, *, accepted: bool) -> None:
-        """Say what was lost of what is done, and then let a flush know that it is."""
+        """Say losses, and then let a flush know that the requests are done."""
         known = [each for request in done.whole for each in request.lost]
         if lost or lost is None:
             self.losses.say_lost("rejected", why)
@@ -472,7 +473,7 @@ class DeliveryQueue:
                 self._changed.notify_all()
 
     def _move(self, kept: KeptRequests) -> None:
-        """Put the oldest of what waits in memory on the disk."""
+        """Move the oldest requests from memory to the disk."""
         with self._changed:
             left = self._waiting.take_bytes(_MOVED_AT_ONCE)
         try:
@@ -489,7 +490,7 @@ class DeliveryQueue:
                     self.losses.lose(lost, "shutdown", "not delivered before the end")
 
     def _lose_kept(self, count: int, reason: Reason, own: bool) -> None:
-        """Count what the spool has given up, or has lost."""
+        """Count items that the spool has given up, or has lost."""
         is_full = reason == "spool_full"
         why = "the disk's share for what waits is full" if is_full else "files of the spool were deleted or changed"
         self.losses.lose(count, reason, why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,11 +17,10 @@ from opentelemetry.sdk.metrics.view import Aggregation
 from tachograph.elastic.handlers import Emits, MetricData
 from tachograph.exporters.console import series_name
 from tachograph.recording import registry as registries
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 _NANOS = 1_000_000_000
-
-_log = logging.getLogger("tachograph")
 
 
 class HandlerExporter(MetricExporter):
@@ -38,7 +36,7 @@ class HandlerExporter(MetricExporter):
     and is never closed.
 
     Args:
-        handler: whatever has ``emit(metric_data)``.
+        handler: has ``emit(metric_data)``.
         preferred_temporality: by instrument class, as every ``MetricExporter`` has it; cumulative without it.
         preferred_aggregation: by instrument class, likewise.
         registry: where its errors are counted.
@@ -65,7 +63,7 @@ class HandlerExporter(MetricExporter):
         super().__init__(preferred_temporality, preferred_aggregation)
         self._handler = handler
         self._registry = registry
-        self._said = False
+        self._log_once = LogOnce()
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Emit every point, in the calling thread; errors of the handler are no failure of the export."""
@@ -83,9 +81,7 @@ class HandlerExporter(MetricExporter):
             call(*arguments)
         except Exception:  # noqa: BLE001 - the border to the user's handler
             self._registry.count_error("handler")
-            if not self._said:
-                self._said = True
-                _log.warning("%r raised (further errors are counted)", self._handler, exc_info=True)
+            self._log_once("handler", "%r raised (further errors are counted)", self._handler, exc_info=True)
             return False
         return True
 

@@ -21,6 +21,7 @@ from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.points import encodable
 from tachograph.recording.registry import Registry
@@ -85,7 +86,7 @@ class LogEmitter:
         self.delivered += 1
 
     def flush(self, timeout: float) -> bool:
-        """Hand over what is queued and flush it there; True where both were done within ``timeout`` seconds."""
+        """Hand over everything queued and flush it there; True where both were done within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         delivered = self._queue.flush(timeout)
         self._queue.put(lambda _timeout: self._flush_there(deadline), 0, items=0)
@@ -97,18 +98,18 @@ class LogEmitter:
             raise RuntimeError("it could not be flushed in time")
 
     def close(self, timeout: float) -> None:
-        """Hand over what is queued, and end, within ``timeout`` seconds."""
+        """Hand over everything queued, and end, within ``timeout`` seconds."""
         self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process has queued, after a fork."""
+        """Forget the parent process's queue, after a fork."""
         self._queue.reset_in_child()
 
 
 def into_provider(
     provider: LoggerProvider, registry: Registry, *, pace: Callable[[], None] | None = None
 ) -> LogEmitter:
-    """Return what emits events into a LoggerProvider: its processors and exporters apply; it is never shut down.
+    """Return an emitter into a LoggerProvider: its processors and exporters apply; it is never shut down.
 
     Args:
         provider: the program's own.
@@ -116,7 +117,7 @@ def into_provider(
         pace: called between slices of the work; by default a :class:`tachograph.recording.gil_yield.Pace`.
     """
     logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or Pace()
-    lost: list[Exception] = []
+    log_once = LogOnce()
 
     def emit(batch: Batch) -> None:
         for number, event in enumerate(batch.events):
@@ -126,9 +127,8 @@ def into_provider(
                 logger.emit(log_record(event))
             except Exception as error:  # noqa: BLE001 - the border to their processors
                 registry.count_dropped("rejected", NAME)
-                if not lost:
-                    lost.append(error)
-                    _log.warning("the program's LoggerProvider refused an event (further ones are counted): %s", error)
+                message = "the program's LoggerProvider refused an event (further ones are counted): %s"
+                log_once("rejected", message, error)
 
     return LogEmitter(emit, registry, force_flush=getattr(provider, "force_flush", None))
 
@@ -136,7 +136,7 @@ def into_provider(
 def to_exporter(
     exporter: Any, registry: Registry, *, name: str | None = None, pace: Callable[[], None] | None = None
 ) -> ItemExporter:
-    """Return what hands events to a ``LogRecordExporter`` of the SDK, which it shuts down at the end.
+    """Return an exporter that hands events to a ``LogRecordExporter`` of the SDK, which it shuts down at the end.
 
     Args:
         exporter: any exporter of log records.
@@ -178,7 +178,7 @@ def log_record(event: LogEvent) -> LogRecord:
 
 
 def _plain(value: object) -> Any:
-    """Return a value as OTLP can carry it; what it has no type for, an integer beyond 64 bits for one, as text."""
+    """Return a value as OTLP can carry it; a type that it lacks, an integer beyond 64 bits for one, as text."""
     if isinstance(value, bool | float | bytes):
         return value
     if isinstance(value, int) and fits_int64(value):

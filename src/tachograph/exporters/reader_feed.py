@@ -23,6 +23,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class ReaderFeed:
         self._queue = DeliveryQueue(self._name, registry)
         self._source: Callable[[MetricReader, float], Batch | None] | None = None
         self._points = 0
-        self._hurried = self._waiting = self._late = self._is_shut = self._said = False
+        self._log_once = LogOnce()
+        self._hurried = self._waiting = self._late = self._is_shut = False
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self.delivered = 0
         self.pid = os.getpid()
@@ -85,7 +87,7 @@ class ReaderFeed:
         self._source = source
 
     def _collect(self, _reader: MetricReader, timeout_millis: float = 10_000) -> MetricsData | None:
-        """Return what one collection of the reader finds; None leaves it without one."""
+        """Return the points for one collection of the reader; None leaves it without one."""
         if self._source is None or self.closed or os.getpid() != self.pid:
             return None
         deadline = time.monotonic() + timeout_millis / 1000
@@ -111,7 +113,7 @@ class ReaderFeed:
         """Do nothing: a reader collects by itself."""
 
     def flush(self, timeout: float) -> bool:
-        """Have the reader collect, and export what it found; True where that was done within ``timeout`` seconds.
+        """Have the reader collect and export; True where that was done within ``timeout`` seconds.
 
         One that only answers keeps nothing back, so there is nothing to do: a collection that nobody has asked for
         would take a difference away from the next one, or be on the next page beside it.
@@ -123,7 +125,7 @@ class ReaderFeed:
             wanted = not begun and not self._waiting
             self._waiting = self._waiting or wanted
         if wanted:
-            self._queue.put(self._force_flush, 0, items=max(self._points, 1))
+            self._queue.put(self._force_flush, 0, items=max(self._points, 1), kind="metrics")
         flushed = self._queue.flush(timeout)
         self._late = not flushed and timeout > 0
         return flushed
@@ -145,7 +147,10 @@ class ReaderFeed:
             self._count("another MeterProvider has taken the reader over, which got nothing more from here")
             self.closed = True
         self._queue.put(
-            lambda left: self._shut_down(min(left, timeout) * _FINAL_COLLECTION), 0, items=max(self._points, 1)
+            lambda left: self._shut_down(min(left, timeout) * _FINAL_COLLECTION),
+            0,
+            items=max(self._points, 1),
+            kind="metrics",
         )
         self._queue.close(timeout)
         self.closed = True
@@ -175,9 +180,7 @@ class ReaderFeed:
 
     def _count(self, why: str) -> None:
         self._registry.count_error("exporter")
-        if not self._said:
-            self._said = True
-            _log.warning("%s: %s (further errors are counted)", self._name, why)
+        self._log_once("exporter", "%s: %s (further errors are counted)", self._name, why)
 
 
 def unfit(reader: MetricReader) -> str | None:

@@ -1,4 +1,4 @@
-"""The spool: what could not be sent, on disk, for this process or for a later one.
+"""The spool: requests that could not be sent, on disk, for this process or for a later one.
 
 ``spool/<destination>/<n>.spool`` under the store: segments, read in the order of their numbers and deleted when
 everything in them has arrived. A segment only grows; :mod:`tachograph.exporters.spool_format` says what is in it.
@@ -104,7 +104,7 @@ class _Segment:
         self.taken -= size
 
     def again(self) -> None:
-        """Read again what has not arrived."""
+        """Read again all that has not arrived."""
         self.taken = self.done.offset
         self._read.clear()
 
@@ -186,7 +186,7 @@ class Spool:
 
     @property
     def adoptable(self) -> bool:
-        """Tell whether another process can take over what it holds: not where there are no locks."""
+        """Tell whether another process can take it over: not where there are no locks."""
         return all(segment.locked for segment in self._segments)
 
     def append(self, record: SpoolRecord) -> None:
@@ -336,13 +336,13 @@ class Spool:
             segment.again()
 
     def give_back(self) -> None:
-        """Take again, the next time, what was taken."""
+        """Have everything that was taken taken again, the next time."""
         segment, self._reading = self._reading, None
         if segment is not None:
             segment.again()
 
     def lose_what_is_gone(self) -> None:
-        """Count, at the end, what was ours in files that were deleted or cut: no other process will find it."""
+        """Count, at the end, our items in files that were deleted or cut: no other process will find them."""
         for segment in self._segments:
             if segment.own and not segment.is_as_left():
                 gone = segment.ours - (segment.left(self._pace) if os.fstat(segment.file).st_nlink else 0)

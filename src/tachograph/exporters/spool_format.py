@@ -1,4 +1,4 @@
-"""The format of a spool's files: records of what is to be sent, and how much of it has arrived.
+"""The format of a spool's files: records to be sent, and how much of them has arrived.
 
 The first 128 bytes say how much has arrived, and are written over in place, so that this works on a full disk, too;
 after them come records: a length, a number of items, a checksum, a kind and what is to be sent, byte for byte. Nothing
@@ -38,10 +38,10 @@ class SpoolRecord(NamedTuple):
 
     Attributes:
         kind: which of the destination's ways it takes.
-        payload: what is to be sent; empty where nothing of it can be.
+        payload: bytes to be sent; empty where nothing of it can be.
         items: points, records or spans in it.
         size: bytes that it takes in its segment.
-        lost: what is lost of it already.
+        lost: losses of it already.
         own: this process has written it.
         uncertain: an attempt had no answer, so that it may have arrived.
     """
@@ -56,7 +56,7 @@ class SpoolRecord(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A place in a segment; what is before it has arrived.
+    """A place in a segment; everything before it has arrived.
 
     Attributes:
         offset: where a record begins.

@@ -39,6 +39,7 @@ from tachograph.recording import journal
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import as_float
@@ -57,7 +58,7 @@ class StatEvents:
     def __init__(self, callback: Callable[[Event], Any], registry: Registry) -> None:
         self._callback = callback
         self._registry = registry
-        self._said = False
+        self._log_once = LogOnce()
 
     def export(self, metrics_data: MetricsData, **_: Any) -> MetricExportResult:
         """Call it with every event."""
@@ -68,9 +69,8 @@ class StatEvents:
                 self._callback(made(STAT_EVENT, end, timestamp, _event_data(metric, point)))
             except Exception:  # noqa: BLE001 - the border to the user's function
                 self._registry.count_error("handler")
-                if not self._said:
-                    self._said = True
-                    _log.warning("%r raised (further errors are counted)", self._callback, exc_info=True)
+                message = "%r raised (further errors are counted)"
+                self._log_once("handler", message, self._callback, exc_info=True)
         return MetricExportResult.SUCCESS
 
 
@@ -268,7 +268,7 @@ class WindowedMetricReader(MetricReader):
                 self._begin(now)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Close the open window and export what waits; True where all of it was taken in time."""
+        """Close the open window and export all that are closed; True where all of it was taken in time."""
         deadline = time.monotonic() + timeout_millis / 1000
         if self._ended or not self._closing.acquire(timeout=timeout_millis / 1000):
             return self._ended
@@ -279,7 +279,7 @@ class WindowedMetricReader(MetricReader):
         return self._queue.flush(_left(deadline))
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Close the open window, export what waits and shut the exporter down; later calls do nothing.
+        """Close the open window, export all that are closed and shut the exporter down; later calls do nothing.
 
         At the end of the process a destination that takes nothing adds at most a second.
         """

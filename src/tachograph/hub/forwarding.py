@@ -36,8 +36,8 @@ class Forwarding:
         url: base URL of the receiver. Headers, certificates and the time-out are those of OTEL_EXPORTER_OTLP_*.
         registry: where losses and durations are counted.
         environ: environment variables.
-        store: the folder for what outlives the process; by default TACHOGRAPH_STORE's.
-        limit_bytes: what may wait in memory; beyond it the oldest is dropped.
+        store: the folder for files that outlive the process; by default TACHOGRAPH_STORE's.
+        limit_bytes: that may wait in memory; beyond them the oldest is dropped.
         first_back_off: seconds between the first two attempts.
         clock: seconds, monotonic.
 
@@ -85,7 +85,7 @@ class Forwarding:
         """Queue a request; never waits.
 
         Args:
-            signal: what it holds.
+            signal: of the request.
             body: it in protobuf.
             request: the same as a message: its items are counted where they are lost.
         """
@@ -100,11 +100,11 @@ class Forwarding:
             )
 
     def flush(self, timeout: float) -> bool:
-        """Send what is queued; True where all of it arrived within ``timeout`` seconds."""
+        """Send everything queued; True where all of it arrived within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Send what is queued, and end, within ``timeout`` seconds."""
+        """Send everything queued, and end, within ``timeout`` seconds."""
         self._queue.close(timeout)
         for sender in self._senders.values():
             sender.close()
