@@ -292,7 +292,7 @@ def test_a_small_queue_goes_in_small_parts(tmp_path: Path) -> None:
     where = f"http://127.0.0.1:{free_port()}"
     out = exporter(where, tmp_path, Registry(), queue_size=40, spool_limit=0, flush_interval=60.0)
     feed(out, events(0, 19))
-    assert [request.items for request in out._queue._waiting] == [10, 9]
+    assert [request.items for request in out._queue._waiting._requests] == [10, 9]
     out.close(0.1)
 
 

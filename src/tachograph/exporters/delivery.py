@@ -9,6 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from opentelemetry import context
+
 from tachograph.exporters.spool_format import Lost
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import Reason
@@ -346,14 +348,20 @@ class Attempt:
     """One try to deliver some requests, as the destination's ``deliver`` sees it.
 
     Args:
-        call: makes a call, as :meth:`call`.
+        seconds: returns how long a call may take; 0 where none may begin.
+        losses: where durations are recorded.
+        clock: seconds, monotonic.
         settle: takes a number of items, how many of them are lost, why, and whether they were accepted for all that.
     """
 
     def __init__(
-        self, call: Callable[[Callable[[Any, float], Any], Any], Any], settle: Callable[[int, int, str, bool], None]
+        self,
+        seconds: Callable[[], float],
+        losses: LossReport,
+        clock: Clock,
+        settle: Callable[[int, int, str, bool], None],
     ) -> None:
-        self._call, self._settle = call, settle
+        self._seconds, self._losses, self._clock, self._settle = seconds, losses, clock, settle
 
     def call(self, send: Callable[[Any, float], _Answer], body: Any) -> _Answer:
         """Send something, within the seconds that it may take, measured and untraced.
@@ -361,8 +369,17 @@ class Attempt:
         Raises:
             Ended: no further attempt may begin.
         """
-        answer: _Answer = self._call(send, body)
-        return answer
+        seconds = self._seconds()
+        if seconds <= 0:
+            raise Ended
+        began = self._clock()
+        # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
+        token = context.attach(context.set_value("suppress_instrumentation", True))
+        try:
+            return send(body, seconds)
+        finally:
+            context.detach(token)
+            self._losses.took(self._clock() - began)
 
     def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:
         """Note that the first so many items of what is left are done: none of them is ever sent again.

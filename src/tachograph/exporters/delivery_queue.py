@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from opentelemetry import context
-
 from tachograph.exporters._kept import KeptRequests
 from tachograph.exporters._workers import AWAITED_HANGS, HANGS, Workers
 from tachograph.exporters.delivery import (
@@ -329,21 +327,10 @@ class DeliveryQueue:
         load = self._waiting.load
         return load > _FULL or (fails and (self._waiting.items > _MANY or load > _FULL / 2))
 
-    def _attempt(self, send: Callable[[Any, float], Any], body: Any) -> Any:
-        """Make one attempt; see :meth:`tachograph.exporters.delivery.Attempt.call`."""
-        began = self._clock()
-        seconds = self._longest_attempt
-        if self._deadline is not None:
-            seconds = min(seconds, self._deadline - began)
-        if self._ended or seconds <= 0:
-            raise Ended
-        # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
-        token = context.attach(context.set_value("suppress_instrumentation", True))
-        try:
-            return send(body, seconds)
-        finally:
-            context.detach(token)
-            self.losses.took(self._clock() - began)
+    def _seconds(self) -> float:
+        """Return how long an attempt may take; 0 where none may begin."""
+        left = math.inf if self._deadline is None else self._deadline - self._clock()
+        return 0.0 if self._ended else min(self._longest_attempt, left)
 
     def _send(self, number: int, batch: RequestBatch) -> None:
         """Deliver requests from memory."""
@@ -413,7 +400,7 @@ class DeliveryQueue:
         if self._at_least_once and (again := sum(request.items for request in requests if request.uncertain)):
             self.losses.resent(again)
         try:
-            self._deliver(requests, Attempt(self._attempt, settle))
+            self._deliver(requests, Attempt(self._seconds, self.losses, self._clock, settle))
         except Retry as retry:
             return retry
         except Ended:
