@@ -13,7 +13,8 @@ from tachograph.exporters.influxdb._line import encoded
 from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, first_line
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.spool import Framed, Spool, SpoolRecord
+from tachograph.exporters.spool import Spool
+from tachograph.exporters.spool_format import Framed, SpoolRecord
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.journal import LogEvent

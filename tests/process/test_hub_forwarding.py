@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import time
 from pathlib import Path
 
@@ -19,9 +20,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from hubs import JSON, PROTOBUF, ask, points, request, serving
+from hubs import JSON, PROTOBUF, ask, command, points, request, serving
+from programs import run
 from receivers import dropped, receiving, silent
+from scripted import Fast, counts, scripted
 from servers import free_port, wait_until
+from tachograph.cli import main
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.hub.forwarding import SENDER, Forwarding
@@ -35,6 +39,11 @@ def spans(count: int) -> ExportTraceServiceRequest:
     for _ in range(count):
         scope.spans.add(name="s", trace_id=b"t" * 16, span_id=b"s" * 8)
     return made
+
+
+def events(url: str) -> int:
+    """Return how many events a hub says that it has."""
+    return int(json.loads(ask(url, "/healthz").body)["events"])
 
 
 def logs(count: int) -> ExportLogsServiceRequest:
@@ -164,3 +173,110 @@ def test_a_wrong_url_is_an_error(url: str) -> None:
     """What is no URL is refused before anything starts."""
     with pytest.raises(ValueError, match=r"URL|empty"):
         Forwarding(url, Registry(), {})
+
+
+SPOOL = {"TACHOGRAPH_SPOOL_LIMIT": "1000000"}
+
+
+def numbered(forwarding: Forwarding, *numbers: int) -> None:
+    """Forward a body that the receiver of a script reads: a number a line."""
+    forwarding("logs", b"\n".join(b"%d" % number for number in numbers), logs(len(numbers)))
+
+
+def waiting(folder: Path) -> list[Path]:
+    """Return the files in which requests wait."""
+    return sorted((folder / "spool").rglob("*.spool"))
+
+
+def test_ten_minutes_without_a_receiver_lose_nothing(tmp_path: Path) -> None:
+    """With a share of the disk all that came meanwhile is passed on once the receiver is back, once each, in order.
+
+    The ten minutes are those of a clock that runs 300 times as fast.
+    """
+    registry, port, clock = Registry(), free_port(), Fast(300)
+    url = f"http://127.0.0.1:{port}"
+    forwarding = Forwarding(url, registry, SPOOL, store=tmp_path, clock=clock)
+    began, number = clock(), 0
+    while clock() - began < 600:
+        numbered(forwarding, number, number + 1)
+        number += 2
+        time.sleep(0.01)
+    (file,) = waiting(tmp_path)
+    assert file.parent == forwarding.spool_folder
+    assert file.stat().st_mode & 0o777 == 0o600
+    with scripted(port=port) as there:
+        assert forwarding.flush(60 * 300)
+        forwarding.close(5)
+    assert there.numbers == list(range(number))
+    assert counts(registry, "dropped") == counts(registry, "resent") == {}
+    assert not forwarding.spool_folder.exists()
+
+
+def test_nobodys_disk_fills_unasked(tmp_path: Path) -> None:
+    """Without the variable, or with 0, nothing is kept, and what is left at the end is counted."""
+    for environ in ({}, {"TACHOGRAPH_SPOOL_LIMIT": "0"}):
+        registry = Registry()
+        forwarding = Forwarding(f"http://127.0.0.1:{free_port()}", registry, environ, store=tmp_path)
+        numbered(forwarding, 1, 2, 3)
+        time.sleep(0.2)
+        forwarding.close(0.2)
+        assert counts(registry, "dropped") == {"shutdown": 3}
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_may_arrive_twice_is_counted(tmp_path: Path) -> None:
+    """A request whose answer was lost comes again, which is counted as ``tachograph.resent`` and as no loss."""
+    registry = Registry()
+    with scripted(["reset"]) as there:
+        forwarding = Forwarding(there.url, registry, SPOOL, store=tmp_path, first_back_off=0.01)
+        numbered(forwarding, 1, 2)
+        assert forwarding.flush(10)
+        forwarding.close(1)
+    assert there.numbers == [1, 2, 1, 2]
+    assert (counts(registry, "dropped"), counts(registry, "resent")) == ({}, {"forward": 2})
+
+
+def test_a_wrong_share_of_the_disk_is_an_error() -> None:
+    """What is no number of bytes is refused before anything starts."""
+    with pytest.raises(ValueError, match="TACHOGRAPH_SPOOL_LIMIT"):
+        Forwarding("http://localhost:1", Registry(), {"TACHOGRAPH_SPOOL_LIMIT": "much"})
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_a_killed_hub_had_waits_for_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After SIGKILL the next hub leaves alone what the first one could not pass on; ``tachograph replay`` sends it.
+
+    Sent twice, another hub keeps it once.
+    """
+    port = free_port()
+    away = f"http://127.0.0.1:{port}"
+    record = """
+        import sys, tachograph
+        with tachograph.start(metrics="none", logs="otlp", endpoint=sys.argv[1]):
+            loss = tachograph.Metric("loss", group="g", throttle=None)
+            for number in range(50):
+                loss.record(number)
+    """
+    with command(tmp_path, "--forward", away, "--quiet", **SPOOL) as hub:
+        done = run(tmp_path, record, hub.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        recorded = events(hub.url)
+        assert recorded >= 50
+        wait_until(lambda: any(b"loss" in file.read_bytes() for file in waiting(tmp_path / "store")), 30)
+        hub.process.kill()
+        hub.end()
+    left = waiting(tmp_path / "store")
+    with serving(tmp_path / "other", port=port) as there:
+        with command(tmp_path, "--forward", away, "--quiet", **SPOOL) as hub:
+            assert ask(hub.url, "/v1/metrics", request(1.0).SerializeToString(), content_type=PROTOBUF).status == 200
+            wait_until(lambda: points(there.url) == 1, 20)
+            hub.process.terminate()
+            assert hub.end() == 0
+        assert waiting(tmp_path / "store") == left
+        assert events(there.url) == 0
+        for delete in ([], ["--delete"]):
+            folder = str(tmp_path / "store" / "spool")
+            assert main(["replay", folder, "--to", "otlp", "--endpoint", there.url, *delete]) == 0
+            assert events(there.url) == recorded
+    assert waiting(tmp_path / "store") == []
+    assert "sent" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from servers import free_port, wait_until
 from tachograph.exporters import spool
 from tachograph.exporters.influxdb import InfluxDB
 from tachograph.exporters.influxdb.server import Server
-from tachograph.exporters.spool import Framed, SpoolRecord
+from tachograph.exporters.spool_format import Framed, SpoolRecord
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 
@@ -316,7 +316,7 @@ def test_a_small_queue_goes_in_small_parts(tmp_path: Path) -> None:
     where = f"http://127.0.0.1:{free_port()}"
     out = exporter(where, tmp_path, Registry(), queue_size=40, spool_limit=0, flush_interval=60.0)
     feed(out, events(0, 19))
-    assert [request.items for request in out._queue._waiting] == [10, 9]
+    assert [request.items for request in out._queue._waiting._requests] == [10, 9]
     out.close(0.1)
 
 

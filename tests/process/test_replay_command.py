@@ -16,7 +16,8 @@ from receivers import receiving
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.cli.replaying import recording
-from tachograph.exporters.spool import Spool, SpoolRecord
+from tachograph.exporters.spool import Spool
+from tachograph.exporters.spool_format import SpoolRecord
 
 pytestmark = pytest.mark.usefixtures("traced")
 

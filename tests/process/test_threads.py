@@ -23,7 +23,7 @@ def told(seconds=1.5):
     while time.monotonic() < until:
         seen |= Counter(thread.name for thread in threading.enumerate() if thread.name != "MainThread")
         time.sleep(0.01)
-    print(json.dumps(sorted(seen.elements())))
+    sys.stdout.write(json.dumps(sorted(seen.elements())) + "\\n")  # at once: others write there, too
 """
 RARELY = "60000"  # ms: collections, which have a thread as long as each lasts
 THREE = ["tachograph /metrics", "tachograph otlp", "tachograph timer"]
@@ -50,15 +50,15 @@ told()
 
 
 def test_everything_on_takes_six_threads(tmp_path: Path) -> None:
-    """Beside those: hardware that may block, a file's writer, and one that calls handlers of what the timer closes."""
+    """Beside those: hardware that may block, the writer of all files, and one for handlers of what the timer closes."""
     pytest.importorskip("torch.monitor")
     program = """
 import tachograph, torch.monitor
 from tachograph.instrumentation import TorchMonitorInstrumentor
 from tachograph.monitor import SUM, Stat, register_event_handler
 tachograph.start(
-    metrics=["prometheus", "otlp", "jsonl"], logs=["otlp", "jsonl"], endpoint=sys.argv[1], jsonl="out.jsonl",
-    prometheus_port=0,
+    metrics=["prometheus", "otlp", "jsonl", "console"], logs=["otlp", "jsonl", "console", "tensorboard"],
+    endpoint=sys.argv[1], jsonl="out.jsonl", prometheus_port=0,
 )
 handled = []
 register_event_handler(lambda event: handled.append(threading.current_thread().name))
@@ -70,7 +70,7 @@ torch.monitor.log_event(torch.monitor.Event("e", datetime.now(), {}))
 logger.log("train", {}, {"loss": 0.5}, with_system_metrics=True, with_gpu_metrics=True)
 tachograph.put_metric("loss", 0.5)
 told()
-print(json.dumps(sorted(set(handled))))
+sys.stdout.write("handlers " + json.dumps(sorted(set(handled))) + "\\n")
 """
     with receiving() as server:
         done = run(
@@ -81,9 +81,49 @@ print(json.dumps(sorted(set(handled))))
             TACHOGRAPH_SYSTEM_METRICS="true",
         )
     assert done.returncode == 0, done.stderr
-    seen, handlers = map(json.loads, done.stdout.splitlines())
-    assert seen == sorted([*THREE, "tachograph handlers", "tachograph hardware", "tachograph jsonl"])
-    assert handlers == ["tachograph handlers"]
+    (seen,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
+    assert seen == sorted([*THREE, "tachograph files", "tachograph handlers", "tachograph hardware"])
+    assert 'handlers ["tachograph handlers"]' in done.stdout.splitlines()
+    assert " loss 0.5" in done.stdout
+    assert (tmp_path / "out.jsonl").stat().st_size
+    assert list((tmp_path / "store" / "tensorboard").rglob("events.out.tfevents.*"))
+
+
+def test_a_file_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
+    """A pipe that nobody reads blocks the writer: others are written by a further thread, and no more are started.
+
+    What waits for the pipe is counted at the end, which is bounded; the log says it while it hangs.
+    """
+    program = """
+import os, tachograph
+os.mkfifo("pipe")
+tachograph.start(metrics="none", logs=["jsonl", "console", "tensorboard"], jsonl="pipe")
+loss = tachograph.Metric("loss", group="g", throttle=None)
+for number in range(30):
+    loss.record(number)
+    time.sleep(0.1)
+told(0.1)
+began = time.monotonic()
+tachograph.shutdown()
+assert time.monotonic() - began < 5, time.monotonic() - began
+os.close(os.open("pipe", os.O_RDONLY | os.O_NONBLOCK))  # now it opens, and fails
+until = time.monotonic() + 10
+while threading.active_count() > 1 and time.monotonic() < until:
+    time.sleep(0.01)
+told(0.1)
+"""
+    done = run(tmp_path, TOLD + program, OTEL_BLRP_SCHEDULE_DELAY="200")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    seen, after = [json.loads(line) for line in lines if line.startswith("[")]
+    assert seen == ["tachograph files", "tachograph files", "tachograph timer"]
+    assert after == []
+    assert sum("event tachograph.metric" in line for line in lines) == 30
+    (board,) = (tmp_path / "store" / "tensorboard").rglob("events.out.tfevents.*")
+    assert board.read_bytes().count(b"g/loss") == 30
+    assert "jsonl: nothing has been taken for" in done.stderr
+    assert "jsonl: data was lost (shutdown" in done.stderr
+    assert "console: data was lost" not in done.stderr
 
 
 def test_a_further_receiver_takes_one_more(tmp_path: Path) -> None:
@@ -121,5 +161,5 @@ for _ in range(2):
 """
     done = run(tmp_path, TOLD + program)
     assert done.returncode == 0, done.stderr
-    running = ["tachograph /metrics", "tachograph jsonl", "tachograph timer"]
+    running = ["tachograph /metrics", "tachograph files", "tachograph timer"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [running, [], running, []]

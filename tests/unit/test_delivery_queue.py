@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servers import wait_until
+from tachograph.exporters._workers import Workers
 from tachograph.exporters.delivery import Attempt, Request, Retry
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.exporters.spool import Spool, SpoolRecord
+from tachograph.exporters.spool import Spool
+from tachograph.exporters.spool_format import SpoolRecord
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
@@ -363,3 +365,93 @@ def test_a_loss_is_counted_before_the_disk_forgets_it(tmp_path: Path) -> None:
     queue.close(5)
     assert noted[0] == {"rejected": 3}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_queues_share_a_thread_until_one_hangs() -> None:
+    """Queues with the same workers need one thread; behind a delivery that hangs, a further one serves the others.
+
+    That one is gone once the delivery has returned, and nothing is lost but what could not be delivered in time.
+    """
+    registry = Registry()
+    workers = Workers("shared")
+    hung, other, third = (DeliveryQueue(name, registry, workers=workers) for name in ("there", "other", "third"))
+    threads: set[threading.Thread] = set()
+    returns = threading.Event()
+
+    def noted(_timeout: float) -> None:
+        threads.add(threading.current_thread())
+
+    def hanging(_timeout: float) -> None:
+        noted(_timeout)
+        returns.wait(20)
+
+    for queue in (hung, other, third):
+        queue.put(noted, 1)
+        assert queue.flush(5)
+    assert len(threads) == 1
+    hung.put(hanging, 1)
+    for _ in range(3):
+        for queue in (other, third):
+            queue.put(noted, 1)
+            assert queue.flush(5)
+    assert len(threads) == 2
+    hung.put(noted, 1)
+    began = time.monotonic()
+    hung.close(0.3)
+    assert time.monotonic() - began < 2
+    assert dropped(registry) == {"shutdown": 2}
+    returns.set()
+    wait_until(lambda: sum(thread.is_alive() for thread in threads) == 1)
+    for queue in (other, third):
+        queue.put(noted, 1)
+        queue.close(5)
+    wait_until(lambda: not any(thread.is_alive() for thread in threads))
+    assert len(threads) == 2
+    assert dropped(registry, "other") == dropped(registry, "third") == {}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["sent", "refused", "late"])), max_size=40))
+def test_queues_that_share_a_thread_keep_their_own_order_and_counts(puts: list[tuple[int, str]]) -> None:
+    """Whatever is queued where, each item arrives once and in its queue's order, or is counted for its destination."""
+    registry = Registry()
+    workers = Workers("shared")
+    queues = [DeliveryQueue(f"{number}", registry, workers=workers, first_back_off=0.001) for number in range(4)]
+    arrived: list[list[int]] = [[] for _ in queues]
+    expected: list[list[int]] = [[] for _ in queues]
+    refused = [0] * len(queues)
+    for number, (which, outcome) in enumerate(puts):
+        tries = iter([Retry(None, "busy")] if outcome == "late" else [])
+
+        def send(
+            _timeout: float,
+            which: int = which,
+            number: int = number,
+            refuse: bool = outcome == "refused",
+            tries: Iterator[Retry] = tries,
+        ) -> None:
+            if (retry := next(tries, None)) is not None:
+                raise retry
+            if refuse:
+                raise ValueError("no")
+            arrived[which].append(number)
+
+        queues[which].put(send, 1)
+        if outcome == "refused":
+            refused[which] += 1
+        else:
+            expected[which].append(number)
+    for queue in queues:
+        queue.close(10)
+    assert arrived == expected
+    lost = [dropped(registry, f"{number}") for number in range(4)]
+    assert lost == [{"rejected": count} if count else {} for count in refused]
+
+
+def test_the_end_says_how_much_was_not_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    """What is lost at the end is said by its number, and by what it is where that is known."""
+    queue = DeliveryQueue("there", Registry())
+    for items, kind in ((1200, "metrics"), (34, "metrics"), (1, "traces"), (2, "logs"), (3, "")):
+        queue.put(failing(Retry(None, "busy")), 1, items=items, kind=kind)
+    queue.close(0.1)
+    assert "s for it: 1,234 points and 1 span and 2 records and 3 items" in caplog.text

@@ -19,7 +19,8 @@ from influx_points import event, events, leave_as_before
 from tachograph.exporters.influxdb.old_spool import PointLines
 from tachograph.exporters.otlp.json_text import JsonText, events_of_json, records
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.spool import LIMIT, Framed, Position, Spool, SpoolRecord, spool_limit_of
+from tachograph.exporters.spool import LIMIT, Spool, spool_limit_of
+from tachograph.exporters.spool_format import Framed, Position, SpoolRecord
 
 _WHO = {"dl.rank": 3, "host.name": "h", "ratio": 0.5, "on": True, "args": ["a", "b"]}
 
@@ -143,7 +144,7 @@ def test_nobody_takes_over_what_is_in_use(tmp_path: Path) -> None:
 def test_a_folder_of_a_run_goes_with_its_last_segment(tmp_path: Path) -> None:
     """A run's folder is not left behind where nothing waits in it, and stays where something does."""
     for number, left in ((1, False), (2, True)):
-        spool = Spool(tmp_path / str(number), 2**20, is_for_run=True)
+        spool = Spool(tmp_path / str(number), 2**20, of="run")
         put(spool, 1)
         if not left:
             finish(spool)
@@ -157,7 +158,8 @@ def test_a_torn_record_is_ignored_and_counted(tmp_path: Path) -> None:
     program = """
         import os, signal
         from pathlib import Path
-        from tachograph.exporters.spool import Framed, Spool, SpoolRecord
+        from tachograph.exporters.spool import Spool
+        from tachograph.exporters.spool_format import Framed, SpoolRecord
         spool = Spool(Path("spool"), 2**20)
         for number in range(40):
             spool.append(SpoolRecord("metrics", b"%d" % number, 1))

@@ -65,9 +65,11 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
         run = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
         marks = None if options.started is None else StartMarks(options.started)
-        hub = Hub(options.store or store(os.environ), run=run, started=marks)
+        kept_in = options.store or store(os.environ)
+        hub = Hub(kept_in, run=run, started=marks)
         try:
-            forwarding = None if options.forward is None else Forwarding(options.forward, hub.registry)
+            to = options.forward
+            forwarding = None if to is None else Forwarding(to, hub.registry, store=kept_in)
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(run, hub.store.parent) if observes else None

@@ -33,7 +33,7 @@ class AppendFile:
         return os.fstat(self._opened()).st_size == 0
 
     def fate(self) -> Literal["", "deleted", "cut", "changed"]:
-        """Return what others have done to it since the last piece; it is cut, too, where that one is torn.
+        """Return the change that others have made since the last piece; it is cut, too, where that one is torn.
 
         Some file systems set a time late, NFS above all: then it is changed, and nobody has done anything.
         """

@@ -1,4 +1,4 @@
-"""Differences and windows: what one reader has not seen yet of a registry that is cumulative and resets nothing.
+"""Differences and windows: the news for one reader of a registry that is cumulative and resets nothing.
 
 Readers keep their own state: each gets every window of a gauge once, whatever its interval.
 Source: OpenTelemetry specification, "Metrics Data Model", "Temporality".
@@ -27,7 +27,7 @@ class _Seen:
 
 
 class Deltas:
-    """What one reader has seen of each series, so that it can be told only what is new since.
+    """Last points that one reader has seen of each series, from which its differences are made.
 
     Args:
         kinds: the kinds of instruments that the reader wants as differences; gauges have none.
@@ -40,7 +40,7 @@ class Deltas:
     def since(
         self, metric: MetricPoints, point: NumberPoint | HistogramPoint, now: int
     ) -> NumberPoint | HistogramPoint | None:
-        """Return what was added since this series last had a point, its start being that time; None for nothing.
+        """Return the difference to this series' last point, its start being that time; None where there is none.
 
         The minimum and maximum of the interval are known only where they are those of the whole time, too; else they
         are NaN.
@@ -57,11 +57,11 @@ class Deltas:
         return found
 
     def forget(self) -> None:
-        """Forget what was seen, as a forked child does."""
+        """Forget the last points, as a forked child does."""
         self._seen = {}
 
     def leave(self, registry: Registry, receiver: str) -> None:
-        """Leave what was seen to the next reader for the same receiver: this one has ended, and the process goes on."""
+        """Leave the last points to the next reader for the same receiver: this one has ended, the process goes on."""
         _left.setdefault(registry, {})[receiver] = self
 
 
@@ -69,7 +69,7 @@ _left: WeakKeyDictionary[Registry, dict[str, Deltas]] = WeakKeyDictionary()
 
 
 def resumed(registry: Registry, receiver: str, kinds: frozenset[Kind]) -> Deltas:
-    """Return what the last reader for this receiver has seen: a ``shutdown()`` and a ``start()`` send nothing twice."""
+    """Return the state of the last reader for this receiver: a ``shutdown()`` and a ``start()`` send nothing twice."""
     found = _left.get(registry, {}).pop(receiver, None)
     return found if found is not None and found.kinds == kinds else Deltas(kinds)
 
@@ -146,7 +146,7 @@ class ClosedWindowReader:
         value in the same millisecond.
 
         Args:
-            metrics: what the registry returned.
+            metrics: as the registry returned them.
             now: when it was collected, in nanoseconds since the epoch.
         """
         if not metrics:  # a batch of spans or events
@@ -162,7 +162,7 @@ class ClosedWindowReader:
         """Yield the metrics of a collection, those of windows with all the points that are new.
 
         Args:
-            metrics: what the registry returned.
+            metrics: as the registry returned them.
             now: when it was collected, in nanoseconds since the epoch.
             pace: called between slices of windows.
         """
@@ -190,7 +190,7 @@ class ClosedWindowReader:
             self._closed.recount()
 
     def _take(self, history: WindowHistory, until: int, now: int, pace: Callable[[], None]) -> list[tuple[int, Closed]]:
-        """Return what is new, each window with its point's time."""
+        """Return the news, each window with its point's time."""
         found: list[tuple[int, Closed]] = []
         for number, closed in enumerate(self._closed.take(self._cursor, history, until)):
             if number % _SLICE == _SLICE - 1:
@@ -209,7 +209,7 @@ class ClosedWindowReader:
         return time < last + _APART and last < now + _AHEAD
 
     def forget(self) -> None:
-        """Forget what was seen, as a forked child does; windows are kept again from the next collection on."""
+        """Forget the last points, as a forked child does; windows are kept again from the next collection on."""
         self._times, self._newest, self._before = {}, 0, 0
         self._attached = False
 

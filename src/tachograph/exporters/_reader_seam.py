@@ -30,11 +30,11 @@ _CRITERIA = ("instrument_type", "instrument_name", "instrument_unit", "meter_nam
 
 
 class UnknownError(Exception):
-    """What a reader cannot be fed for: its message is the name of a class."""
+    """Reason for which a reader cannot be fed: its message is the name of a class."""
 
 
 class View(NamedTuple):
-    """A view: which instruments it matches, and what it makes of them; None for what it leaves as it is.
+    """A view: the instruments that it matches, and its changes to them; None for each that it leaves as it is.
 
     Attributes:
         criteria: as the program wrote them.
@@ -50,7 +50,7 @@ class View(NamedTuple):
 
 
 class Preferences(NamedTuple):
-    """What a reader wants of a histogram."""
+    """Aggregation of a histogram, as a reader wants it."""
 
     temporality: AggregationTemporality
     aggregation: Aggregation
@@ -58,10 +58,10 @@ class Preferences(NamedTuple):
 
 
 class Provider(NamedTuple):
-    """What a provider has for its readers.
+    """Views, readers and resource of a provider.
 
     Attributes:
-        collect: what each of them calls for its points.
+        collect: the callable that each of them has for its points.
     """
 
     collect: Collect
@@ -72,11 +72,11 @@ class Provider(NamedTuple):
 
 
 def provider_of(provider: object, ours: Callable[[MetricReader], object]) -> Provider:
-    """Return what a provider has.
+    """Return a provider's views, readers and resource.
 
     Args:
         provider: the program's own.
-        ours: returns what we may have put in a reader's place to collect.
+        ours: returns the callable that we may have put in a reader's place to collect.
 
     Raises:
         UnknownError: it, or one of its readers, is of another make.
@@ -169,7 +169,7 @@ def late_readers_of(provider: object) -> list[MetricReader]:
 
 
 def preferences_of(reader: MetricReader, instrument: Histogram) -> Preferences:
-    """Return what a reader wants of this histogram."""
+    """Return the aggregation that a reader wants of this histogram."""
     made: Any = type(instrument)
     limits = getattr(reader, "_instrument_class_cardinality_limit", {})
     return Preferences(
@@ -178,7 +178,7 @@ def preferences_of(reader: MetricReader, instrument: Histogram) -> Preferences:
 
 
 def collect_of(reader: MetricReader) -> Any:
-    """Return what a reader calls for its points; None while it has no provider."""
+    """Return the callable that a reader has for its points; None while it has no provider."""
     return getattr(reader, "_collect", None)
 
 
@@ -188,7 +188,7 @@ def set_collect(reader: MetricReader, collect: Collect) -> None:
 
 
 def is_enabled(instrument: object) -> bool:
-    """Tell whether the SDK takes what this histogram measures: not where its meter is disabled."""
+    """Tell whether the SDK takes this histogram's values: not where its meter is disabled."""
     metrics = sys.modules.get(_SDK)
     if metrics is None or not isinstance(instrument, metrics.Histogram):
         return False
@@ -220,7 +220,7 @@ class StreamPoint(NamedTuple):
 
 
 class Stream:
-    """What one view, or none, makes of one histogram for one reader.
+    """One histogram for one reader, as one view, or none, has it.
 
     Args:
         name: under which it leaves.

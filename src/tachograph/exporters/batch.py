@@ -1,4 +1,4 @@
-"""What is handed to an exporter: everything that one collection found, of every signal."""
+"""A batch: everything that one collection found, of every signal, as an exporter gets it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was collected: metrics are cumulative, spans and events are those that came since the batch before.
+    """One collection: metrics are cumulative, spans and events are those that came since the batch before.
 
     Attributes:
-        metrics: what the registry holds.
-        sdk: what the SDK instruments of other libraries in this process hold; None where there are none.
+        metrics: those of the registry.
+        sdk: those of other libraries' SDK instruments in this process; None where there are none.
         spans: ended spans, each in exactly one batch.
         resource: the attributes of the process that recorded it.
         time_unix_nano: when it was collected, in nanoseconds since the epoch.
-        events: what was logged, each in exactly one batch; they come in batches of their own.
+        events: each in exactly one batch; they come in batches of their own.
     """
 
     metrics: Sequence[MetricPoints]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.journal import SCOPE, LogEvent
@@ -25,7 +26,7 @@ _PACE_EVERY = 64
 
 
 class Console:
-    """Writes what has changed since the collection before, the spans that have ended, and what was logged.
+    """Writes the series that have changed since the collection before, the spans that have ended, and the events.
 
     A line is ``time [group] name{attributes}`` with ``value unit``, or with the count, sum, minimum and maximum of a
     histogram: of all that was recorded so far, as metrics are cumulative. The time of an event is its own.
@@ -41,7 +42,7 @@ class Console:
     ) -> None:
         self._stream = stream
         self._pace = pace
-        self._queue = DeliveryQueue("console", registry)
+        self._queue = DeliveryQueue("console", registry, workers=FILES)
         self._shown: dict[tuple[object, ...], str] = {}
 
     def __call__(self, batch: Batch) -> None:
@@ -71,7 +72,7 @@ class Console:
         stream.flush()
 
     def flush(self, timeout: float) -> bool:
-        """Write what is queued; True where that was done within ``timeout`` seconds."""
+        """Write everything queued; True where that was done within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     @property
@@ -80,11 +81,11 @@ class Console:
         return self._queue.delivered
 
     def close(self, timeout: float) -> None:
-        """Write what is queued, and end, within ``timeout`` seconds. The stream stays open."""
+        """Write everything queued, and end, within ``timeout`` seconds. The stream stays open."""
         self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process queued and showed, after a fork."""
+        """Forget the parent process's queue and lines, after a fork."""
         self._shown = {}
         self._queue.reset_in_child()
 

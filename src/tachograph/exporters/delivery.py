@@ -1,24 +1,26 @@
-"""One delivery: a request, why it has to be tried again and when, and what is lost."""
+"""One delivery: a request, its attempts, the time of the next one, and its losses."""
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from tachograph.exporters.spool import Lost
+from opentelemetry import context
+
+from tachograph.exporters.spool_format import Lost
+from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
 FIRST_BACK_OFF = 0.5
 _LONGEST_BACK_OFF, _AWAITED_BACK_OFF = 10.0, 0.1
+_NOUNS = {"metrics": "points", "traces": "spans", "logs": "records", "lines": "points"}  # by the kind of a request
 _AWAY_AFTER = 3  # failures in a row: the destination is away for longer
 
-_log = logging.getLogger("tachograph")
 _random = random.SystemRandom()  # the program's own random state stays as it is
 
 _Answer = TypeVar("_Answer")
@@ -29,11 +31,11 @@ class Retry(Exception):  # noqa: N818 - not an error yet: it asks for another at
 
     Args:
         after: seconds that the receiver asked to be left alone; None where it did not say.
-        why: what happened, for the log.
+        why: the reason, for the log.
         uncertain: the answer was lost, so the request may have arrived.
 
     Attributes:
-        kind: what is said once of its kind.
+        kind: of trouble, each of which is said once.
     """
 
     kind = "retry"
@@ -84,17 +86,25 @@ class Request(NamedTuple):
     own: bool = True
 
 
+def amount(requests: Iterable[Request]) -> str:
+    """Return how much requests hold: ``1,200 points and 3 spans``."""
+    found: Counter[str] = Counter()
+    for request in requests:
+        found[_NOUNS.get(request.kind, "items")] += request.items
+    return " and ".join(f"{count:,} {noun if count != 1 else noun[:-1]}" for noun, count in found.items())
+
+
 class LossReport:
     """Losses of one destination: each is counted, and said once a reason; used by several threads.
 
     Args:
-        destination: its name in logs and in what is counted.
+        destination: its name in logs and counts.
         registry: where it is counted, and where durations are.
     """
 
     def __init__(self, destination: str, registry: Registry) -> None:
         self.destination, self._registry = destination, registry
-        self._said: set[str] = set()
+        self._say_once = LogOnce()
 
     def lose(self, count: int, reason: Reason, why: str) -> None:
         """Count items that are lost, and say it."""
@@ -113,16 +123,14 @@ class LossReport:
         """Say that something is lost, once a reason."""
         self.say(reason, f"data was lost ({reason}; further losses are counted): {why}")
 
-    def say(self, what: str, message: str) -> None:
-        """Say something, unless its like was said before."""
-        if what not in self._said:
-            self._said.add(what)
-            _log.warning("%s: %s", self.destination, message)
+    def say(self, kind: str, message: str) -> None:
+        """Say something, unless its kind was said before."""
+        self._say_once(kind, "%s: %s", self.destination, message)
 
-    def blame(self, what: str, message: str) -> None:
+    def blame(self, kind: str, message: str) -> None:
         """Count an error of our own, or of a library, and say it."""
         self._registry.count_error(self.destination)
-        self.say(what, message)
+        self.say(kind, message)
 
     def took(self, seconds: float) -> None:
         """Record how long an attempt took."""
@@ -224,9 +232,136 @@ class RequestBatch:
                 break
         return Done(sum(request.size for request in whole), settled, own, whole)
 
+    def left(self, rest: Callable[[Any, int], Any] | None) -> list[Request]:
+        """Return the requests that are not done, the first one without its items that are.
 
-class Attempt(Protocol):
-    """One try to deliver some requests, as the destination's ``deliver`` sees it."""
+        Args:
+            rest: returns a payload without its first items.
+        """
+        left = list(self.requests)
+        if left and self.done and rest is not None:
+            payload = rest(left[0].payload, self.done)
+            left[0] = left[0]._replace(payload=payload, size=len(payload), items=left[0].items - self.done)
+        return left
+
+
+class WaitingRequests:
+    """Requests that wait in memory, the oldest first, and how much they take; not for several threads at once.
+
+    Args:
+        limit_bytes: that may wait; beyond them the oldest has to go.
+        limit_items: items that may, or as many as came last; None for any number.
+        together: items that leave together, at most; None for one request at a time.
+        interval: seconds that a request waits for others to leave with it.
+
+    Attributes:
+        items: points, records or spans in them.
+        size: their bytes.
+    """
+
+    def __init__(self, limit_bytes: int, limit_items: int | None, together: int | None, interval: float) -> None:
+        self._limit_bytes, self._limit_items = limit_bytes, limit_items
+        self._together, self._interval = together, interval
+        self._requests: deque[Request] = deque()
+        self.items = self.size = 0
+
+    def __len__(self) -> int:
+        """Return how many requests wait."""
+        return len(self._requests)
+
+    @property
+    def due_at(self) -> float:
+        """When the oldest one is to leave, whatever has come with it."""
+        return self._requests[0].since + self._interval
+
+    def is_due(self, now: float, *, hurry: bool) -> bool:
+        """Tell whether some are to leave; in a hurry all of them are."""
+        if not self._requests:
+            return False
+        return hurry or self._together is None or self.items >= self._together or now >= self.due_at
+
+    @property
+    def load(self) -> float:
+        """Share of the memory that is used."""
+        items = self.items / self._limit_items if self._limit_items is not None else 0.0
+        return max(items, self.size / self._limit_bytes)
+
+    def is_too_full(self, newest: Request, under_way: int) -> bool:
+        """Tell whether the oldest has to go; requests that came together stay together.
+
+        Args:
+            newest: the request that came last.
+            under_way: bytes that are on their way.
+        """
+        if not self._requests:
+            return False
+        if self.size + under_way > self._limit_bytes:
+            return True
+        too_many = self._limit_items is not None and self.items > self._limit_items
+        return too_many and self._requests[0].since != newest.since
+
+    def add(self, request: Request) -> None:
+        """Append the newest."""
+        self._requests.append(request)
+        self.items += request.items
+        self.size += request.size
+
+    def pop(self) -> Request:
+        """Take the oldest."""
+        request = self._requests.popleft()
+        self.items -= request.items
+        self.size -= request.size
+        return request
+
+    def take(self) -> list[Request]:
+        """Take the oldest, and those that leave together with it."""
+        taken = [self.pop()]
+        left = 0 if self._together is None else self._together - taken[0].items
+        while self._requests and self._requests[0].items <= left:
+            taken.append(self.pop())
+            left -= taken[-1].items
+        return taken
+
+    def take_bytes(self, size: int) -> deque[Request]:
+        """Take the oldest, and those after it that have so many bytes with it."""
+        taken: deque[Request] = deque()
+        while self._requests and (not taken or size >= self._requests[0].size):
+            taken.append(self.pop())
+            size -= taken[-1].size
+        return taken
+
+    def take_all(self) -> list[Request]:
+        """Take all of them."""
+        taken, self._requests = list(self._requests), deque()
+        self.items = self.size = 0
+        return taken
+
+    def put_back(self, requests: Iterable[Request]) -> None:
+        """Put requests that were taken back to where they were."""
+        for request in reversed(list(requests)):
+            self._requests.appendleft(request)
+            self.items += request.items
+            self.size += request.size
+
+
+class Attempt:
+    """One try to deliver some requests, as the destination's ``deliver`` sees it.
+
+    Args:
+        seconds: returns how long a call may take; 0 where none may begin.
+        losses: where durations are recorded.
+        clock: seconds, monotonic.
+        settle: takes a number of items, how many of them are lost, why, and whether they were accepted for all that.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        losses: LossReport,
+        clock: Clock,
+        settle: Callable[[int, int, str, bool], None],
+    ) -> None:
+        self._seconds, self._losses, self._clock, self._settle = seconds, losses, clock, settle
 
     def call(self, send: Callable[[Any, float], _Answer], body: Any) -> _Answer:
         """Send something, within the seconds that it may take, measured and untraced.
@@ -234,6 +369,17 @@ class Attempt(Protocol):
         Raises:
             Ended: no further attempt may begin.
         """
+        seconds = self._seconds()
+        if seconds <= 0:
+            raise Ended
+        began = self._clock()
+        # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
+        token = context.attach(context.set_value("suppress_instrumentation", True))
+        try:
+            return send(body, seconds)
+        finally:
+            context.detach(token)
+            self._losses.took(self._clock() - began)
 
     def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:
         """Note that the first so many items of what is left are done: none of them is ever sent again.
@@ -244,6 +390,13 @@ class Attempt(Protocol):
             why: its reason.
             accepted: it accepted the request for all that, so that no flush fails by it.
         """
+        self._settle(items, lost, why, accepted)
 
 
 Deliver = Callable[[Sequence[Request], Attempt], None]
+
+
+def call_each(requests: Sequence[Request], attempt: Attempt) -> None:
+    """Deliver requests whose payloads are calls."""
+    for request in requests:
+        attempt.call(lambda send, seconds: send(seconds), request.payload)

@@ -1,4 +1,4 @@
-"""The delivery queue: what waits for one destination, in memory and on the disk, and the threads that deliver it.
+"""The delivery queue: requests for one destination, which wait in memory and on the disk until they are delivered.
 
 Nothing here ever makes the caller wait for a network: :meth:`DeliveryQueue.put` appends, a worker delivers, and
 :meth:`DeliveryQueue.close` returns in time even where a delivery never does. Every destination configures this one
@@ -7,18 +7,15 @@ queue: OTLP, InfluxDB, a hub that forwards, the exporters of others, and the fil
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from opentelemetry import context
-
+from tachograph.exporters._kept import KeptRequests
+from tachograph.exporters._workers import AWAITED_HANGS, HANGS, Workers
 from tachograph.exporters.delivery import (
     FIRST_BACK_OFF,
     Attempt,
@@ -31,8 +28,11 @@ from tachograph.exporters.delivery import (
     Request,
     RequestBatch,
     Retry,
+    WaitingRequests,
+    amount,
+    call_each,
 )
-from tachograph.exporters.spool import Spool, SpoolRecord
+from tachograph.exporters.spool import Spool
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
@@ -43,61 +43,38 @@ _LONGEST_ASKED = 600.0
 DISK_AGAIN = 10.0  # seconds after a disk that took no more
 _MANY, _FULL = 5_000, 0.9  # items, and share of the memory, from which a destination that fails has them on the disk
 _MOVED_AT_ONCE = 2**20  # bytes
-_LAST = 0.5  # seconds at the end, for the disk
 _ONE_WAIT = 1.0  # flushes no farther apart than this many seconds are one wait
-_AFTER_A_BUG = 1.0
 _ENDED = "the end has come"
 
 _log = logging.getLogger("tachograph")
 
-_Answer = TypeVar("_Answer")
-
-
-def _called(requests: Sequence[Request], attempt: Attempt) -> None:
-    """Deliver requests that are calls."""
-    for request in requests:
-        attempt.call(_call, request.payload)
-
-
-def _call(send: Callable[[float], object], seconds: float) -> None:
-    send(seconds)
-
-
-class _Attempt:
-    def __init__(
-        self, call: Callable[[Callable[[Any, float], Any], Any], Any], settle: Callable[[int, int, str, bool], None]
-    ) -> None:
-        self.call, self._settle = call, settle
-
-    def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:
-        self._settle(items, lost, why, accepted)
-
 
 class DeliveryQueue:
-    """A bounded queue to one destination, and its daemon threads; the oldest leaves first, and is given up first.
+    """A bounded queue to one destination; the oldest leaves first, and is given up first.
 
     Args:
-        destination: its name in logs and in what is counted.
+        destination: its name in logs and counts.
         registry: where losses and the exports' durations are recorded.
         deliver: delivers some requests. It returns where all have arrived, raises :class:`Retry` where what is not
             settled may succeed later, anything else where that never will (``rejected``). By default the requests are
             calls.
-        losses: counts what is lost; by default one that is made here.
-        spool: makes the spool that keeps what waits for long, from what is to be told of its losses; None for none.
-        limit_bytes: what may wait in memory; beyond it the oldest is dropped, and counted (``queue_full``).
+        losses: counts them; by default one that is made here.
+        spool: makes the spool for requests that wait for long; it is given a callable for its losses. None for none.
+        limit_bytes: that may wait in memory; beyond them the oldest is dropped, and counted (``queue_full``).
         limit_items: items that may wait there, or as many as came last.
         give_up_after: seconds since it was queued, after which no further attempt is made (``unreachable``); None for
             never.
         batch_items: items that leave together, at most; None for one request at a time.
         flush_interval: seconds that a request waits for others to leave with it.
-        workers: deliveries at a time, at most; with one, everything leaves in order.
+        workers: deliveries at a time, at most; with one, everything leaves in order. Or the threads that it shares with
+            other queues, for one delivery at a time.
         first_back_off: see :class:`BackOff`.
         longest_attempt: seconds.
         rest: returns a payload without its first items; needed where ``deliver`` settles parts of a request.
-        at_least_once: what is sent again may arrive twice, and is counted (``tachograph.resent``).
-        prepare: called by each worker first.
+        at_least_once: a request that is sent again may arrive twice, and is counted (``tachograph.resent``).
+        prepare: called by each worker of its own first.
         pace: called between slices of work.
-        look_again: seconds between looks for what processes that ended have left on the disk.
+        look_again: seconds between looks for files that processes which have ended left on the disk.
         disk_again: seconds after which a disk that took no more is tried again.
         clock: seconds, monotonic.
     """
@@ -106,7 +83,7 @@ class DeliveryQueue:
         self,
         destination: str,
         registry: Registry,
-        deliver: Deliver = _called,
+        deliver: Deliver = call_each,
         *,
         losses: LossReport | None = None,
         spool: Callable[[Callable[[int, Reason, bool], None]], Spool] | None = None,
@@ -115,7 +92,7 @@ class DeliveryQueue:
         give_up_after: float | None = GIVE_UP_AFTER,
         batch_items: int | None = None,
         flush_interval: float = 0.0,
-        workers: int = 1,
+        workers: int | Workers = 1,
         first_back_off: float = FIRST_BACK_OFF,
         longest_attempt: float | None = None,
         rest: Callable[[Any, int], Any] | None = None,
@@ -128,47 +105,45 @@ class DeliveryQueue:
     ) -> None:
         self.destination = destination
         self.losses = losses or LossReport(destination, registry)
-        self._deliver, self._rest, self._prepare, self._pace = deliver, rest, prepare, pace
-        self._spool = spool(self.lose_kept) if spool is not None else None
-        self._limit_bytes, self._limit_items, self._batch_items = limit_bytes, limit_items, batch_items
+        self._deliver, self._rest, self._prepare = deliver, rest, prepare
+        self._limit_bytes, self._batch_items = limit_bytes, batch_items
+        self._no_requests = partial(WaitingRequests, limit_bytes, limit_items, batch_items, flush_interval)
         self._give_up_after = math.inf if spool is not None or give_up_after is None else give_up_after
-        self._flush_interval, self._size, self._look_again = flush_interval, workers, look_again
         self._longest_attempt = longest_attempt or give_up_after or GIVE_UP_AFTER
-        self._at_least_once, self._clock, self._disk_again = at_least_once, clock or Clock(), disk_again
+        self._at_least_once, self._look_again, self._clock = at_least_once, look_again, clock or Clock()
+        self._disk_again = disk_again
+        self._kept: KeptRequests | None = None
+        if spool is not None:
+            on_disk = partial(KeptRequests, rest=rest, at_least_once=at_least_once, pace=pace, clock=self._clock)
+            self._kept = on_disk(spool(self._lose_kept), self.losses)
         self._back_off = BackOff(first_back_off, min(self._give_up_after, _LONGEST_ASKED))
         self._deadline: float | None = None
+        self._shares = isinstance(workers, Workers)
+        if not isinstance(workers, Workers):
+            workers = Workers(destination, workers, prepare=self._prepared, clock=self._clock)
+        self._workers = workers
         self._forget()
-        self._start()
+        self._workers.join(self)
+        self._workers.start(self)
 
     def _forget(self) -> None:
-        self._changed, self._spool_lock = threading.Condition(), threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._prepared = False
-        self._waiting: deque[Request] = deque()
-        self._items = self._bytes = 0  # of what waits, in memory
+        self._changed = self._workers.changed
+        self._waiting = self._no_requests()
         self._under_way: dict[int, RequestBatch] = {}  # of what was in memory
         self._bytes_under_way = self._number = 0
         self._reading = self._writing = False  # of the spool
         self._disk_not_before = 0.0
-        self._look_at = 0.0 if self._spool is not None else math.inf
+        self._look_at = 0.0 if self._kept is not None else math.inf
         self._accepted = self._finished = self._lost = self._arrived = 0
         self._hurry, self._ended = False, self._deadline is not None
         self._waiting_since, self._waited_until, self._awaited_until = 0.0, -math.inf, -math.inf
         self._back_off.forget()
 
-    def _start(self) -> bool:
-        """Begin, and tell whether there is a worker: none starts while the interpreter shuts down (CPython 3.12)."""
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        while len(self._threads) < self._size:
-            thread = threading.Thread(target=self._work, name=f"tachograph {self.destination}", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                break
-            self._threads.append(thread)
-        return bool(self._threads)
-
-    # What callers do.
+    def _prepared(self) -> None:
+        try:
+            self._prepare()
+        except Exception as error:  # noqa: BLE001 - a broken installation shall cost the program nothing
+            self.losses.blame(getattr(error, "kind", "prepare"), str(error))
 
     def put(self, payload: Any, size: int, *, items: int = 1, kind: str = "", since: float | None = None) -> None:
         """Queue one delivery; never waits for the destination.
@@ -190,20 +165,22 @@ class DeliveryQueue:
             closed = self._deadline is not None
             if not closed:
                 self._accepted += max(items, 1)
-                self._add(request)
-                while self._is_too_full(request):
-                    too_old.append(self._pop())
+                self._waiting.add(request)
+                while self._waiting.is_too_full(request, self._bytes_under_way):
+                    too_old.append(self._waiting.pop())
                     self._finish(too_old[-1], lost=True)
-                self._start()
+                self._workers.start(self)
                 self._changed.notify_all()
         if closed:
             self.losses.lose(items, "shutdown", "it came after the end")
         elif too_old:
             lost = sum(oldest.items for oldest in too_old)
             self.losses.lose(lost, "queue_full", "more waited than there is room for in memory")
+        elif self._shares and (seconds := self._workers.hangs_since(self)) > HANGS:
+            self.losses.say("hangs", f"nothing has been taken for {seconds:.0f} s: what comes waits in memory")
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what is queued now; True where all of it was taken within ``timeout`` seconds.
+        """Deliver everything queued now; True where all of it was taken within ``timeout`` seconds.
 
         A request is taken, too, where the receiver accepts it without a part; that part is counted.
         """
@@ -216,10 +193,22 @@ class DeliveryQueue:
             self._hurry = True
             self._awaited_until = max(self._awaited_until, deadline)
             self._changed.notify_all()
-            while self._finished < wanted and not self._ended and (left := deadline - self._clock()) > 0:
-                self._clock.wait(self._changed, left)
+        while not self._waited(wanted, deadline):
+            self._workers.work_here(self, deadline)
+        with self._changed:
             self._waited_until = self._clock()
             return self._finished >= wanted and self._lost == lost
+
+    def _waited(self, wanted: int, deadline: float) -> bool:
+        """Wait until so much is done, the end or ``deadline``; False where no thread is there to wait for."""
+        with self._changed:
+            while self._finished < wanted and not self._ended and (left := deadline - self._clock()) > 0:
+                if self._shares:
+                    if not self._workers.start(self, AWAITED_HANGS):
+                        return False
+                    left = min(left, AWAITED_HANGS)
+                self._clock.wait(self._changed, left)
+        return True
 
     def retry_now(self, longest: float) -> None:
         """Make the next attempt now, even where the receiver has asked for time: the end is near.
@@ -239,14 +228,14 @@ class DeliveryQueue:
     @property
     def waiting(self) -> int:
         """Items that wait in memory."""
-        return self._items
+        return self._waiting.items
 
     def is_loading(self) -> bool:
         """Tell whether no worker is prepared yet."""
-        return not self._prepared and any(thread.is_alive() for thread in self._threads)
+        return not self._workers.is_prepared and self._workers.are_alive
 
     def close(self, timeout: float) -> None:
-        """Deliver what is queued, and end, within ``timeout`` seconds.
+        """Deliver everything queued, and end, within ``timeout`` seconds.
 
         What is left then waits on the disk, where there is a spool; else it is counted (``shutdown``).
         """
@@ -256,121 +245,62 @@ class DeliveryQueue:
             began = self._clock()
             self._deadline = began + timeout
             self._back_off.asked, self._back_off.not_before, self._hurry = False, 0.0, True
-            started = self._start()
+            started = self._workers.start(self)
             self._changed.notify_all()
         if started:
             self.flush(timeout)
         else:
-            self._work(here=True)
+            self._workers.work_here(self, self._deadline)
         with self._changed:
             while self._reading and (time_left := self._deadline - self._clock()) > 0:
                 self._clock.wait(self._changed, time_left)
             self._ended = True
             left: deque[Request] = deque()
             for batch in self._under_way.values():
-                left += [request._replace(uncertain=not number) for number, request in enumerate(self._left(batch))]
-            left += self._waiting
+                again = batch.left(self._rest)
+                left += [request._replace(uncertain=not number) for number, request in enumerate(again)]
+            left += self._waiting.take_all()
             self._under_way = {}
-            self._waiting.clear()
-            self._items = self._bytes = 0
-            self._changed.notify_all()
-        if self._spool is not None:
-            self._leave(self._spool, left)
+            self._workers.leave(self)
+        if self._kept is not None:
+            self._kept.leave(left)
         if left:
             waited = self._clock() - (self._waiting_since if started else began)
-            why = f"not delivered at the end, which has waited {waited:.1f} s for it"
+            why = f"not delivered at the end, which has waited {waited:.1f} s for it: {amount(left)}"
             self.losses.lose(sum(request.items for request in left), "shutdown", why)
 
     def reset_in_child(self) -> None:
         """Forget everything, after a fork: the parent process delivers it, and keeps its files."""
-        if self._spool is not None:
-            self._spool.close()
+        if self._kept is not None:
+            self._kept.reset_in_child()
+        if not self._shares:
+            self._workers.reset_in_child()
         self._forget()
+        if not self._ended:
+            self._workers.join(self)
 
-    # What waits in memory.
+    def is_through(self) -> bool:
+        """Tell whether all that was queued is delivered, or given up."""
+        return self._finished >= self._accepted
 
-    def _add(self, request: Request) -> None:
-        self._waiting.append(request)
-        self._items += request.items
-        self._bytes += request.size
+    def idle_until(self, now: float) -> float:
+        """Return when there may be something to do without a change, after ``now``."""
+        times = [now + self._look_again, self._back_off.not_before, self._disk_not_before, self._look_at]
+        if self._waiting:
+            times.append(self._waiting.due_at)
+        return min(moment for moment in times if moment > now)
 
-    def _pop(self) -> Request:
-        request = self._waiting.popleft()
-        self._items -= request.items
-        self._bytes -= request.size
-        return request
-
-    def _is_too_full(self, newest: Request) -> bool:
-        """Tell whether the oldest has to go: what has come together is more than a queue of items takes."""
-        if not self._waiting:
-            return False
-        if self._bytes + self._bytes_under_way > self._limit_bytes:
-            return True
-        too_many = self._limit_items is not None and self._items > self._limit_items
-        return too_many and self._waiting[0].since != newest.since
-
-    @property
-    def _load(self) -> float:
-        """Share of the memory that is used."""
-        items = self._items / self._limit_items if self._limit_items is not None else 0.0
-        return max(items, self._bytes / self._limit_bytes)
-
-    def _put_back(self, requests: Iterable[Request]) -> None:
-        for request in reversed(list(requests)):
-            self._waiting.appendleft(request)
-            self._items += request.items
-            self._bytes += request.size
-
-    def _left(self, batch: RequestBatch) -> list[Request]:
-        """Return the requests of a batch that are not done, the first one without what is."""
-        left = list(batch.requests)
-        if left and batch.done and self._rest is not None:
-            payload = self._rest(left[0].payload, batch.done)
-            left[0] = left[0]._replace(payload=payload, size=len(payload), items=left[0].items - batch.done)
-        return left
-
-    # What the workers do.
-
-    def _work(self, *, here: bool = False) -> None:
-        try:
-            self._prepare()
-        except Exception as error:  # noqa: BLE001 - a broken installation shall cost the program nothing
-            self.losses.blame(getattr(error, "kind", "prepare"), str(error))
-        self._prepared = True
-        while (job := self._next(here=here)) is not None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001, PERF203 - the thread shall live on
-                self.losses.blame("bug", f"a bug in tachograph: {type(error).__name__}: {error}")
-                _log.debug(self.destination, exc_info=True)
-                time.sleep(_AFTER_A_BUG)
-
-    def _next(self, *, here: bool) -> Callable[[], None] | None:
-        """Wait for something to do; None at the end, or where a caller who works here has nothing left or no time."""
-        with self._changed:
-            while not self._ended:
-                now = self._clock()
-                if (job := self._to_do(now)) is not None:
-                    return job
-                if here and (self._finished >= self._accepted or now >= (self._deadline or now)):
-                    return None
-                times = [now + self._look_again, self._back_off.not_before, self._disk_not_before, self._look_at]
-                if self._waiting:
-                    times.append(self._waiting[0].since + self._flush_interval)
-                if here and self._deadline is not None:
-                    times.append(self._deadline)
-                self._clock.wait(self._changed, max(min(moment - now for moment in times if moment > now), 0.001))
-        return None
-
-    def _to_do(self, now: float) -> Callable[[], None] | None:
-        spool = self._spool
-        if spool is not None and not self._writing:
+    def next_job(self, now: float) -> Callable[[], None] | None:
+        """Return something to do; None where there is nothing yet, or the end has come."""
+        if self._ended:
+            return None
+        if self._kept is not None and not self._writing:
             if now >= self._look_at and not self._reading:
                 self._look_at, self._writing = now + self._look_again, True
-                return partial(self._adopt, spool)
+                return partial(self._write, self._kept.adopt)
             if self._presses(now):
                 self._writing = True
-                return partial(self._move, spool)
+                return partial(self._write, partial(self._move, self._kept))
         is_late = self._deadline is not None and now >= self._deadline
         busy = self._back_off.failures > 0 and (self._under_way or self._reading)  # one attempt at a time, then
         if is_late or busy or self._back_off.waits(now, hurry=self._hurry):
@@ -378,60 +308,35 @@ class DeliveryQueue:
         return self._to_send(now)
 
     def _to_send(self, now: float) -> Callable[[], None] | None:
-        spool = self._spool
-        if spool is not None and (self._writing or not spool.empty):  # what is on the disk comes first
+        if self._kept is not None and (self._writing or self._kept):  # what is on the disk comes first
             if self._reading or self._writing:
                 return None
             self._reading = True
-            return partial(self._send_kept, spool)
-        if not self._is_due(now, hurry=self._hurry or self._deadline is not None):
+            return partial(self._send_kept, self._kept)
+        if not self._waiting.is_due(now, hurry=self._hurry or self._deadline is not None):
             return None
         self._number += 1
-        batch = self._under_way[self._number] = RequestBatch(self._take(self._batch_items))
+        batch = self._under_way[self._number] = RequestBatch(self._waiting.take())
         self._bytes_under_way += sum(request.size for request in batch.requests)
         return partial(self._send, self._number, batch)
 
-    def _take(self, items: int | None) -> list[Request]:
-        taken = [self._pop()]
-        left = 0 if items is None else items - taken[0].items
-        while self._waiting and self._waiting[0].items <= left:
-            taken.append(self._pop())
-            left -= taken[-1].items
-        return taken
-
-    def _is_due(self, now: float, *, hurry: bool) -> bool:
-        if not self._waiting:
-            return False
-        enough = self._batch_items is None or self._items >= self._batch_items
-        return hurry or enough or now >= self._waiting[0].since + self._flush_interval
-
     def _presses(self, now: float) -> bool:
-        """Tell whether what waits in memory has to go to the disk."""
+        """Tell whether requests have to go from memory to the disk."""
         if not self._waiting or now < self._disk_not_before:
             return False
         if self._back_off.is_away:
-            return self._is_due(now, hurry=False)
+            return self._waiting.is_due(now, hurry=False)
         fails = self._back_off.failures > 0
-        return self._load > _FULL or (fails and (self._items > _MANY or self._load > _FULL / 2))
+        load = self._waiting.load
+        return load > _FULL or (fails and (self._waiting.items > _MANY or load > _FULL / 2))
 
-    def _attempt(self, send: Callable[[Any, float], _Answer], body: Any) -> _Answer:
-        """Make one attempt; see :meth:`tachograph.exporters.delivery.Attempt.call`."""
-        began = self._clock()
-        seconds = self._longest_attempt
-        if self._deadline is not None:
-            seconds = min(seconds, self._deadline - began)
-        if self._ended or seconds <= 0:
-            raise Ended
-        # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
-        token = context.attach(context.set_value("suppress_instrumentation", True))
-        try:
-            return send(body, seconds)
-        finally:
-            context.detach(token)
-            self.losses.took(self._clock() - began)
+    def _seconds(self) -> float:
+        """Return how long an attempt may take; 0 where none may begin."""
+        left = math.inf if self._deadline is None else self._deadline - self._clock()
+        return 0.0 if self._ended else min(self._longest_attempt, left)
 
     def _send(self, number: int, batch: RequestBatch) -> None:
-        """Deliver what was in memory."""
+        """Deliver requests from memory."""
 
         def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
             with self._changed:
@@ -439,7 +344,7 @@ class DeliveryQueue:
                     return
                 done = batch.settle(items)
                 self._bytes_under_way -= done.size
-                self._count(done, lost)
+                self._count(done, lost=lost)
             self._told(done, lost, why, accepted=accepted)
 
         again = self._try(list(batch.requests), settle)
@@ -448,7 +353,7 @@ class DeliveryQueue:
             if self._under_way.pop(number, None) is None:
                 return
             self._bytes_under_way -= sum(request.size for request in batch.requests)
-            left = self._left(batch)
+            left = batch.left(self._rest)
             self._heard(again)
             if again is not None and left:
                 left[0] = left[0]._replace(uncertain=again.uncertain)
@@ -457,25 +362,29 @@ class DeliveryQueue:
                     given_up, left = left, []
             for request in given_up:
                 self._finish(request, lost=True)
-            self._put_back(left)
+            self._waiting.put_back(left)
             self._changed.notify_all()
         if given_up:
             self.losses.lose(sum(request.items for request in given_up), "unreachable", str(again))
 
-    def _send_kept(self, spool: Spool) -> None:
-        """Deliver what is on the disk."""
+    def _send_kept(self, kept: KeptRequests) -> None:
+        """Deliver requests from the disk."""
         try:
-            with self._spool_lock:
-                records, kept, uncertain = spool.take(self._batch_items)
-            again = self._try_kept(spool, records, kept, uncertain=uncertain) if records else None
-            with self._spool_lock:
-                spool.end()
+            batch = kept.take(self._batch_items)
+
+            def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
+                done = kept.settle(batch, items, partial(self._count, lost=lost))
+                if done is not None:
+                    self._told(done, lost, why, accepted=accepted)
+
+            again = self._try(list(batch.requests), settle) if batch.requests else None
+            if again is not None and not again.uncertain:
+                kept.surely_not_arrived()
+            kept.end()
             with self._changed:
                 self._heard(again)
         except OSError as error:
-            self.losses.blame("disk", f"{spool.folder}: {error.strerror or error}: not delivered yet, trying again")
-            with self._spool_lock:
-                spool.give_back()
+            kept.give_back(error)
             with self._changed:
                 self._hurry = False
                 self._back_off.failed(self._clock(), None, awaited=False)
@@ -484,50 +393,17 @@ class DeliveryQueue:
                 self._reading = False
                 self._changed.notify_all()
 
-    def _try_kept(self, spool: Spool, records: list[SpoolRecord], kept: int, *, uncertain: bool) -> Retry | None:
-        requests = [
-            Request(record.payload, record.size, record.items, record.kind, lost=record.lost, own=record.own)
-            for record in records
-        ]
-        requests[0] = requests[0]._replace(uncertain=uncertain)
-        if kept and self._rest is not None:
-            payload = self._rest(requests[0].payload, kept)
-            requests[0] = requests[0]._replace(payload=payload, items=max(requests[0].items - kept, 0))
-        batch = RequestBatch(requests, kept)
-
-        def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
-            with self._spool_lock:
-                if not spool.is_reading:  # the end has come: the files are the next process's
-                    return
-                done = batch.settle(items)
-                with self._changed:  # counted before it is noted: a kill in between loses nothing uncounted
-                    self._count(done, lost)
-                try:
-                    spool.advance(done.size, batch.kept + batch.done)
-                except OSError as error:
-                    self._say_disk(spool, error, "what has arrived would be sent again after the end of this process")
-            self._told(done, lost, why, accepted=accepted)
-
-        if self._at_least_once:
-            with self._spool_lock, contextlib.suppress(OSError):
-                spool.trying(uncertain=True)
-        again = self._try(requests, settle)
-        if self._at_least_once and again is not None and not again.uncertain:
-            with self._spool_lock, contextlib.suppress(OSError):
-                spool.trying(uncertain=False)
-        return again
-
     def _try(
         self, requests: list[Request], settle: Callable[[int | None, int | None, str, bool], None]
     ) -> Retry | None:
-        """Deliver requests, and return why what is not settled has to be sent again."""
+        """Deliver requests, and return why those that are not settled have to be sent again."""
         if not requests[0].payload:  # nothing of it can be sent
             settle(None, 0, "", False)
             return None
         if self._at_least_once and (again := sum(request.items for request in requests if request.uncertain)):
             self.losses.resent(again)
         try:
-            self._deliver(requests, _Attempt(self._attempt, settle))
+            self._deliver(requests, Attempt(self._seconds, self.losses, self._clock, settle))
         except Retry as retry:
             return retry
         except Ended:
@@ -538,17 +414,18 @@ class DeliveryQueue:
         settle(None, 0, "", False)
         return None
 
-    def _count(self, done: Done, lost: int | None) -> None:
-        """Count what was lost of what is done; in the moment in which that leaves, or the end in between misses it."""
+    def _count(self, done: Done, *, lost: int | None) -> None:
+        """Count losses in the moment in which their requests leave, or the end in between misses them."""
         lost = done.items if lost is None else lost
-        if lost:
-            self.losses.count(lost, "rejected")
-        for request in done.whole:
-            for each in request.lost:
-                self.losses.count(each.items, each.reason)
+        with self._changed:
+            if lost:
+                self.losses.count(lost, "rejected")
+            for request in done.whole:
+                for each in request.lost:
+                    self.losses.count(each.items, each.reason)
 
     def _told(self, done: Done, lost: int | None, why: str, *, accepted: bool) -> None:
-        """Say what was lost of what is done, and then let a flush know that it is."""
+        """Say losses, and then let a flush know that the requests are done."""
         known = [each for request in done.whole for each in request.lost]
         if lost or lost is None:
             self.losses.say_lost("rejected", why)
@@ -569,7 +446,7 @@ class DeliveryQueue:
         """Note the end of an attempt: why another one is needed, or None."""
         self._hurry = self._hurry and again is None and bool(self._waiting)
         if again is None:
-            if self._back_off.is_away and self._spool is not None:
+            if self._back_off.is_away and self._kept is not None:
                 _log.info("%s: delivers again", self.destination)
             self._back_off.forget()
         elif str(again) != _ENDED:
@@ -577,86 +454,37 @@ class DeliveryQueue:
             awaited = self._deadline is not None or self._clock() < self._awaited_until
             self._back_off.failed(self._clock(), again.after, awaited=awaited)
 
-    # What goes to the disk.
-
-    def _adopt(self, spool: Spool) -> None:
+    def _write(self, job: Callable[[], None]) -> None:
         try:
-            with self._spool_lock:
-                spool.adopt()
-        except OSError as error:
-            self._say_disk(spool, error, "what other processes have left there waits")
+            job()
         finally:
-            self._end_writing()
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
 
-    def _move(self, spool: Spool) -> None:
-        """Put the oldest of what waits in memory on the disk."""
+    def _move(self, kept: KeptRequests) -> None:
+        """Move the oldest requests from memory to the disk."""
         with self._changed:
-            left: deque[Request] = deque()
-            size = 0
-            while self._waiting and (not left or size + self._waiting[0].size <= _MOVED_AT_ONCE):
-                left.append(self._pop())
-                size += left[-1].size
+            left = self._waiting.take_bytes(_MOVED_AT_ONCE)
         try:
-            with self._spool_lock:
-                self._keep(spool, left)
-        except OSError as error:
-            self._say_disk(spool, error, "what waits stays in memory")
+            kept.keep(left)
         finally:
             if left:
                 self._disk_not_before = self._clock() + self._disk_again
                 with self._changed:
                     ended = self._ended
                     if not ended:
-                        self._put_back(left)
+                        self._waiting.put_back(left)
                 if ended:
                     lost = sum(request.items for request in left)
                     self.losses.lose(lost, "shutdown", "not delivered before the end")
-            self._end_writing()
 
-    def _keep(self, spool: Spool, requests: deque[Request], until: float = math.inf) -> None:
-        """Append requests, and take out those that are there; where that raises, the others are left."""
-        while requests and self._clock() < until:
-            oldest = requests[0]
-            uncertain = oldest.uncertain and self._at_least_once
-            spool.append(SpoolRecord(oldest.kind, oldest.payload, oldest.items, uncertain=uncertain))
-            requests.popleft()
-            self._pace()
-
-    def _leave(self, spool: Spool, left: deque[Request]) -> None:
-        """Put on the disk, at the end, what there is time for, and leave it to whoever comes next."""
-        if not self._spool_lock.acquire(timeout=_LAST):
-            return
-        try:
-            self._keep(spool, left, self._clock() + _LAST)
-        except OSError as error:
-            self._say_disk(spool, error, "what waits is lost")
-        finally:
-            spool.lose_what_is_gone()
-            remains, adoptable = not spool.empty, spool.adoptable
-            spool.close(tidy=True)
-            self._spool_lock.release()
-        if remains:
-            how = "for the next process"
-            if spool.is_for_run:
-                how = "for the next process of this run, or for 'tachograph replay'"
-            if not adoptable:
-                how = "for 'tachograph replay': this file system has no locks, so no other process takes it by itself"
-            self.losses.say("end", f"what was not delivered before the end waits in {spool.folder} {how}")
-
-    def lose_kept(self, count: int, reason: Reason, own: bool) -> None:
-        """Count what the spool has given up, or has lost."""
+    def _lose_kept(self, count: int, reason: Reason, own: bool) -> None:
+        """Count items that the spool has given up, or has lost."""
         is_full = reason == "spool_full"
         why = "the disk's share for what waits is full" if is_full else "files of the spool were deleted or changed"
         self.losses.lose(count, reason, why)
         with self._changed:
             self._finished += count if own else 0
             self._lost += 1
-            self._changed.notify_all()
-
-    def _say_disk(self, spool: Spool, error: OSError, what: str) -> None:
-        self.losses.say("disk", f"{spool.folder}: {error.strerror or error}: {what}")
-
-    def _end_writing(self) -> None:
-        with self._changed:
-            self._writing = False
             self._changed.notify_all()

@@ -36,7 +36,7 @@ class HandlerExporter(MetricExporter):
     and is never closed.
 
     Args:
-        handler: whatever has ``emit(metric_data)``.
+        handler: has ``emit(metric_data)``.
         preferred_temporality: by instrument class, as every ``MetricExporter`` has it; cumulative without it.
         preferred_aggregation: by instrument class, likewise.
         registry: where its errors are counted.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from google.protobuf.message import Message
 
 from tachograph.exporters._append_file import AppendFile
+from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
@@ -16,12 +16,11 @@ from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 NAME = "jsonl"
 _POINTS_PER_LINE = 1000
-
-_log = logging.getLogger("tachograph")
 
 
 class JsonLines:
@@ -45,11 +44,11 @@ class JsonLines:
         self._registry = registry
         self._pace = pace or Pace()
         self._text = JsonText(self._pace)
-        self._lost_some = self._was_deleted = False
+        self._log_once = LogOnce()
         self._encoder = MetricsEncoder(
             NAME, registry, windows=metrics, points_per_request=_POINTS_PER_LINE, pace=self._pace
         )
-        self._queue = DeliveryQueue(NAME, registry)
+        self._queue = DeliveryQueue(NAME, registry, workers=FILES)
         self._file = AppendFile(path)
 
     def __call__(self, batch: Batch) -> None:
@@ -62,7 +61,7 @@ class JsonLines:
             self._put(logs, count)
 
     def flush(self, timeout: float) -> bool:
-        """Write what is queued; True where all of it was written within ``timeout`` seconds."""
+        """Write everything queued; True where all of it was written within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     @property
@@ -71,14 +70,14 @@ class JsonLines:
         return self._queue.delivered
 
     def close(self, timeout: float) -> None:
-        """Write what is queued, and close the file, within ``timeout`` seconds."""
+        """Write everything queued, and close the file, within ``timeout`` seconds."""
         self._encoder.close()
         if self._queue.flush(timeout):
             self._file.close()
         self._queue.close(0)
 
     def reset_in_child(self) -> None:
-        """Forget what is queued, after a fork; the parent process writes it, and holds the file."""
+        """Forget the queue, after a fork; the parent process writes it, and holds the file."""
         self._file.close()
         self._encoder.forget()
         self._queue.reset_in_child()
@@ -91,15 +90,12 @@ class JsonLines:
         fate = self._file.fate()
         if fate == "deleted":
             self._file.close()
-            if not self._was_deleted:
-                self._was_deleted = True
-                _log.warning("%s: %s was deleted while it was written: it goes on in a new one", NAME, self.path)
+            message = "%s: %s was deleted while it was written: it goes on in a new one"
+            self._log_once("deleted", message, NAME, self.path)
         # Where others have cut it in the middle of a line, this one must not be a part of that.
         is_torn = fate in ("cut", "changed") and not self._file.ends_with(b"\n")
         self._file.append(b"\n" + line if is_torn else line)
 
     def _lose(self, items: int, why: str) -> None:
         self._registry.count_dropped("encoding", NAME, items)
-        if not self._lost_some:
-            self._lost_some = True
-            _log.warning("%s: something was left out (further ones are counted): %s", NAME, why)
+        self._log_once("encoding", "%s: something was left out (further ones are counted): %s", NAME, why)

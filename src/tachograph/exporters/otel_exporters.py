@@ -33,7 +33,7 @@ class ExporterQueue:
     give up their retries on it, so that nothing of theirs goes on after our end.
 
     Args:
-        exporter: any exporter of the SDK, or what has its ``export``; ``force_flush`` and ``shutdown`` may be missing.
+        exporter: of the SDK, or an object with ``export``; ``force_flush`` and ``shutdown`` may be missing.
         registry: where losses are counted.
         name: of the destination, in logs and counts; by default the name of the exporter's class.
         timed_shutdown: its ``shutdown`` takes milliseconds, as that of a metric exporter does.
@@ -53,7 +53,7 @@ class ExporterQueue:
         self._is_shut, self._shutting = False, threading.Lock()
         self.delivered = 0
 
-    def put(self, export: Callable[[float], object], size: int, *, items: int) -> None:
+    def put(self, export: Callable[[float], object], size: int, *, items: int, kind: str = "") -> None:
         """Queue one call; never waits.
 
         Args:
@@ -61,6 +61,7 @@ class ExporterQueue:
                 export is lost.
             size: bytes that it keeps in memory.
             items: how many points, spans or records are lost then.
+            kind: the signal, where it is known.
         """
 
         def send(timeout: float) -> None:
@@ -69,10 +70,10 @@ class ExporterQueue:
                 raise RuntimeError(f"{type(self._exporter).__name__} could not export")
             self.delivered += 1
 
-        self._queue.put(send, size, items=items)
+        self._queue.put(send, size, items=items, kind=kind)
 
     def flush(self, timeout: float) -> bool:
-        """Export what is queued, and ask the exporter to flush; True where both were done in time."""
+        """Export everything queued, and ask the exporter to flush; True where both were done in time."""
         deadline = time.monotonic() + timeout
         flushed = self._queue.flush(timeout)
         if time.monotonic() >= deadline:
@@ -87,7 +88,7 @@ class ExporterQueue:
             raise RuntimeError(f"{type(self._exporter).__name__} could not flush")
 
     def close(self, timeout: float) -> None:
-        """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
+        """Export everything queued and shut the exporter down, within ``timeout`` seconds."""
         self._queue.put(lambda left: self._shut_down(min(left, timeout)), 0, items=0)
         self._queue.close(timeout)
         if not self._is_shut:
@@ -113,7 +114,7 @@ class ExporterQueue:
             shutdown()
 
     def reset_in_child(self) -> None:
-        """Leave what is queued, and the exporter, to the parent process, after a fork."""
+        """Leave the queue and the exporter to the parent process, after a fork."""
         self._queue.reset_in_child()
         self._shutting = threading.Lock()
         _left_to_the_parent.append(self._exporter)
@@ -126,7 +127,7 @@ class ItemExporter:
         exporter: of spans or log records; this destination shuts it down at the end.
         registry: where losses are counted.
         items: returns those of a batch.
-        convert: returns what the exporter takes for some of them; called in the exporter's thread.
+        convert: returns some of them as the exporter takes them; called in the exporter's thread.
         name: of the destination, in logs and counts; by default the name of the exporter's class.
     """
 

@@ -40,10 +40,10 @@ def sdk_metrics(
     """Return the points of a collection as the SDK's ``MetricsData``: one resource, one scope a metric group.
 
     Args:
-        metrics: what the registry returned.
+        metrics: as the registry returned them.
         resource: attributes of the process.
         time_unix_nano: when it was collected: the time of the points that have none of their own.
-        deltas: what this reader has seen; without it, points are cumulative.
+        deltas: the last points of this reader; without them, points are cumulative.
         pace: called after every 64 points.
     """
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
@@ -119,7 +119,7 @@ def histogram_data_point(point: HistogramPoint, now: int, exemplars: Sequence[Ex
 
 
 def encodable_number(value: Number) -> Number:
-    """Return what OTLP can carry: an integer beyond 64 bits would lose the whole batch of whoever encodes it."""
+    """Return a value that OTLP can carry: an integer beyond 64 bits would lose the whole batch."""
     return value if fits_int64(value) else as_float(value)
 
 
@@ -225,17 +225,17 @@ class SdkExporter:
             self.put(lambda: data, points)
 
     def put(self, collected: Callable[[], MetricsData], points: int) -> None:
-        """Queue what was collected elsewhere, as it is.
+        """Queue a collection that was made elsewhere, as it is.
 
         Args:
-            collected: returns what the exporter is to get; called in the thread that exports.
+            collected: returns the data for the exporter; called in the thread that exports.
             points: how many data points that is.
         """
 
         def export(timeout: float) -> object:
             return self._exporter.export(collected(), timeout_millis=timeout * 1000)
 
-        self._queue.put(export, points * _POINT_BYTES, items=points)
+        self._queue.put(export, points * _POINT_BYTES, items=points, kind="metrics")
 
     @property
     def delivered(self) -> int:
@@ -243,13 +243,13 @@ class SdkExporter:
         return self._queue.delivered
 
     def close(self, timeout: float) -> None:
-        """Export what is queued and shut the exporter down, within ``timeout`` seconds."""
+        """Export everything queued and shut the exporter down, within ``timeout`` seconds."""
         if self._windows is not None:
             self._windows.close()
         self._queue.close(timeout)
 
     def reset_in_child(self) -> None:
-        """Forget what the parent process has queued and seen, after a fork."""
+        """Forget the parent process's queue and last points, after a fork."""
         self._deltas.forget()
         if self._windows is not None:
             self._windows.forget()

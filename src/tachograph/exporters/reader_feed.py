@@ -84,7 +84,7 @@ class ReaderFeed:
         self._source = source
 
     def _collect(self, _reader: MetricReader, timeout_millis: float = 10_000) -> MetricsData | None:
-        """Return what one collection of the reader finds; None leaves it without one."""
+        """Return the points for one collection of the reader; None leaves it without one."""
         if self._source is None or self.closed or os.getpid() != self.pid:
             return None
         deadline = time.monotonic() + timeout_millis / 1000
@@ -110,7 +110,7 @@ class ReaderFeed:
         """Do nothing: a reader collects by itself."""
 
     def flush(self, timeout: float) -> bool:
-        """Have the reader collect, and export what it found; True where that was done within ``timeout`` seconds.
+        """Have the reader collect and export; True where that was done within ``timeout`` seconds.
 
         One that only answers keeps nothing back, so there is nothing to do: a collection that nobody has asked for
         would take a difference away from the next one, or be on the next page beside it.
@@ -122,7 +122,7 @@ class ReaderFeed:
             wanted = not begun and not self._waiting
             self._waiting = self._waiting or wanted
         if wanted:
-            self._queue.put(self._force_flush, 0, items=max(self._points, 1))
+            self._queue.put(self._force_flush, 0, items=max(self._points, 1), kind="metrics")
         flushed = self._queue.flush(timeout)
         self._late = not flushed and timeout > 0
         return flushed
@@ -144,7 +144,10 @@ class ReaderFeed:
             self._count("another MeterProvider has taken the reader over, which got nothing more from here")
             self.closed = True
         self._queue.put(
-            lambda left: self._shut_down(min(left, timeout) * _FINAL_COLLECTION), 0, items=max(self._points, 1)
+            lambda left: self._shut_down(min(left, timeout) * _FINAL_COLLECTION),
+            0,
+            items=max(self._points, 1),
+            kind="metrics",
         )
         self._queue.close(timeout)
         self.closed = True

@@ -1,9 +1,7 @@
-"""The spool: what could not be sent, on disk, for this process or for a later one.
+"""The spool: requests that could not be sent, on disk, for this process or for a later one.
 
 ``spool/<destination>/<n>.spool`` under the store: segments, read in the order of their numbers and deleted when
-everything in them has arrived. A segment only grows. Its first 128 bytes say how much of it has arrived, and are
-written over in place, so that this works on a full disk, too; after them come records: a length, a number of items, a
-checksum, a kind and what is to be sent, byte for byte. Nothing else is in it: no header, no token, no address.
+everything in them has arrived. A segment only grows; :mod:`tachograph.exporters.spool_format` says what is in it.
 The process that uses a segment holds a lock on it, which the system takes away when the process ends, however that
 happens: then another one may take the segment over, and goes on from there.
 """
@@ -14,27 +12,19 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
-import struct
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal
 
+from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolFormat, SpoolRecord
 from tachograph.identity.environment import setting
 from tachograph.recording.own_metrics import Reason
 
 LIMIT = 2**30
-SUFFIX = ".spool"
+Sharing = Literal["destination", "run", "process"]
 _SEGMENT = 4 * 2**20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
-
-_FIRST = 128  # bytes of the header
-_HEADER = "tachograph spool 1 delivered={:020d} items={:010d} uncertain={:d}"
-_FOUND = re.compile(rb"tachograph spool 1 delivered=(\d{20}) items=(\d{10}) uncertain=([01]) *\n")
-_RECORD = struct.Struct(">IIIB")
-_KINDS = ("metrics", "traces", "logs", "lines")
 
 
 def spool_limit_of(environ: Mapping[str, str]) -> int | None:
@@ -54,139 +44,6 @@ def spool_limit_of(environ: Mapping[str, str]) -> int | None:
     return int(told)
 
 
-class Lost(NamedTuple):
-    """So many items were lost, and why."""
-
-    items: int
-    reason: Reason
-    why: str
-
-
-class SpoolRecord(NamedTuple):
-    """One request on the disk.
-
-    Attributes:
-        kind: which of the destination's ways it takes.
-        payload: what is to be sent; empty where nothing of it can be.
-        items: points, records or spans in it.
-        size: bytes that it takes in its segment.
-        lost: what is lost of it already.
-        own: this process has written it.
-        uncertain: an attempt had no answer, so that it may have arrived.
-    """
-
-    kind: str
-    payload: bytes
-    items: int
-    size: int = 0
-    lost: tuple[Lost, ...] = ()
-    own: bool = True
-    uncertain: bool = False
-
-
-class Position(NamedTuple):
-    """A place in a segment; what is before it has arrived.
-
-    Attributes:
-        offset: where a record begins.
-        items: how many of its items have arrived as well.
-        uncertain: it was on its way when that was noted, and may have arrived as a whole.
-    """
-
-    offset: int
-    items: int
-    uncertain: bool = False
-
-
-class SpoolFormat(Protocol):
-    """How the records of a segment lie in its file."""
-
-    def begin(self, file: int, size: int) -> Position | None:
-        """Return how far it has been delivered; None where the file does not say that."""
-
-    def header(self, position: Position) -> bytes:
-        """Return the first bytes, which say it."""
-
-    def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
-        """Return the record at a place in a file of so many bytes; None at its end.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-
-    def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
-        """Return how many items there are from a place on, as far as the file can be read."""
-
-
-class Framed:
-    """Records with their length before them; a torn or damaged one stands for the items that it says it has.
-
-    Attributes:
-        begins_at: where the first record is.
-    """
-
-    begins_at = _FIRST
-
-    def begin(self, file: int, size: int) -> Position | None:
-        """Return how far it has been delivered."""
-        found = _FOUND.match(os.pread(file, _FIRST, 0))
-        if found is None or not _FIRST <= int(found[1]) <= size:
-            return None
-        return Position(int(found[1]), int(found[2]), found[3] == b"1")
-
-    def header(self, position: Position) -> bytes:
-        """Return the first bytes."""
-        return _HEADER.format(*position).ljust(_FIRST - 1).encode() + b"\n"
-
-    def record(self, record: SpoolRecord) -> bytes:
-        """Return a record as bytes."""
-        kind = _KINDS.index(record.kind)
-        length = len(record.payload)
-        return _RECORD.pack(length, record.items, _checksum(record.payload, record.items, kind), kind) + record.payload
-
-    def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
-        """Return the record at a place."""
-        head = os.pread(file, _RECORD.size, offset)
-        if not head:
-            return None
-        if len(head) < _RECORD.size:
-            return _damaged(1, size - offset, "the process that wrote its last record died")
-        length, items, checksum, kind = _RECORD.unpack(head)
-        whole = _RECORD.size + length
-        if offset + whole > size or kind >= len(_KINDS):
-            return _damaged(_plausible(items, length), size - offset, "the process that wrote its last record died")
-        payload = os.pread(file, length, offset + _RECORD.size)
-        if len(payload) < length or _checksum(payload, items, kind) != checksum:
-            return _damaged(_plausible(items, length), whole, "a record has another checksum than it says")
-        return SpoolRecord(_KINDS[kind], payload, items, whole)
-
-    def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
-        """Return how many items there are from a place on."""
-        items = 0
-        with contextlib.suppress(OSError):
-            while len(head := os.pread(file, _RECORD.size, offset)) == _RECORD.size:
-                length, found, _, kind = _RECORD.unpack(head)
-                offset += _RECORD.size + length
-                items += _plausible(found, length)
-                if offset > size or kind >= len(_KINDS):
-                    break
-                pace()
-        return items
-
-
-def _checksum(payload: bytes, items: int, kind: int) -> int:
-    return zlib.crc32(payload, zlib.crc32(_RECORD.pack(len(payload), items, 0, kind)))
-
-
-def _plausible(items: int, length: int) -> int:
-    """Return the items of a record whose head may be damaged: none takes less than a byte."""
-    return max(min(items, length), 1)
-
-
-def _damaged(items: int, size: int, why: str) -> SpoolRecord:
-    return SpoolRecord("", b"", items, size, (Lost(items, "damaged", f"a record of the spool cannot be read: {why}"),))
-
-
 class _Segment:
     """One file of the spool, whose lock we hold, unless its file system has none."""
 
@@ -196,7 +53,7 @@ class _Segment:
         self._is_torn = False  # its last record, which could not be taken back
         self._ours = 0  # items that we appended and that have not arrived
         if own:
-            self.append(form.header(Position(_FIRST, 0)), 0)
+            self.append(form.header(Position(Framed.begins_at, 0)), 0)
         said = form.begin(file, self.size)
         self.says_how_far = said is not None
         self.done = said or Position(0, 0)  # what has arrived
@@ -247,7 +104,7 @@ class _Segment:
         self.taken -= size
 
     def again(self) -> None:
-        """Read again what has not arrived."""
+        """Read again all that has not arrived."""
         self.taken = self.done.offset
         self._read.clear()
 
@@ -293,7 +150,8 @@ class Spool:
         limit: bytes that this process may keep; beyond it the oldest segment goes.
         lose: called where a segment goes, with a number of items, a reason, and whether they are our own.
         pace: called between slices of work.
-        is_for_run: the folder is that of one run, and goes with its last segment.
+        of: processes that share the folder: all with this destination, those of one run, or this one alone. The folder
+            of a run or a process goes with its last segment.
         formats: of files that other processes have left there, by their suffix: those of earlier versions.
         flock: locks a file, as :func:`fcntl.flock`.
     """
@@ -305,12 +163,12 @@ class Spool:
         lose: Callable[[int, Reason, bool], None] = lambda _count, _reason, _own: None,
         pace: Callable[[], None] = lambda: None,
         *,
-        is_for_run: bool = False,
+        of: Sharing = "destination",
         formats: Mapping[str, Callable[[], SpoolFormat]] | None = None,
         flock: Callable[[int, int], object] = fcntl.flock,
     ) -> None:
         self.folder, self.limit, self.lose, self._flock = folder, limit, lose, flock
-        self.is_for_run = is_for_run
+        self.of = of
         self._pace = pace
         self._formats: dict[str, Callable[[], SpoolFormat]] = {SUFFIX: Framed, **(formats or {})}
         self._framed = Framed()
@@ -330,7 +188,7 @@ class Spool:
 
     @property
     def adoptable(self) -> bool:
-        """Tell whether another process can take over what it holds: not where there are no locks."""
+        """Tell whether another process can take it over: not where there are no locks."""
         return all(segment.locked for segment in self._segments)
 
     def append(self, record: SpoolRecord) -> None:
@@ -340,7 +198,7 @@ class Spool:
             OSError: it does not fit on the disk.
         """
         data = self._framed.record(record)
-        if len(data) + _FIRST > self.limit:
+        if len(data) + Framed.begins_at > self.limit:
             self.lose(record.items, "spool_full", True)
             return
         most = min(_SEGMENT, max(self.limit // 4, 1))
@@ -394,7 +252,7 @@ class Spool:
             with contextlib.suppress(OSError):  # gone in between, in use, or another user's
                 segment = _segment(path, self._formats[path.suffix](), own=False, flock=self._flock)
                 if not segment.locked or (
-                    path.suffix == SUFFIX and not segment.says_how_far and segment.size >= _FIRST
+                    path.suffix == SUFFIX and not segment.says_how_far and segment.size >= Framed.begins_at
                 ):
                     segment.close()  # there is no telling whether it is in use; or a later version wrote it
                 elif segment.size > segment.done.offset and (path.suffix != SUFFIX or segment.says_how_far):
@@ -480,13 +338,13 @@ class Spool:
             segment.again()
 
     def give_back(self) -> None:
-        """Take again, the next time, what was taken."""
+        """Have everything that was taken taken again, the next time."""
         segment, self._reading = self._reading, None
         if segment is not None:
             segment.again()
 
     def lose_what_is_gone(self) -> None:
-        """Count, at the end, what was ours in files that were deleted or cut: no other process will find it."""
+        """Count, at the end, our items in files that were deleted or cut: no other process will find them."""
         for segment in self._segments:
             if segment.own and not segment.is_as_left():
                 gone = segment.ours - (segment.left(self._pace) if os.fstat(segment.file).st_nlink else 0)
@@ -497,12 +355,12 @@ class Spool:
         """Leave the files to the next process.
 
         Args:
-            tidy: remove the folder of a run where nothing is left in it.
+            tidy: remove the folder of a run or a process where nothing is left in it.
         """
         segments, self._segments, self._open, self._reading = self._segments, [], None, None
         for segment in segments:
             segment.close()
-        if tidy and self.is_for_run and not segments:
+        if tidy and self.of != "destination" and not segments:
             with contextlib.suppress(OSError):  # another process of the run has files in it
                 self.folder.rmdir()
 

@@ -31,7 +31,7 @@ def hold_descriptors() -> None:
 
 
 def never_fail() -> None:
-    """Let stderr let go of what cannot be written: to a full disk, to nobody, to a reader that does not read.
+    """Let stderr drop text that cannot be written: to a full disk, to no reader, to one that does not read.
 
     A stream that was put in the place of the process's own stays.
     """
@@ -42,7 +42,7 @@ def never_fail() -> None:
 
 
 class Unfailing(io.RawIOBase):
-    """A stream to a descriptor that is always written to: what it does not take within a moment is let go.
+    """A stream to a descriptor that is always written to: text that it does not take within a moment is dropped.
 
     Args:
         descriptor: stays open.

@@ -1,4 +1,4 @@
-"""The ``tensorboard`` exporter: what Stats and Metrics logged, as scalars in an event file that TensorBoard reads.
+"""The ``tensorboard`` exporter: points of Stats and Metrics as scalars in an event file that TensorBoard reads.
 
 The file is written here and not by a library: torch's writer imports torch (and TensorFlow where it is installed) into
 a program that may have neither, and tensorboardX's ``flush`` leaves behind what is still in its queue.
@@ -7,7 +7,6 @@ Sources: TensorFlow, ``core/lib/io/record_writer.cc`` (framing) and ``core/util/
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
@@ -17,10 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tachograph.exporters._append_file import AppendFile
+from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
+from tachograph.recording.log import LogOnce
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import as_float
@@ -31,8 +32,6 @@ _VERSION = b"\x1a\x0dbrain.Event:2"
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
 _REST_AFTER = 8  # events
 _MOST_CHANGES = 3  # files that are left for their time: after that the file system sets it late
-
-_log = logging.getLogger("tachograph")
 
 
 class TensorBoard:
@@ -49,9 +48,10 @@ class TensorBoard:
     def __init__(self, folder: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:
         self._folder = folder
         self._pace = pace or Pace()
-        self._queue = DeliveryQueue(NAME, registry)
+        self._queue = DeliveryQueue(NAME, registry, workers=FILES)
         self._file: AppendFile | None = None
-        self._began_anew, self._changes = False, 0
+        self._changes = 0
+        self._log_once = LogOnce()
 
     def __call__(self, batch: Batch) -> None:
         """Queue the scalars of one batch; never waits for the disk."""
@@ -66,16 +66,15 @@ class TensorBoard:
             self._queue.put(lambda _timeout: self._append(piece, role, rank), len(piece), items=len(records))
 
     def _append(self, piece: bytes, role: AttributeValue | None, rank: AttributeValue | None) -> None:
-        """Append to the file, or to a new one where it was deleted or changed: nobody reads on behind a torn record."""
+        """Append to the file, or to a new one where it was deleted or changed: behind a torn record none is read."""
         file = self._file
         fate = "" if file is None else file.fate()
         if fate == "changed":
             self._changes += 1
             fate = "" if self._changes > _MOST_CHANGES else fate
         if file is not None and fate:
-            if not self._began_anew:
-                self._began_anew = True
-                _log.warning("%s: %s was %s while it was written: it goes on in a new one", NAME, file.path, fate)
+            message = "%s: %s was %s while it was written: it goes on in a new one"
+            self._log_once("anew", message, NAME, file.path, fate)
             file.close()
             file = None
         if file is None:
@@ -90,7 +89,7 @@ class TensorBoard:
         return folder / f"events.out.tfevents.{int(time.time()):010d}.{host}.{os.getpid()}.{time.monotonic_ns()}"
 
     def flush(self, timeout: float) -> bool:
-        """Write what is queued; True where all of it was written within ``timeout`` seconds."""
+        """Write everything queued; True where all of it was written within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     @property
@@ -99,7 +98,7 @@ class TensorBoard:
         return self._queue.delivered
 
     def close(self, timeout: float) -> None:
-        """Write what is queued, and close the file, within ``timeout`` seconds."""
+        """Write everything queued, and close the file, within ``timeout`` seconds."""
         if self._queue.flush(timeout) and self._file is not None:
             self._file.close()
         self._queue.close(0)

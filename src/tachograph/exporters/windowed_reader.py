@@ -265,7 +265,7 @@ class WindowedMetricReader(MetricReader):
                 self._begin(now)
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Close the open window and export what waits; True where all of it was taken in time."""
+        """Close the open window and export all that are closed; True where all of it was taken in time."""
         deadline = time.monotonic() + timeout_millis / 1000
         if self._ended or not self._closing.acquire(timeout=timeout_millis / 1000):
             return self._ended
@@ -276,7 +276,7 @@ class WindowedMetricReader(MetricReader):
         return self._queue.flush(_left(deadline))
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Close the open window, export what waits and shut the exporter down; later calls do nothing.
+        """Close the open window, export all that are closed and shut the exporter down; later calls do nothing.
 
         At the end of the process a destination that takes nothing adds at most a second.
         """

@@ -1,17 +1,24 @@
-"""Forwarding of all that the hub receives to another OTLP/HTTP receiver; the sender never waits for it."""
+"""Forwarding of all that the hub receives to another OTLP/HTTP receiver; no sender waits for it."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
-from tachograph.exporters.delivery import Attempt, Request
+from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, Request
 from tachograph.exporters.delivery_queue import LIMIT_BYTES, DeliveryQueue
 from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
+from tachograph.exporters.spool import Spool, spool_limit_of
+from tachograph.identity.resource import file_safe
+from tachograph.identity.resource import store as default_store
+from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
@@ -21,34 +28,64 @@ SENDER = "tachograph-hub"  # header: which hub passed a request on, so that it d
 class Forwarding:
     """Posts requests to ``<url>/v1/<signal>``: gzip, in order, tried again for a minute, bounded while they wait.
 
+    Where TACHOGRAPH_SPOOL_LIMIT is set they wait on the disk, too, for as long as it takes: in
+    ``<store>/spool/forward-<host>/<sender>``, from where this hub sends them. What it leaves there at its end no other
+    hub takes: ``tachograph replay`` sends it.
+
     Args:
         url: base URL of the receiver. Headers, certificates and the time-out are those of OTEL_EXPORTER_OTLP_*.
         registry: where losses and durations are counted.
         environ: environment variables.
-        limit_bytes: what may wait; beyond it the oldest is dropped.
+        store: the folder for files that outlive the process; by default TACHOGRAPH_STORE's.
+        limit_bytes: that may wait in memory; beyond them the oldest is dropped.
+        first_back_off: seconds between the first two attempts.
+        clock: seconds, monotonic.
 
     Attributes:
-        sender: what identifies this hub's own requests, in the header :data:`SENDER`.
+        sender: identifies this hub's own requests, in the header :data:`SENDER`.
+        spool_folder: where requests wait; it need not exist.
 
     Raises:
         ValueError: the URL is none, or a variable is wrong.
     """
 
     def __init__(
-        self, url: str, registry: Registry, environ: Mapping[str, str] = os.environ, *, limit_bytes: int = LIMIT_BYTES
+        self,
+        url: str,
+        registry: Registry,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        store: Path | None = None,
+        limit_bytes: int = LIMIT_BYTES,
+        first_back_off: float = FIRST_BACK_OFF,
+        clock: Clock | None = None,
     ) -> None:
         self.sender = uuid.uuid4().hex
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
             found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
             self._senders[signal] = HttpSender(replace(found, headers=(*found.headers, (SENDER, self.sender))))
-        self._queue = DeliveryQueue(DESTINATION, registry, self._deliver, limit_bytes=limit_bytes, at_least_once=True)
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        root = default_store(environ) if store is None else store
+        self.spool_folder = root / "spool" / file_safe(f"{DESTINATION}-{host}") / self.sender
+        spool_limit = spool_limit_of(environ)
+        spool = partial(_spool, self.spool_folder, spool_limit) if spool_limit else None
+        self._queue = DeliveryQueue(
+            DESTINATION,
+            registry,
+            self._deliver,
+            spool=spool,
+            limit_bytes=limit_bytes,
+            first_back_off=first_back_off,
+            at_least_once=True,
+            clock=clock,
+        )
 
     def __call__(self, signal: Signal, body: bytes, request: Any) -> None:
         """Queue a request; never waits.
 
         Args:
-            signal: what it holds.
+            signal: of the request.
             body: it in protobuf.
             request: the same as a message: its items are counted where they are lost.
         """
@@ -63,14 +100,18 @@ class Forwarding:
             )
 
     def flush(self, timeout: float) -> bool:
-        """Send what is queued; True where all of it arrived within ``timeout`` seconds."""
+        """Send everything queued; True where all of it arrived within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Send what is queued, and end, within ``timeout`` seconds."""
+        """Send everything queued, and end, within ``timeout`` seconds."""
         self._queue.close(timeout)
         for sender in self._senders.values():
             sender.close()
+
+
+def _spool(folder: Path, limit: int, lose: Callable[[int, Reason, bool], None]) -> Spool:
+    return Spool(folder, limit, lose, of="process")
 
 
 def items(signal: Signal, request: Any) -> int:

@@ -24,6 +24,7 @@ Part = Literal[
     "logger_targets",
     "loggers",
     "otlp_differences",
+    "file_writer",  # before the queues that it serves
     "influxdb_client",
     "influxdb_exporters",
     "windowed_readers",

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, delivered, first_line
 from tachograph.exporters.otlp.json_text import events_of_json, records
-from tachograph.exporters.spool import SUFFIX, Framed, Position, SpoolRecord
+from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolRecord
 from tachograph.logger.point import EVENT_NAME, FIELDS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP, Reason

@@ -33,6 +33,7 @@ from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
 from tachograph.recording.journal import LogEvent
+from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
 FLUSH_INTERVAL = 1.0
@@ -41,17 +42,16 @@ _POINT_BYTES = 256  # as it waits: one with five tags and two fields takes 170
 _TOGETHER = 32  # points in a request: one is encoded, and read back, without holding the interpreter for long
 NAME = "influxdb"
 
-_log = logging.getLogger("tachograph")
 _writes = logging.getLogger("tachograph.influxdb")
 
 # A connection that was open at a fork is never touched in the child.
 _left_to_the_parent: list[object] = []
 _living: weakref.WeakSet[InfluxDB] = weakref.WeakSet()
-_without_token: set[tuple[str, str, str]] = set()  # the places of which that was said
+_log_once = LogOnce()
 
 
 class InfluxDB:
-    """Writes points to one InfluxDB, or to what takes its lines.
+    """Writes points to one InfluxDB, or to another server that takes its lines.
 
     Where the server is away for longer, points wait on the disk, and leave in order once it is back; what a process
     could not deliver before its end, the next one of the same destination does. Only a line whose answer was lost is
@@ -60,7 +60,7 @@ class InfluxDB:
     Args:
         target: where, and how much at a time.
         registry: where losses and durations are counted.
-        store: the folder for what outlives the process; by default TACHOGRAPH_STORE's.
+        store: the folder for files that outlive the process; by default TACHOGRAPH_STORE's.
         only: take the points of the loggers that name this target; else those of all loggers, but for one that writes
             to the same database itself, and those of Metrics.
         spool_limit: bytes on the disk; 0 for none. By default TACHOGRAPH_SPOOL_LIMIT, else 1 GiB.
@@ -68,7 +68,7 @@ class InfluxDB:
         flush_interval: seconds that a point waits for others to fill a write.
         first_back_off: seconds between the first two attempts.
         pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
-        look_again: seconds between looks for what processes that ended have left.
+        look_again: seconds between looks for files that processes which have ended left.
         clock: seconds, monotonic.
         disk_again: seconds after which a disk that took no more is tried again.
         make_spool: makes the spool of a folder, as :class:`tachograph.exporters.spool.Spool`.
@@ -99,9 +99,9 @@ class InfluxDB:
     ) -> None:
         if find_spec("influxdb_client") is None:
             raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
-        if not target.token and target.place not in _without_token:
-            _without_token.add(target.place)
-            _log.warning("%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent", target.url)
+        if not target.token:
+            message = "%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent"
+            _log_once(target.place, message, target.url)
         self._target, self._only = target, only
         # A queue that is no longer than a write would drop points while it waits for that to be full.
         batch_size = min(target.batch_size, max(target.queue_size // 2, 1))
@@ -205,7 +205,7 @@ class InfluxDB:
         return to == self._target
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what was taken so far; True where all of it has arrived within ``timeout`` seconds."""
+        """Deliver all points taken so far; True where all of them have arrived within ``timeout`` seconds."""
         return self._queue.flush(timeout)
 
     def retry_now(self, longest: float) -> None:
@@ -266,9 +266,9 @@ class InfluxDBLogExporter(LogRecordExporter):
     ``BatchLogRecordProcessor``, it never waits.
 
     Args:
-        target: where; by default what the ``INFLUXDB_*`` variables say.
+        target: where; by default as the ``INFLUXDB_*`` variables say.
         registry: where losses and durations are counted.
-        store: the folder for what outlives the process.
+        store: the folder for files that outlive the process.
 
     Raises:
         ValueError: neither a target nor INFLUXDB_HOST is given.
@@ -297,7 +297,7 @@ class InfluxDBLogExporter(LogRecordExporter):
         return LogRecordExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: int = 10_000) -> bool:
-        """Deliver what was taken; False where that took too long."""
+        """Deliver all points taken so far; False where that took too long."""
         return self._destination.flush(timeout_millis / 1e3)
 
     def shutdown(self) -> None:

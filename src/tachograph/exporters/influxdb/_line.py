@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tachograph.exporters.spool import Lost
+from tachograph.exporters.spool_format import Lost
 from tachograph.logger.point import EVENT_NAME, FIELDS, MEASUREMENT, TAGS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.values import as_float, fits_int64
@@ -30,7 +30,7 @@ _TEXT = str.maketrans({'"': '\\"', "\\": "\\\\"})
 
 
 class Line(NamedTuple):
-    """What an event becomes.
+    """An event in line protocol.
 
     Attributes:
         text: the line, without its end; empty where no field is left.
@@ -48,7 +48,7 @@ def line(event: LogEvent, resource: Mapping[str, Any]) -> Line | None:
     the run, the role and the rank as tags, and ``value``, ``x`` and what else it says as fields. No other event is.
 
     Args:
-        event: what was logged.
+        event: as it was logged.
         resource: the attributes of the process that logged it.
 
     Raises:
@@ -107,7 +107,7 @@ def _paired(key: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a field's value; an empty string for what is not finite."""
+    """Return a field's value; an empty string for a number that is not finite."""
     if isinstance(value, str):
         return f'"{value.translate(_TEXT)}"'
     if isinstance(value, bool):
@@ -135,10 +135,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def encoded(
     events: Iterable[LogEvent], resource: Mapping[str, Any], pace: Callable[[], None]
 ) -> tuple[list[bytes], list[Lost]]:
-    """Return the lines of events, and what has none of what should have.
+    """Return the lines of events, and the losses among them.
 
     Args:
-        events: what was logged; an event that InfluxDB does not get has no line and is no loss.
+        events: as they were logged; one that InfluxDB does not get has no line and is no loss.
         resource: the attributes of the process that logged them.
         pace: called between slices of work.
     """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tachograph.exporters.influxdb._line import encoded
 from tachograph.exporters.otlp.json_text import events_of_json, records
-from tachograph.exporters.spool import Lost, Position, SpoolRecord
+from tachograph.exporters.spool_format import Lost, Position, SpoolRecord
 
 SUFFIX = ".jsonl"
 SIZE = 256  # bytes of the first line, its end included, whatever the numbers are
@@ -46,7 +46,7 @@ def first_line(delivered: Delivered) -> bytes:
 
 
 def delivered(line: bytes, size: int) -> Delivered | None:
-    """Return what the first line of a file of so many bytes says; None where it is another line."""
+    """Return the place that the first line of a file of so many bytes names; None where it is another line."""
     found = _FOUND.match(line) if line[SIZE - 1 : SIZE] == b"\n" else None
     if found is None or not SIZE <= int(found[1]) <= size:
         return None
@@ -71,7 +71,7 @@ class PointLines:
         return Position(said.offset, 0) if said is not None else None
 
     def header(self, position: Position) -> bytes:
-        """Return the first bytes: whole lines alone, as what is sent of one are other items than its records."""
+        """Return the first bytes: whole lines alone, as one has other items than its records."""
         return first_line(Delivered(position.offset, 0))
 
     def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:

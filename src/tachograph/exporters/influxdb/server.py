@@ -1,4 +1,4 @@
-"""One InfluxDB: a body of lines goes there, and its answer comes back as what to do next.
+"""One InfluxDB: a body of lines goes there, and its answer says how to go on.
 
 The official client makes the requests. Its own way of carrying them is replaced by :class:`_Carrier`: it takes another
 time limit for each, compresses without holding the interpreter, and does not log through the root logger, which would
@@ -67,7 +67,7 @@ class BadLines(Exception):  # noqa: N818 - the server's word, not a fault of the
 
 
 class _Answer(NamedTuple):
-    """What the client asks of an answer."""
+    """Answer of a server, as the client reads it."""
 
     status: int
     text: str
@@ -132,7 +132,7 @@ class _Loading:
     """Lets a fork wait until the client is loaded: a child can never load what its parent had begun to.
 
     Attributes:
-        lock: held by whoever loads it.
+        lock: held by the thread that loads it.
         patience: seconds that a fork waits at most.
         broken: this process is such a child: its import would wait for a lock that nobody holds any more.
     """
@@ -168,7 +168,7 @@ class Server:
     """Writes lines; used by several threads.
 
     Args:
-        target: where, and what is said there.
+        target: where, and as whom.
     """
 
     def __init__(self, target: InfluxTarget) -> None:
@@ -328,7 +328,7 @@ class Secret:
     """Takes a token out of texts.
 
     Args:
-        token: what must not be shown, and the password alone where it is a user and a password; empty for nothing.
+        token: the secret, and its password alone where it is a user and a password; empty for none.
     """
 
     def __init__(self, token: str) -> None:

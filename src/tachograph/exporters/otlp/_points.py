@@ -47,7 +47,7 @@ def metric_message(
         metric: the instrument.
         points: those of its points that the message shall hold.
         now: when they were collected, in nanoseconds since the epoch: the time of those that have none of their own.
-        lose: called with a number of points and a reason for what cannot be encoded.
+        lose: called with a number of points that cannot be encoded, and the reason.
         is_delta: the points are differences; else they are cumulative.
     """
     temporality = AGGREGATION_TEMPORALITY_DELTA if is_delta else AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -131,8 +131,8 @@ def encoded_sdk_metrics(data: MetricsData, lose: Lose) -> Iterator[tuple[metrics
     """Yield each slice of an instrument as a message, with its scope.
 
     Args:
-        data: what an SDK reader collected.
-        lose: called with a number of points and a reason for what cannot be encoded.
+        data: as an SDK reader collected it.
+        lose: called with a number of points that cannot be encoded, and the reason.
     """
     for resource in data.resource_metrics:
         for scope in resource.scope_metrics:

@@ -25,7 +25,7 @@ def span_requests(
 
     Args:
         spans: ended spans.
-        lose: called with a number of spans and a reason for what cannot be encoded.
+        lose: called with a number of spans that cannot be encoded, and the reason.
         pace: called between slices.
     """
     if spans and not has_memory():

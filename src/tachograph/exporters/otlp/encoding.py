@@ -1,4 +1,4 @@
-"""Metrics as OTLP requests: protobuf messages, built directly from what the registry holds.
+"""Metrics as OTLP requests: protobuf messages, built directly from the registry's points.
 
 Requests are of bounded size, and between slices of points the encoder rests, since it shares the interpreter with a
 program that trains. What one series holds can only cost that series.
@@ -6,7 +6,6 @@ program that trains. What one series holds can only cost that series.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -18,6 +17,7 @@ from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, encoded_sdk_met
 from tachograph.exporters.otlp.settings import Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
@@ -25,8 +25,6 @@ from tachograph.recording.registry import Registry
 POINTS_PER_REQUEST = 1000
 _SLICE = 16
 _AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
-
-_log = logging.getLogger("tachograph")
 
 
 class MetricsEncoder:
@@ -58,7 +56,7 @@ class MetricsEncoder:
         self._registry = registry
         self._limit = points_per_request
         self._pace = pace or Pace()
-        self._lost_some = False
+        self._log_once = LogOnce()
         self._windows = ClosedWindowReader(registry, destination) if windows else None
         self._receiver = receiver
         self._deltas = None if temporality == "cumulative" else resumed(registry, receiver, _AS_DELTAS)
@@ -70,7 +68,7 @@ class MetricsEncoder:
             self._windows.forget()
 
     def close(self) -> None:
-        """Ask for no more windows, and leave to the next one what has been sent."""
+        """Ask for no more windows, and leave the last points to the next one."""
         if self._windows is not None:
             self._windows.close()
         if self._deltas is not None and self._receiver:
@@ -131,9 +129,8 @@ class MetricsEncoder:
 
     def _lose(self, points: int, why: str) -> None:
         self._registry.count_dropped("encoding", self._destination, points)
-        if not self._lost_some:
-            self._lost_some = True
-            _log.warning("%s: a series was left out (further ones are counted): %s", self._destination, why)
+        message = "%s: a series was left out (further ones are counted): %s"
+        self._log_once("encoding", message, self._destination, why)
 
 
 def _points_of(batch: Batch) -> int:

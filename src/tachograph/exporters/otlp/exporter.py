@@ -46,7 +46,7 @@ class OtlpExporter:
         settings: how each signal leaves; a signal that is missing does not.
         registry: where losses and durations are counted.
         pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
-        store: the folder for what outlives the process; by default TACHOGRAPH_STORE's.
+        store: the folder for files that outlive the process; by default TACHOGRAPH_STORE's.
         run_id: of the run. What a process of it leaves on the disk is sent by a later one of the same run, or by
             ``tachograph replay``, and by no other run.
         spool_limit: bytes on the disk for each receiver; 0 for none.
@@ -86,7 +86,7 @@ class OtlpExporter:
         )
 
         def spool(folder: Path) -> Callable[[Callable[..., None]], Spool]:
-            return lambda lose: Spool(folder, spool_limit, lose, Pace(), is_for_run=True)
+            return lambda lose: Spool(folder, spool_limit, lose, Pace(), of="run")
 
         # One queue a receiver, so that a dead one holds up no other.
         self._queues = {
@@ -120,7 +120,7 @@ class OtlpExporter:
                 self.put("logs", logs.SerializeToString(), count)
 
     def flush(self, timeout: float) -> bool:
-        """Send what is queued; True where all of it arrived within ``timeout`` seconds."""
+        """Send everything queued; True where all of it arrived within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         arrived = [queue.flush(_left(deadline)) for queue in self._queues.values()]
         return all(arrived)
@@ -137,11 +137,11 @@ class OtlpExporter:
 
     @property
     def queues(self) -> tuple[DeliveryQueue, ...]:
-        """What waits for each receiver: signals may have several, of which one is dead."""
+        """Queues of the receivers: signals may have several, of which one is dead."""
         return tuple(self._queues.values())
 
     def close(self, timeout: float) -> None:
-        """Send what is queued, and end, within ``timeout`` seconds."""
+        """Send everything queued, and end, within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._encoder.close()
         for queue in self._queues.values():
@@ -163,7 +163,7 @@ class OtlpExporter:
         """Queue an encoded request; never waits for the receiver.
 
         Args:
-            signal: what it holds.
+            signal: of the request.
             body: it in protobuf.
             items: points, spans or records in it.
         """
@@ -203,7 +203,7 @@ def _sender(settings: OtlpSettings) -> Sender:
 
 
 def _sdk_temporality(preference: Temporality) -> Mapping[type, Any] | None:
-    """Return what OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE means for instruments of the SDK."""
+    """Return the temporality of SDK instruments: OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE."""
     if preference == "cumulative":
         return None
     from opentelemetry.sdk.metrics import Counter, Histogram, ObservableCounter

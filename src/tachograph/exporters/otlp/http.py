@@ -1,4 +1,4 @@
-"""OTLP over HTTP, and what an answer says.
+"""OTLP over HTTP, and its answers.
 
 Source: OpenTelemetry protocol specification, "OTLP/HTTP Response", "OTLP/HTTP Throttling" and "Partial Success".
 """
@@ -139,7 +139,7 @@ class HttpSender:
 
 
 def _body(response: requests.Response) -> bytes:
-    """Return what a receiver answers, as far as it can be read, nothing where it cannot: its status says the rest."""
+    """Return a receiver's answer, as far as it can be read, nothing where it cannot: its status says the rest."""
     found = b""
     read = getattr(response.raw, "read1", response.raw.read)  # urllib3 has it since 2.0
     try:
@@ -182,7 +182,7 @@ def partial_success(signal: Signal, answer: bytes) -> tuple[int, str]:
     """Return how many items of a request the receiver rejected, and why; none where it answers something of its own.
 
     Args:
-        signal: what the request held.
+        signal: of the request.
         answer: the body of an answer that says success.
     """
     try:

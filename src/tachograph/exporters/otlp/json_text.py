@@ -100,11 +100,11 @@ _RECORD = b'"observedTimeUnixNano":'
 
 
 class JsonEvents(NamedTuple):
-    """What a line holds.
+    """Contents of a line.
 
     Attributes:
         resource: the attributes of the process that logged it.
-        events: what it logged.
+        events: those that it logged.
         newer: how many records were left out, because a later version of this library wrote them.
     """
 
@@ -119,7 +119,7 @@ def records(line: bytes) -> int:
 
 
 def events_of_json(line: bytes) -> list[JsonEvents]:
-    """Return what a line holds, a part for each process.
+    """Return the contents of a line, a part for each process.
 
     Raises:
         ValueError: it is no OTLP request.

@@ -23,9 +23,9 @@ def log_requests(
     """Yield the requests that carry the events, each with its number of events.
 
     Args:
-        events: what was logged.
+        events: as they were logged.
         resource: the attributes of the process that logged it.
-        lose: called with a number of events and a reason for what cannot be encoded.
+        lose: called with a number of events that cannot be encoded, and the reason.
         pace: called between slices.
     """
     if not has_memory():

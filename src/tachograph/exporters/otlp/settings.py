@@ -31,10 +31,10 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @dataclass(frozen=True, slots=True)
 class OtlpSettings:
-    """What a user can set for one signal, already read.
+    """Settings of one signal, already read.
 
     Args:
-        signal: what is sent.
+        signal: which is sent.
         protocol: how it is sent.
         endpoint: a URL with ``http`` or ``https``: over HTTP the complete one to post to; over gRPC its host and
             port count.
@@ -45,7 +45,7 @@ class OtlpSettings:
         client_key: path of a PEM file with the client's private key, for mutual TLS.
         client_certificate: path of a PEM file with the client's certificate chain, for mutual TLS.
         insecure: no TLS; always so where the endpoint's scheme is ``http``, never where it is ``https``.
-        temporality: what metrics are sent as; ``lowmemory`` is delta for synchronous counters and histograms.
+        temporality: of metrics; ``lowmemory`` is delta for synchronous counters and histograms.
     """
 
     signal: Signal
@@ -61,7 +61,7 @@ class OtlpSettings:
     temporality: Temporality = "cumulative"
 
     def without_secrets(self, said: str) -> str:
-        """Return what a receiver says, for the log: it may repeat the headers that it was sent."""
+        """Return a receiver's message, for the log: it may repeat the headers that it was sent."""
         for _, secret in self.headers:
             said = said.replace(secret, "…") if secret else said
         return said
@@ -85,7 +85,7 @@ def read_otlp_settings(
     """Return the settings of one signal: arguments win over the signal's own variables, these over the general ones.
 
     Args:
-        signal: what is sent.
+        signal: which is sent.
         environ: environment variables.
         endpoint: as OTEL_EXPORTER_OTLP_ENDPOINT: over HTTP ``/v1/<signal>`` is appended to it.
         protocol: ``http/protobuf`` or ``grpc``.

@@ -1,4 +1,4 @@
-"""Text and attributes in the form that OTLP takes, whatever a program handed over."""
+"""Text and attributes in the form that OTLP takes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add_attributes(to: _KeyValues, attributes: Iterable[tuple[str, Any]]) -> Non
 
 
 def set_value(message: AnyValue, value: object) -> None:
-    """Set an attribute's value; what OTLP has no type for, integers beyond 64 bits included, becomes a string."""
+    """Set an attribute's value; one that OTLP has no type for, integers beyond 64 bits included, becomes a string."""
     if isinstance(value, str):
         message.string_value = text(value)
     elif isinstance(value, bool):

@@ -1,0 +1,175 @@
+"""Requests that wait on the disk: the spool of one queue, for its workers and for its end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tachograph.exporters.delivery import Clock, Done, LossReport, Request, RequestBatch
+from tachograph.exporters.spool import Sharing, Spool
+from tachograph.exporters.spool_format import SpoolRecord
+
+_LAST = 0.5  # seconds at the end, for the disk
+_HEIRS: Mapping[Sharing, str] = {
+    "destination": "for the next process",
+    "run": "for the next process of this run, or for 'tachograph replay'",
+    "process": "for 'tachograph replay'",
+}
+
+
+class KeptRequests:
+    """Requests on the disk; used by several threads, one of which delivers.
+
+    Args:
+        spool: which keeps them.
+        losses: where trouble with the disk is said.
+        rest: returns a payload without its first items.
+        at_least_once: note on the disk which request is on its way: sent again, it may arrive twice.
+        pace: called between slices of work.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        losses: LossReport,
+        *,
+        rest: Callable[[Any, int], Any] | None,
+        at_least_once: bool,
+        pace: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._spool, self._losses = spool, losses
+        self._rest, self._at_least_once, self._pace, self._clock = rest, at_least_once, pace, clock
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        """Tell whether there are any."""
+        return not self._spool.empty
+
+    def adopt(self) -> None:
+        """Take over the files of processes that have ended."""
+        try:
+            with self._lock:
+                self._spool.adopt()
+        except OSError as error:
+            self._say(error, "what other processes have left there waits")
+
+    def keep(self, requests: deque[Request]) -> None:
+        """Move requests from memory to the disk; those that it does not take are left."""
+        try:
+            with self._lock:
+                self._append(requests)
+        except OSError as error:
+            self._say(error, "what waits stays in memory")
+
+    def _append(self, requests: deque[Request], until: float = math.inf) -> None:
+        while requests and self._clock() < until:
+            oldest = requests[0]
+            uncertain = oldest.uncertain and self._at_least_once
+            self._spool.append(SpoolRecord(oldest.kind, oldest.payload, oldest.items, uncertain=uncertain))
+            requests.popleft()
+            self._pace()
+
+    def take(self, items: int | None) -> RequestBatch:
+        """Return the oldest that were not taken yet: about so many items, or one request; none where there is none.
+
+        What was taken waits for :meth:`end` or :meth:`give_back`.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
+        with self._lock:
+            records, kept, uncertain = self._spool.take(items)
+            if records and self._at_least_once:
+                self._trying(uncertain=True)
+        requests = [
+            Request(record.payload, record.size, record.items, record.kind, lost=record.lost, own=record.own)
+            for record in records
+        ]
+        if requests:
+            requests[0] = requests[0]._replace(uncertain=uncertain)
+        if kept and requests and self._rest is not None:
+            payload = self._rest(requests[0].payload, kept)
+            requests[0] = requests[0]._replace(payload=payload, items=max(requests[0].items - kept, 0))
+        return RequestBatch(requests, kept)
+
+    def settle(self, batch: RequestBatch, items: int | None, count: Callable[[Done], None]) -> Done | None:
+        """Note that the first items of what was taken are done; None after the end: the files are the next process's.
+
+        Args:
+            batch: what was taken.
+            items: how many; None for all that is left.
+            count: counts what of it was lost; called before it is noted, so that a kill in between loses nothing
+                uncounted.
+        """
+        with self._lock:
+            if not self._spool.is_reading:
+                return None
+            done = batch.settle(items)
+            count(done)
+            try:
+                self._spool.advance(done.size, batch.kept + batch.done)
+            except OSError as error:
+                self._say(error, "what has arrived would be sent again after the end of this process")
+            return done
+
+    def surely_not_arrived(self) -> None:
+        """Note that the first of what is left was refused, or never sent."""
+        with self._lock:
+            if self._at_least_once:
+                self._trying(uncertain=False)
+
+    def _trying(self, *, uncertain: bool) -> None:
+        with contextlib.suppress(OSError):
+            self._spool.trying(uncertain=uncertain)
+
+    def end(self) -> None:
+        """Let go of what was taken; what is not done of it is taken again.
+
+        Raises:
+            OSError: the file cannot be read any more.
+        """
+        with self._lock:
+            self._spool.end()
+
+    def give_back(self, error: OSError) -> None:
+        """Let go of what was taken: the disk has failed."""
+        self._losses.blame("disk", f"{self._where(error)}: not delivered yet, trying again")
+        with self._lock:
+            self._spool.give_back()
+
+    def leave(self, requests: deque[Request]) -> None:
+        """Keep, at the end, those that there is time for; the others are left, and the files are the next process's."""
+        if not self._lock.acquire(timeout=_LAST):
+            return
+        spool = self._spool
+        try:
+            self._append(requests, self._clock() + _LAST)
+        except OSError as error:
+            self._say(error, "what waits is lost")
+        finally:
+            spool.lose_what_is_gone()
+            remains, adoptable = not spool.empty, spool.adoptable
+            spool.close(tidy=True)
+            self._lock.release()
+        if remains:
+            how = _HEIRS[spool.of]
+            if not adoptable and spool.of != "process":
+                how = "for 'tachograph replay': this file system has no locks, so no other process takes it by itself"
+            self._losses.say("end", f"what was not delivered before the end waits in {spool.folder} {how}")
+
+    def reset_in_child(self) -> None:
+        """Leave the files to the parent process, after a fork."""
+        self._lock = threading.Lock()
+        self._spool.close()
+
+    def _say(self, error: OSError, what: str) -> None:
+        self._losses.say("disk", f"{self._where(error)}: {what}")
+
+    def _where(self, error: OSError) -> str:
+        return f"{self._spool.folder}: {error.strerror or error}"
