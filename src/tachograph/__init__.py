@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tachograph.exporters.prometheus.collector import PrometheusCollector
     from tachograph.exporters.windowed_reader import WindowedMetricReader, stat_views
     from tachograph.logger import MetricsLogger
-    from tachograph.metric import Metric, MetricGroup, MetricScale, progress, task, workflow
+    from tachograph.metric import Metric, MetricGroup, MetricScale, config, progress, summary, task, workflow
     from tachograph.pipeline import Pipeline, shutdown, start
     from tachograph.recording.instrument import Instrument
     from tachograph.recording.registry import declare
@@ -50,6 +50,7 @@ __all__ = [
     "PrometheusCollector",
     "WindowedMetricReader",
     "__version__",
+    "config",
     "configure",
     "declare",
     "elastic",
@@ -63,6 +64,7 @@ __all__ = [
     "shutdown",
     "start",
     "stat_views",
+    "summary",
     "task",
     "testing",
     "workflow",
@@ -82,6 +84,7 @@ _HOME = {
     "Pipeline": "pipeline",
     "PrometheusCollector": "exporters.prometheus.collector",
     "WindowedMetricReader": "exporters.windowed_reader",
+    "config": "metric",
     "configure": "elastic",
     "declare": "recording.registry",
     "prof": "elastic",
@@ -90,6 +93,7 @@ _HOME = {
     "shutdown": "pipeline",
     "start": "pipeline",
     "stat_views": "exporters.windowed_reader",
+    "summary": "metric",
     "task": "metric",
     "workflow": "metric",
 }

@@ -16,6 +16,7 @@ from browser import NARROW, WIDE, Tab, chromium, tab
 from recorded_runs import DEFINITION, points, spoil
 from recorded_runs import record as store_run
 from studio import record, studio
+from tachograph.recording.journal import CONFIG, SUMMARY
 from tachograph.runs.store import path_of
 
 pytest.importorskip("uvicorn")
@@ -84,6 +85,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         definition = (DEFINITION, {"metric": "loss", "group": "training", "scale": "own", "units": "nats"})
         resumed = points([4.0 - number, 3.0, 2.0, math.inf], branch=0) + points([3.5, 1.5], branch=1)
         store_run(store, "ranks", definition, *resumed, number=number, day=3)
+    told = {"lr": 0.1, "model.name": EVIL, "betas": [0.9, 0.999], "limit": math.inf}
+    store_run(store, "told", (CONFIG, {CONFIG: told}), (SUMMARY, {SUMMARY: {"best": 0.75}}), day=6)
     store_run(store, "nothing", (DEFINITION, {"metric": "promised"}), day=4)
     for begin in (0, 1, 2):  # each a block of its own; the pages of the first are overwritten
         store_run(store, "broken", *points([begin + 0.123456789] * 2000, "wave", group="waves"), number=begin, day=5)
@@ -124,6 +127,21 @@ def test_what_is_drawn_is_what_was_recorded(page: Tab, hub: tuple[str, Path]) ->
     assert {curve["metric"] for curve in found["training"]["curves"]} == {"loss", "accuracy"}
     assert max(y for _, y in pairs(found["fast_metric"]["curves"][0])) > 7  # the spike, which a throttle held back
     assert "items_processed" not in found
+
+
+def test_the_configuration_and_the_summary_are_below_the_charts(page: Tab) -> None:
+    """Each key of config() and of summary() is a row, its value as text, whatever is in it."""
+    page.open("/#/run/told").until(lambda: "Configuration" in page.text(), "the tables")
+    for title, expected in (
+        ("Configuration 4", {"lr": "0.1", "model.name": EVIL, "betas": "[0.9, 0.999]", "limit": "Infinity"}),
+        ("Summary 1", {"best": "0.75"}),
+    ):
+        section = page.page.locator("details.section").filter(
+            has=page.page.get_by_role("heading", name=title, exact=True)
+        )
+        rows = [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]
+        assert dict(rows) == expected
+    page.shoot("configuration")
 
 
 def test_axes_have_the_units_and_bounds_of_their_definitions(page: Tab) -> None:

@@ -9,7 +9,7 @@ the program has set up by itself.
 
 Its face, by subject:
 
-- batches: ``batch``, ``delivery_queue``, ``delivery``, ``spool``, ``standard_streams``;
+- batches: ``batch``, ``delivery_queue``, ``delivery``, ``spool`` with its ``spool_format``, ``standard_streams``;
 - OpenTelemetry's types: ``producer``, ``spans``, ``otel_exporters``, ``reader_feed``, ``external_provider``,
   ``log_emitter``, ``handler_exporter``, ``windowed_reader``;
 - ``otlp``: ``exporter`` with its ``settings``, ``http`` and ``grpc``; ``encoding``, ``logs``, ``values`` and

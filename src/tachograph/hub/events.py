@@ -14,7 +14,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
 from tachograph.hub._dedup import SequenceNumbers, arrived
-from tachograph.recording.journal import SCHEMA
+from tachograph.recording.journal import CONFIG, SCHEMA, SUMMARY
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import MOST_COLUMNS, Block, Outline, Sample, join, outline, pack
 from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes
@@ -23,6 +23,7 @@ from tachograph.runs.store import Store
 POINT, DEFINITION = "tachograph.metric", "tachograph.definition"
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
 OURS = frozenset(_OURS)
+_DICTIONARIES = {CONFIG: "config", SUMMARY: "summary"}  # events, and the tables of their keys
 FULL = 1024  # points, from which on a block stays as it is
 _FRESH, _GATHERED, _FINAL = range(3)
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
@@ -304,6 +305,20 @@ class _Stream:
         return more
 
 
+def _keep(connection: sqlite3.Connection, stream: int, record: Record) -> None:
+    """Keep the keys of a configuration or a summary; of two values of a key the one that was logged later."""
+    attributes = LogRecord.FromString(record.data).attributes
+    found = next((each.value for each in attributes if each.key == record.name), None)
+    if found is None or found.WhichOneof("value") != "kvlist_value":
+        return  # an event of somebody else's with this name
+    table = _DICTIONARIES[record.name]
+    connection.executemany(
+        f"INSERT INTO {table} VALUES (?, ?, ?, ?) ON CONFLICT (stream, key) DO UPDATE"  # noqa: S608 - a constant
+        " SET value = excluded.value, seq = excluded.seq WHERE excluded.seq > seq",
+        [(stream, key, json.dumps(value), record.seq) for key, value in plain_attributes(found.kvlist_value.values)],
+    )
+
+
 class Events:
     """The events of a run.
 
@@ -330,6 +345,9 @@ class Events:
             curves = [(record.seq, record.time, record.told) for record in fresh if record.told]
             if curves:
                 Points(connection, stream.row).add(curves)
+            for record in fresh:
+                if record.name in _DICTIONARIES and not record.newer:
+                    _keep(connection, stream.row, record)
             stream.arrived.save(connection, stream.row)
             new += fresh
         return new

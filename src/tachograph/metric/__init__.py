@@ -1,4 +1,4 @@
-"""Curves of experiments: ``Metric``, its chart, progress bars, tasks.
+"""Curves of experiments: ``Metric``, its chart, progress bars, tasks; ``config()`` and ``summary()`` of a run.
 
 Each value is shown as it is now by a gauge, and kept in the journal as a point with its x. Nothing needs to be set up:
 what was recorded before :func:`tachograph.start` leaves once that is called.
@@ -14,6 +14,7 @@ from functools import partial
 from math import inf, nan
 from typing import Any, cast
 
+from tachograph.metric._config import config, summary
 from tachograph.metric._progress import progress
 from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process, recording, tasks
@@ -25,7 +26,7 @@ from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, read
 
-__all__ = ["Metric", "MetricGroup", "MetricScale", "progress", "task", "workflow"]
+__all__ = ["Metric", "MetricGroup", "MetricScale", "config", "progress", "summary", "task", "workflow"]
 
 THROTTLE = 10.0  # points a second
 

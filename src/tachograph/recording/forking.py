@@ -18,6 +18,7 @@ Part = Literal[
     "event_log",
     "windows",
     "tasks",
+    "config",
     "hardware_calls",
     "hardware",
     "hardware_snapshot",

@@ -25,6 +25,7 @@ from tachograph.recording.switch import switch
 
 LIMIT = 65_536
 SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
+CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]

@@ -110,6 +110,10 @@ def shown(run: Run) -> str:
             numbers = [str(process.pid), str(process.starts)]
             rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
         parts.append(table(rows, right=(0, 2, 3)))
+    for title, found in (("CONFIG", run.config), ("SUMMARY", run.summary)):
+        if found:
+            rows = [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in found.items()]
+            parts.append(table([[title, "VALUE"], *rows]))
     if metrics:
         rows = [["METRIC", "GROUP", "UNITS", "RANKS", "BRANCHES", "POINTS", "X", "MIN", "MAX", "NOT FINITE"]]
         for metric in metrics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tachograph.recording.points import AttributeValue
@@ -116,6 +116,25 @@ def state(found: Iterable[Member], now: int, *, written: bool) -> State:
     if any(one.lost(now, written=written) for one in judges):
         return "lost"
     return "finished" if any(one.newest.ended for one in judges) else "unknown"
+
+
+def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["config", "summary"]) -> dict[str, Any]:
+    """Return the configuration of a run, or its results, by key; of a key of several ranks that of the lowest one.
+
+    Args:
+        rows: returns the rows of a query.
+        table: the one of the two.
+    """
+    found = [
+        (rank_of(mapping(resource)), stream, key, value)
+        for resource, stream, key, value in rows(
+            f"SELECT resource, stream, key, value FROM {table} JOIN stream ON stream.id = stream"  # noqa: S608
+            " JOIN process ON process.id = process"
+        )
+    ]
+    found.sort(key=lambda row: (row[0] is not None, -(row[0] or 0), row[1]))
+    values = {key: json.loads(value) for _, _, key, value in found}  # the last one of a key stays
+    return {key: values[key] for key in sorted(values)}
 
 
 def mapping(text: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
-from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.members import dictionary, mapping, pairs, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,16 @@ class Run:
             rank, role = rank_of(about), str(about.get("dl.role", ""))
             found[instance] = Process(instance, rank, role, pid, starts, began, last, ended, about)
         return sorted(found.values(), key=lambda each: (each.rank is None, each.rank or 0, each.first_export))
+
+    @property
+    def config(self) -> dict[str, AttributeValue]:
+        """The configuration, as :func:`tachograph.config` was told it; of a key of several ranks that of the lowest."""
+        return dictionary(self._file.rows, "config")
+
+    @property
+    def summary(self) -> dict[str, AttributeValue]:
+        """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest."""
+        return dictionary(self._file.rows, "summary")
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.

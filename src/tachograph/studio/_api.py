@@ -18,7 +18,7 @@ from starlette.responses import Response
 from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import Member, State, members, state
+from tachograph.runs.members import Member, State, dictionary, members, state
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, samples, series
 from tachograph.studio.occurrences import events
@@ -264,6 +264,8 @@ class Api:
             "progress": progress(reading, drawn),
             "series": series(reading),
             "functions": functions(reading),
+            "config": dictionary(reading.rows, "config"),
+            "summary": dictionary(reading.rows, "summary"),
         }
         return {"now": now, "run": self.line_of(reading, run, found), **listed}
 

@@ -3,6 +3,7 @@
 import { Refusal, ask, pathOf } from "./api.js";
 import { Card } from "./card.js";
 import { Controls } from "./controls.js";
+import { Dictionaries } from "./dictionaries.js";
 import { element, fill } from "./element.js";
 import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
@@ -38,6 +39,7 @@ export class RunPage {
     this.grid = element("div", { class: "grid" });
     this.empty = element("p", { class: "empty", hidden: true });
     this.timeline = new Timeline(this.view);
+    this.dictionaries = new Dictionaries();
     this.functions = new Functions(this.view);
     this.sections = new Sections(this.run, this.view);
     this.view.followers.add((changed) => this.#follow(changed));
@@ -77,7 +79,7 @@ export class RunPage {
     }
     this.shell.banner("");
     fill(this.shell.main, this.header.node, this.progress.node, this.controls.node, this.empty, this.grid,
-      this.timeline.node, this.functions.node, this.sections.node);
+      this.dictionaries.node, this.timeline.node, this.functions.node, this.sections.node);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
       points: (data) => this.#points(data),
@@ -121,6 +123,7 @@ export class RunPage {
     this.controls.show([...ranks].filter((rank) => rank !== null).sort((one, other) => one - other));
     this.progress.show(answer.progress, answer.run.state === "live");
     this.functions.show(answer.functions);
+    this.dictionaries.show(answer);
     this.sections.show(answer.series, answer.charts);
     this.empty.hidden = charts.length > 0 || answer.progress.length > 0;
     this.empty.textContent = answer.run.state === "live" ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
