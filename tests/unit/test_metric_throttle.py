@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,6 +19,7 @@ from hypothesis import strategies as st
 
 from curves import Bench
 from tachograph.metric import Metric
+from tachograph.recording import curve, journal
 from tachograph.recording.journal import Raw
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
@@ -34,7 +40,7 @@ def test_one_point_an_interval(steps: list[tuple[float, float]], a_second: float
     points = []
     for number, (gap, value) in enumerate(steps):
         until = bench.now + gap
-        for due in [curve.due for curve in bench._curves.values() if curve.due <= until]:
+        for due in [found.due for found in bench.curves.values() if found.due <= until]:
             bench.now = max(bench.now, due)
             bench.pass_on(everything=False)
             leaving += [bench.now] * len(bench.journal)
@@ -219,24 +225,46 @@ def test_threads_lose_nothing_that_is_held_back() -> None:
     assert {point["branch"] for point in found} == {0}
 
 
-def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an interrupt finds in the middle of a fold is folded the next time."""
-    bench = Bench()
-    metric = Metric("m", throttle=None, execution=bench)
-    metric.record(1)
-    from tachograph.recording._throttle import Throttled
+def interrupted(call: Callable[[], None], after: int) -> bool:
+    """Interrupt a call once so many functions have begun in the curve and the journal; False where there are fewer."""
+    begun, files = 0, {curve.__file__, journal.__file__}
 
-    whole = Throttled.fold
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal begun
+        if event == "call" and frame.f_code.co_filename in files and frame.f_code.co_name != "record":
+            begun += 1
+            if begun > after:
+                raise KeyboardInterrupt
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    sys.setprofile(count)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
 
-    monkeypatch.setattr(Throttled, "fold", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        metric.record(2)
-    monkeypatch.setattr(Throttled, "fold", whole)
-    metric.record(3)
-    assert [value for _, value in bench.pairs()] == [1, 2, 3]
+
+@pytest.mark.parametrize("throttle", [None, 10])
+def test_an_interrupt_loses_nothing(throttle: float | None) -> None:
+    """Wherever an interrupt comes in the middle of a fold: each value is in a point, once, with the next fold."""
+    for after in itertools.count():
+        bench = Bench()
+        metric = Metric("m", throttle=throttle, execution=bench)
+        for number in range(1, 40):
+            metric.record(number)
+        bench.now += 0.2
+        was = interrupted(partial(metric.record, 40), after)
+        assert bench.pass_on(everything=True)
+        points = bench.logged()
+        assert sum(point.get("count", 1) for point in points) == 40
+        assert (points[0]["value"], points[-1]["value"]) == (1, 40)
+        if throttle is None:
+            assert [point["value"] for point in points] == list(range(1, 41))
+        if not was:
+            break
+    assert after > 5  # it was interrupted at so many places
 
 
 def test_recording_within_a_fold_of_the_own_thread_waits_for_nothing() -> None:

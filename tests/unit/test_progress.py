@@ -329,23 +329,24 @@ def test_without_tqdm_the_loop_runs_and_says_so(tmp_path: Path) -> None:
     assert drawn.count("tqdm is not installed") == 1
 
 
-def test_a_terminal_that_goes_away_costs_the_bar_only(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.process
+def test_a_terminal_that_goes_away_costs_the_bar_only(tmp_path: Path) -> None:
     """A bar that cannot be drawn any more is given up, said once; the loop goes on."""
-
-    class Gone:
-        def draw(self, _done: int) -> None:
-            raise BrokenPipeError
-
-        close = draw
-
-    loop = loops.Loop("p", None, 3, bench)
-    loop._bar = Gone()
-    loop.done = 1
-    loop.look()
-    loop.look()
-    loop.end()
-    assert len(caplog.records) == 1
-    assert bench.logged()[-1:] == []
+    program = """
+import logging, os, time
+import tachograph as cf
+logging.basicConfig(filename="log")
+seen = []
+for item in cf.progress(range(300)):
+    if item == 3:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    time.sleep(0.001)
+    seen.append(item)
+assert seen == list(range(300))
+"""
+    on_a_terminal(tmp_path, program)
+    (said,) = (tmp_path / "log").read_text().splitlines()
+    assert "progress: the bar is not drawn any more: OSError" in said
 
 
 @pytest.mark.process

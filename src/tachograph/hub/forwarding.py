@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -12,6 +11,7 @@ from tachograph.exporters.delivery import Attempt, Request
 from tachograph.exporters.delivery_queue import LIMIT_BYTES, DeliveryQueue
 from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
+from tachograph.recording.ids import random_hex
 from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
@@ -37,7 +37,7 @@ class Forwarding:
     def __init__(
         self, url: str, registry: Registry, environ: Mapping[str, str] = os.environ, *, limit_bytes: int = LIMIT_BYTES
     ) -> None:
-        self.sender = uuid.uuid4().hex
+        self.sender = random_hex()
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
             found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")

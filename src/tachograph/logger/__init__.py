@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from tachograph.logger import delivery
 from tachograph.logger._fields import process_value
-from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, random_id, text
+from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, text
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
 from tachograph.logger._shape import Gauges, Origin, Shape, at_least_1, mapping, unix_nano, with_readings
 from tachograph.logger.influx_target import (
@@ -31,6 +31,7 @@ from tachograph.profiling.trace_context import TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.ids import random_hex
 from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
@@ -302,7 +303,7 @@ class MetricsLogger:
         """Free the lock after a fork; the child is a start of its own."""
         self._lock = threading.RLock()
         if not self._names_its_start:
-            self._origin.tags = {**self._origin.tags, "runtime_id": random_id()}
+            self._origin.tags = {**self._origin.tags, "runtime_id": random_hex(8)}
 
 
 _loggers: WeakSet[MetricsLogger] = WeakSet()

@@ -13,11 +13,11 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Protocol, TypeVar, overload
 
-from tachograph.metric.execution import RUN_START, Execution, current, recording
+from tachograph.metric.execution import Execution, current
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, number
-from tachograph.recording.curve import POINT
+from tachograph.recording.curve import POINT, elapsed
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
@@ -105,7 +105,7 @@ def _tqdm() -> Any:
     return _classes[0]
 
 
-class Key:
+class LoopKey:
     """The loops of one key in one execution, one after the other or nested.
 
     Attributes:
@@ -189,7 +189,7 @@ class Loop:
         self._labels: Mapping[str, AttributeValue] | None = None
         self._gauges: tuple[LastValue, ...] = ()
         self._lock = threading.Lock()
-        self._loops: Key = execution.loops.setdefault(key, Key())
+        self._loops: LoopKey = execution.keys.setdefault(key, LoopKey())
         self._place = self._loops.take_place()
         self._start = self._looked = execution.clock()
         self._due, self._step, self._last = -inf, 1, -1
@@ -200,14 +200,14 @@ class Loop:
         execution = self._execution
         if on_terminal():
             self._bar = _bar(self._key.key, self._total, self._place)
-        if not recording(execution):
+        if not execution.records:
             return
         self._gauges = self._loops.gauges(self._place, self._key, execution)
         if self._loops.admit(self._start):
             self._loops.loops += 1
             if self._loops.loops > 1:
                 self._key = self._key._replace(key=f"{self._key.key}#{self._loops.loops}")
-            execution.followers.add(self)
+            execution.loops.add(self)
             execution.define(self._key)
             self._labels = execution.labels(self._key)
         else:
@@ -231,7 +231,7 @@ class Loop:
     def end(self) -> None:
         """Record how far it came."""
         self._loops.open.discard(self._place)
-        self._execution.followers.discard(self)
+        self._execution.loops.discard(self)
         if self.done != self._last:
             self._record(self._execution.clock())
         if self._bar is not None:
@@ -274,7 +274,7 @@ class Loop:
             at = time.time_ns()
             x = now - self._execution.start
             known = {key: value for key, value in said.items() if value is not None}
-            where = {"x": x, "branch": self._execution.branch, "elapsed": (at - RUN_START) / 1e9}
+            where = {"x": x, "branch": self._execution.branch, "elapsed": elapsed(at)}
             self._execution.journal.append(POINT, at, {**self._labels, **where, **known})
 
     def _draw(self, how: Callable[[int], None]) -> None:

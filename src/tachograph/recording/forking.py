@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
+    "ids",
     "timer",  # before all that begins again in the child
     "journal",
-    "spans",
     "event_log",
     "windows",
     "tasks",
