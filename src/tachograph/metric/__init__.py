@@ -1,7 +1,9 @@
 """Curves of experiments: ``Metric``, its chart, progress bars, tasks.
 
-Each value is shown as it is now by a gauge, and kept in the journal as a point with its x. Nothing needs to be set up:
-what was recorded before :func:`tachograph.start` leaves once that is called.
+A value passes from ``Metric.record`` into the curve of the execution that runs
+(:class:`~tachograph.recording.curve.CurveRecorder`): a gauge shows it as it is now, and a fold makes points of the
+values, each with its x, which wait in the journal. Nothing needs to be set up: values from before
+:func:`tachograph.start` leave once that is called.
 
 Beside these names other rooms use ``execution`` alone.
 """

@@ -61,7 +61,7 @@ class TerminalBar:
 
     Args:
         title: stands before it.
-        total: items; None where nobody knows.
+        total: items; None where their number is not known.
         stays: whether it is left on the terminal in the end.
         file: where it is drawn; by default stderr.
 
@@ -96,7 +96,7 @@ def _tqdm() -> Any:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
         class Tqdm(tqdm):  # type: ignore[type-arg,misc,unused-ignore]
-            """Without the thread that watches slow bars, and without a lock that other processes share."""
+            """A tqdm without the thread that watches slow bars, and without a lock that other processes share."""
 
             monitor_interval = 0
 
@@ -123,7 +123,7 @@ class LoopKey:
         self._allowed, self._since = float(LOOPS_AT_ONCE), -inf
 
     def admit(self, now: float) -> bool:
-        """Tell whether one more loop may record: thousands of short ones shall not flood anybody."""
+        """Tell whether one more loop may record: thousands of short ones are too many for a page."""
         more = min(LOOPS_AT_ONCE, (now - self._since) * LOOPS_A_SECOND)
         self._allowed, self._since = min(self._allowed + more, LOOPS_AT_ONCE), now
         if self._allowed < 1:
@@ -157,7 +157,7 @@ class Loop:
     Args:
         key: of the metric; the second loop of a key is called ``<key>#2`` in the journal.
         group: of the metric.
-        total: how many items there will be; None where nobody knows.
+        total: how many items there will be; None where that is not known.
         execution: where it records.
     """
 
@@ -193,7 +193,7 @@ class Loop:
         self._place = self._loops.take_place()
         self._start = self._looked = execution.clock()
         self._due, self._step, self._last = -inf, 1, -1
-        self._asked = False  # somebody wants a point, and who holds the lock makes it
+        self._asked = False  # a point is wanted, and the thread that holds the lock makes it
 
     def begin(self) -> None:
         """Record that nothing is done yet."""
@@ -322,7 +322,7 @@ def progress(
     10 a second are recorded.
 
     Args:
-        iterable: what is gone through, item by item as it comes; async iterables with ``async for``.
+        iterable: its items are taken one by one as they come; those of an async iterable with ``async for``.
         key: names the metric.
         group: its chart, or only the name of it.
         total: how many items there will be; by default ``len(iterable)``, where it has one.
@@ -401,7 +401,7 @@ def _ended(loop: Loop) -> None:
 
 
 def _guarded(step: Callable[[], Any], loop: Loop) -> Any:
-    """Take a step that the program's loop shall not notice."""
+    """Return the result of a step, or None where it fails: the program's loop goes on."""
     try:
         return step()
     except Exception:  # noqa: BLE001 - the one guard around it: it is counted and said

@@ -238,7 +238,7 @@ class Execution:
             return True
 
     def give_up(self, reason: Reason = "shutdown") -> None:
-        """Count what has not arrived."""
+        """Count the values that have not arrived."""
         for curve in list(self.curves.values()):
             curve.give_up(reason)
 
@@ -248,7 +248,7 @@ class Execution:
         self.journal.holders.passing[self] = None
 
     def end(self) -> None:
-        """Log what is held back, what has not arrived yet as soon as it does; nothing new records here any more."""
+        """Log the values held back, and those on their way once they arrive; nothing new records here any more."""
         with self.changing:
             self.ended = True
         for loop in list(self.loops):

@@ -108,7 +108,7 @@ class LastValue:
             self.current = max(reversed(unseen), key=itemgetter(0))[1]
 
     def fold(self) -> bool:
-        """Take over what was recorded elsewhere, and device values that have arrived; True where none is on its way."""
+        """Take over values from elsewhere, and device values that have arrived; True where none is on its way."""
         waiting = self._waiting
         if not switch.on:
             self._waiting = None
@@ -138,7 +138,7 @@ class LastValue:
 
 
 class _Buffered:
-    """Records into a list, and folds it in chunks."""
+    """An accumulator that records into a list, and folds it in chunks."""
 
     __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
     _state: Any
@@ -163,7 +163,7 @@ class _Buffered:
         return False
 
     def fold(self, wait: float = 0.0) -> bool:
-        """Add up what was recorded so far.
+        """Add up the values recorded so far.
 
         Args:
             wait: seconds to wait for a fold that another thread has begun; never wait in a signal handler.
@@ -264,7 +264,7 @@ def _recorder(buffer: list[Any], losses: SeriesLosses, make_room: Callable[[], b
 
 
 class Sum(_Buffered):
-    """A counter: the sum of what was added, exact for integers. Negative and non-finite values are not added."""
+    """A counter: the sum of the values, exact for integers. Negative and non-finite ones are not added."""
 
     __slots__ = ()
     _state: tuple[Total, int]
@@ -303,10 +303,10 @@ def _buckets(boundaries: tuple[float, ...]) -> Wanted:
 
 
 class Distribution(_Buffered):
-    """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
+    """A histogram: count, sum, minimum, maximum and buckets of the values.
 
     Args:
-        losses: where to count what cannot be taken.
+        losses: where values are counted that cannot be taken.
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
     """
 

@@ -252,11 +252,11 @@ class CurveRecorder:
     """
 
     # For :func:`recorder`:
-    #   buffer    what was recorded and is not folded: value, x or None, and time in turn, added in one step
+    #   buffer    values that are not folded: value, x or None, and time in turn, added in one step
     #   until     to when a value is held back without the buffer, if it is a float and its x does not go back
     #   x         of the value that was held back last, or of the last one before it
-    #   last, moment, low, low_x, high, high_x, count    what values come to that were held back without the buffer:
-    #             the last one, its time, the extremes with their x, how many; all of it is older than the buffer
+    #   last, moment, low, low_x, high, high_x, count    of the values that were held back without the buffer: the
+    #             last one, its time, the extremes with their x, how many; all of them are older than the buffer
     #   shown     the value of `last` that the gauge has, or that is older than the one that it has
     #   start     when the execution began
     #   late      values were recorded that are still on their way from a device
@@ -307,7 +307,7 @@ class CurveRecorder:
 
     def fold(self, now: float) -> None:
         """Fold everything recorded until now, and let go what is due by then."""
-        for _ in range(2):  # another time for what came while the lock was held, whose thread has not waited for it
+        for _ in range(2):  # once more for values from threads that found the lock held, and did not wait for it
             if self._lock.locked():
                 break
             with self._lock:
@@ -325,7 +325,7 @@ class CurveRecorder:
         """Fold, and let go what is due now.
 
         Args:
-            everything: what is held back, too: a caller wants all that was recorded so far.
+            everything: values that are held back, too: a caller wants all that was recorded so far.
 
         Returns:
             False where a fold is under way, or values are still on their way from a device.
@@ -583,7 +583,7 @@ def recorder(  # noqa: C901 - see record
                 at = finite(at, what)
         elif at is not None and (at.__class__ is not plain or at - at):
             at = finite(at, what)
-        curve.until = -inf  # what follows goes the same way, as it came later
+        curve.until = -inf  # later values go the same way, so that they stay later
         buffer = curve.buffer
         buffer += value, at, now  # one step for all threads
         if value.__class__ is Pending:

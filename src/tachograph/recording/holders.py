@@ -21,8 +21,8 @@ class Holder(Protocol):
         """Log events.
 
         Args:
-            timeout: seconds that it may wait for others; it logs what is there in any case.
-            everything: all that was recorded so far, as a caller waits for it; else only what is due.
+            timeout: seconds that it may wait for others; events that are there are logged in any case.
+            everything: all that was recorded so far, as a caller waits for it; else only events that are due.
             pace: called between slices of the work; may sleep.
 
         Returns:
@@ -30,7 +30,7 @@ class Holder(Protocol):
         """
 
     def give_up(self, reason: Reason) -> None:
-        """Count what is still to come as dropped."""
+        """Count events that are still to come as dropped."""
 
 
 class PassingHolder(Holder, Protocol):

@@ -24,7 +24,7 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LIMIT = 65_536
-SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
+SCHEMA = 1  # of the records: a reader skips, and counts, newer ones than it knows
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]
@@ -60,10 +60,10 @@ class LogEvent(NamedTuple):
 
 
 class Append(Protocol):
-    """Logs one event; never waits, and never raises.
+    """A function that logs one event; it never waits, and never raises.
 
-    The attributes are kept, not copied: do not change them. A tuple of a function and its arguments stands for what it
-    returns when the event leaves.
+    The attributes are kept, not copied: do not change them. A tuple of a function and its arguments stands for
+    attributes that are made when the event leaves.
     """
 
     def __call__(  # noqa: D102 - see above
@@ -86,7 +86,7 @@ class Journal:
         limit: how many events it holds; beyond it the oldest is dropped.
 
     Attributes:
-        append: logs one event, as :class:`Append` says. Look it up at each call: it changes with what is kept.
+        append: logs one event, as :class:`Append` says. Look it up at each call: :meth:`keep` changes it.
         stream: random for each process start; see :meth:`LogEvent.record_attributes`.
         last_words: called before the last events of the process leave, with the seconds that each may take, for events
             that are logged at the end alone, such as those of open windows.
@@ -138,7 +138,7 @@ class Journal:
         self._count(1)
 
     def take_over(self, waiting: list[Raw]) -> None:
-        """Log the events of a list, and take them out of it: each once, whatever interrupts this thread."""
+        """Log the events of a list, and take them out of it: each once, wherever an interrupt comes."""
         events, limit = self._events, self._limit
         if self.append is _nothing or not switch.on:
             waiting.clear()
@@ -151,14 +151,14 @@ class Journal:
             events.extend(some)
 
     def keep(self, wanted: bool) -> None:
-        """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
+        """Keep events from now on; or hold none, where no destination takes events: that is no loss."""
         self._wanted = wanted
         self._open()
         if not self.kept:
             self._events.clear()
 
     def pin(self, pinned: bool) -> None:
-        """Keep what is logged whatever :meth:`keep` says: the program has a destination of its own for it."""
+        """Keep events in spite of :meth:`keep`: the program has a destination of its own for them."""
         self._pinned = pinned
         self._open()
 
@@ -183,7 +183,7 @@ class Journal:
         self.append = self._appender() if keeps else _nothing
 
     def drain(self, limit: int | None = None) -> list[LogEvent]:
-        """Take out what was logged, the oldest first, ``limit`` events at most; each leaves once."""
+        """Take events out, the oldest first, ``limit`` at most; each leaves once."""
         events, number, stream = self._events, self._numbers.next, self.stream
         found: list[LogEvent] = []
         with contextlib.suppress(IndexError):  # another thread takes some out, too
@@ -206,7 +206,7 @@ class Journal:
         self._log_once("lost", message, name, error, level=logging.ERROR)
 
     def give_up(self) -> int:
-        """Forget what was logged and not taken out, and return how much that is: it takes next to no time."""
+        """Forget the events that were not taken out, and return how many they are: it takes next to no time."""
         lost = 0
         with contextlib.suppress(IndexError):  # another thread takes some out, too
             while True:
