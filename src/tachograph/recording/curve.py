@@ -92,11 +92,10 @@ class CurvePoint(NamedTuple):
 
     def with_later(self, later: CurvePoint) -> CurvePoint:
         """Return one point for this one and a later one."""
-        value, x, moment, branch = later[:4]
-        low, low_x = later[4:6] if later.low < self.low else self[4:6]
-        high, high_x = later[6:8] if later.high > self.high else self[6:8]
+        low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
         values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
-        return CurvePoint(value, x, moment, branch, low, low_x, high, high_x, values, nonfinite)
+        value, x, moment, branch = later.value, later.x, later.moment, later.branch
+        return CurvePoint(value, x, moment, branch, low.low, low.low_x, high.high, high.high_x, values, nonfinite)
 
 
 class _Throttle(NamedTuple):
@@ -122,9 +121,9 @@ class _Throttle(NamedTuple):
         for few in (0, _FEW) if interval else ():  # the first ones may be at the end of an interval
             if len(chunk) > few + _FEW:
                 state, chunk = state.fold_each(chunk[:few], start, interval), chunk[few:]
-                many = state.held_back(chunk, start)
+                many = state.fold_held(chunk, start)
                 if many is not None:
-                    return state.hold(many, timed=chunk[1] is None)
+                    return many
         return state.fold_each(chunk, start, interval)
 
     def fold_each(self, chunk: Sequence[Any], start: float, interval: float) -> _Throttle:
@@ -158,12 +157,12 @@ class _Throttle(NamedTuple):
                 due = moment + interval
         return _Throttle(due, branch, last, timed, tuple(waiting), tuple(out), nonfinite)
 
-    def held_back(self, chunk: Sequence[Any], start: float) -> CurvePoint | None:
-        """Return one point for plain values of the interval and the branch that wait, at C speed; None for others.
+    def fold_held(self, chunk: Sequence[Any], start: float) -> _Throttle | None:
+        """Return the state after plain values of the interval and the branch that wait, at C speed; None for others.
 
         Recording past the end of an interval folds at once, so that only the last value may be past it.
         """
-        due, branch, last, timed, held, _, _ = self
+        due, branch, last, timed, held, ready, nonfinite = self
         if not held or held[-1].branch != branch or chunk[-1] >= due:
             return None
         values, xs, offset = chunk[0::_STRIDE], chunk[1::_STRIDE], 0.0
@@ -171,22 +170,24 @@ class _Throttle(NamedTuple):
             if not timed or xs.count(None) != len(xs):
                 return None
             xs, offset = chunk[2::_STRIDE], start
-        elif None in {xs[0], xs[-1]} or xs[0] < last or not _ascending(xs):
+        elif None in {xs[0], xs[-1]} or xs[0] < last:
             return None
         try:
             total = sum(values)
-        except OverflowError:  # an integer beyond the range of floats
+            if total - total or (not offset and sorted(xs) != xs):  # NaN or infinite; or x goes back
+                return None
+        except (OverflowError, TypeError):  # an integer beyond the range of floats; None among x
             return None
-        if total - total:  # NaN or infinite
-            return None
-        low, high = min(values), max(values)
-        x = low_x = high_x = max(as_float(xs[-1]) - offset, last)
-        if low < held[-1].low:
+        low, high, before = min(values), max(values), held[-1]
+        low_x, high_x, timed = before.low_x, before.high_x, chunk[1] is None
+        if low < before.low:
             low_x = max(as_float(xs[values.index(low)]) - offset, last)
-        if high > held[-1].high:
+        if high > before.high:
             high_x = max(as_float(xs[values.index(high)]) - offset, last)
-        extremes = as_float(low), low_x, as_float(high), high_x
-        return CurvePoint(as_float(values[-1]), x, chunk[-1], branch, *extremes, len(values), 0)
+        value, x, moment = as_float(values[-1]), max(as_float(xs[-1]) - offset, last), chunk[-1]
+        low, high, count = min(as_float(low), before.low), max(as_float(high), before.high), before.values + len(values)
+        many = CurvePoint(value, x, moment, branch, low, low_x, high, high_x, count, before.nonfinite)
+        return _Throttle(due, branch, x, timed, (*held[:-1], many), ready, nonfinite)
 
     def hold(self, many: CurvePoint, *, timed: bool) -> _Throttle:
         """Return the state after many values that go on where it is, within the interval."""
@@ -194,23 +195,17 @@ class _Throttle(NamedTuple):
         _hold(waiting, many)
         return _Throttle(self.due, self.branch, many.x, timed, tuple(waiting), self.ready, self.nonfinite)
 
-    def let_go(self, now: float, interval: float) -> _Throttle:
-        """Return the state once the points have left whose intervals are over."""
-        due, _, _, _, held, ready, _ = self
-        if not held or now < due:
-            return self
-        waiting, out = list(held), list(ready)
-        while waiting and now >= due:
-            out.append(waiting.pop(0))
-            due += interval
-        return self._replace(due=due, held=tuple(waiting), ready=tuple(out))
+    def let_go(self, now: float, interval: float, *, everything: bool) -> _Throttle:
+        """Return the state once the points have left whose intervals are over, or everything.
 
-    def let_all_go(self, interval: float) -> _Throttle:
-        """Return the state once everything has left; the points that are early count for the intervals to come."""
-        held = self.held
-        if not held:
-            return self
-        return self._replace(due=self.due + interval * len(held), held=(), ready=self.ready + held)
+        Points that are early count for the intervals to come.
+        """
+        due, _, _, _, held, ready, _ = self
+        leaving = 0
+        while leaving < len(held) and (everything or now >= due):
+            leaving += 1
+            due += interval
+        return self._replace(due=due, held=held[leaving:], ready=ready + held[:leaving]) if leaving else self
 
     def taken(self) -> _Throttle:
         """Return the state once its points are in the journal."""
@@ -224,13 +219,6 @@ def _hold(waiting: list[CurvePoint], point: CurvePoint) -> None:
     waiting.append(point)
     if len(waiting) > _BRANCHES:
         waiting[:2] = [waiting[0].with_later(waiting[1])]
-
-
-def _ascending(xs: Sequence[Any]) -> bool:
-    try:
-        return sorted(xs) == xs
-    except TypeError:  # None among them
-        return False
 
 
 class CurveRecorder:
@@ -336,11 +324,8 @@ class CurveRecorder:
             return True
         with self._lock:
             arrived = self._fold()
-            throttle, interval = self._throttle, self._interval
             now = self._clock()
-            self._throttle = throttle.let_go(now, interval)
-            if everything:
-                self._throttle = self._throttle.let_all_go(interval)
+            self._throttle = self._throttle.let_go(now, self._interval, everything=everything)
             self._send(now)
         return arrived
 

@@ -18,7 +18,7 @@ from tachograph.recording.forking import at_fork
 
 # One step of the interpreter where it has its lock; without it, two threads may get one number (before CPython 3.14).
 _ONE_STEP: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
-_DRAWN = struct.Struct("=64Q")  # words that are drawn from the operating system at once
+_DRAWN = struct.Struct("=256Q")  # words that are drawn from the operating system at once
 _words: deque[int] = deque()
 
 
@@ -63,23 +63,18 @@ def random_hex(size: int = 16) -> str:
     return os.urandom(size).hex()
 
 
-def _word() -> int:
-    try:
-        return _words.popleft()
-    except IndexError:  # one system call for many: it takes longer than all else of a span
-        drawn: tuple[int, ...] = _DRAWN.unpack(os.urandom(_DRAWN.size))
-        _words.extend(drawn[1:])
-        return drawn[0]
-
-
 def span_id() -> int:
     """Return 64 random bits, not all of them zero."""
-    return _word() or span_id()
+    try:
+        return _words.popleft() or span_id()
+    except IndexError:  # one system call for many: it takes longer than all else of a span
+        _words.extend(_DRAWN.unpack(os.urandom(_DRAWN.size)))
+        return span_id()
 
 
 def trace_id() -> int:
-    """Return 128 random bits, not all of them zero."""
-    return _word() << 64 | _word() or trace_id()
+    """Return 128 random bits, none of their halves all zero."""
+    return span_id() << 64 | span_id()
 
 
 def _reset_in_child() -> None:
