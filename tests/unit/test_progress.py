@@ -21,6 +21,7 @@ from programs import environment, run, write
 from tachograph.metric import MetricGroup, progress
 from tachograph.metric import _progress as loops
 from tachograph.metric.execution import current
+from tachograph.recording.chart import Definition
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -242,12 +243,20 @@ def test_what_is_wrong_is_said_at_the_call(make: Callable[[], object], error: ty
         make()
 
 
-def test_our_own_failures_stay_away_from_the_loop(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+class Failing(Bench):
+    """An execution that can log no definition."""
+
+    def define(self, definition: Definition) -> None:
+        """Fail."""
+        raise MemoryError(definition.key)
+
+
+def test_our_own_failures_stay_away_from_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     """Where recording fails the loop goes on, and that is said once."""
-    monkeypatch.setattr(bench, "define", None)
+    bench = Failing()
+    token = current.set(bench)
     assert list(progress(range(200))) == list(range(200))
+    current.reset(token)
     assert len([record for record in caplog.records if "not recorded any more" in record.getMessage()]) == 1
     assert counts(bench) == []
 
