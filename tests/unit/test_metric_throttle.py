@@ -287,6 +287,29 @@ def test_recording_within_a_fold_of_the_own_thread_waits_for_nothing() -> None:
     assert [value for _, value in bench.pairs()] == [0, 1, 2]
 
 
+def test_another_metric_of_the_key_within_a_fold_of_the_own_thread_waits_for_nothing() -> None:
+    """A signal handler may record with a Metric that allows more points than the one whose fold it interrupts."""
+    bench = Bench()
+    metric, fast = Metric("m", throttle=0.01, execution=bench), Metric("m", throttle=None, execution=bench)
+    handled = []
+
+    class Interrupted(Journal):
+        def take_over(self, waiting: list[Raw]) -> None:
+            if not handled:
+                handled.append(True)
+                fast.record(1)  # while the fold of 0 holds the lock
+            super().take_over(waiting)
+
+    bench.journal = Interrupted(bench.registry)
+    recording = threading.Thread(target=metric.record, args=(0,), daemon=True)
+    recording.start()
+    recording.join(30)
+    assert not recording.is_alive()
+    for number in range(2, 5):
+        metric.record(number)
+    assert [value for _, value in bench.pairs()] == [0, 1, 2, 3, 4]
+
+
 def test_early_points_count_for_the_intervals_to_come() -> None:
     """Who wants everything now gets it, and the cap holds over time all the same."""
     bench = Bench()

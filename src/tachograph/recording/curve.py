@@ -251,7 +251,7 @@ class CurveRecorder:
     __slots__ = (
         *("buffer", "due", "gauge", "labels", "late", "shown", "start", "until"),
         *("count", "high", "high_x", "last", "low", "low_x", "moment", "x"),
-        *("_clock", "_folded", "_interval", "_journal", "_lock", "_outgoing", "_registry", "_throttle"),
+        *("_allowed", "_clock", "_folded", "_interval", "_journal", "_lock", "_outgoing", "_registry", "_throttle"),
     )
 
     def __init__(
@@ -269,7 +269,7 @@ class CurveRecorder:
         gauge.follow(self)
         self._journal, self._registry, self._clock, self.start = journal, registry, clock, start
         self._lock = threading.Lock()
-        self._interval = inf
+        self._interval = self._allowed = inf  # seconds a point; and the shortest one that was asked for
         self._throttle = _Throttle(branch=branch)
         self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self._folded = -inf  # when the last value was recorded that came through the buffer
@@ -284,10 +284,17 @@ class CurveRecorder:
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
-        interval, before = 0.0 if a_second is None else 1 / a_second, self._interval
-        if interval >= before:
+        interval = 0.0 if a_second is None else 1 / a_second
+        if interval >= self._allowed:
             return
-        with self._lock:
+        self._allowed = interval
+        if not self._lock.locked():  # or the fold does it that holds the lock, maybe of this very thread
+            with self._lock:
+                self._adopt_interval()
+
+    def _adopt_interval(self) -> None:
+        interval, before = self._allowed, self._interval
+        if interval < before:
             self._interval = interval
             if before < inf:
                 self.due = self._throttle.due - (before - interval) if interval else -inf
@@ -437,6 +444,7 @@ class CurveRecorder:
 
     def _send(self, now: float) -> None:
         """Log the points that are ready."""
+        self._adopt_interval()
         throttle, losses, outgoing = self._throttle, self.gauge.losses, self._outgoing
         if self._interval:
             self.due = throttle.due
