@@ -202,7 +202,7 @@ def test_closing_drains_first_and_ends_it(recorded: Recorded) -> None:
     log("after")
     recorded.bridge.close()
     assert [event.name for event in recorded.journal.drain()] == ["before"]
-    assert recorded.journal.last_words == []
+    assert list(recorded.journal.holders) == []
 
 
 def test_two_bridges_take_each_event_each(recorded: Recorded) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 import tachograph
 from front_door import calls, fresh_group
 from programs import run, spans
-from tachograph.metric import Metric, MetricGroup, execution, task, workflow
-from tachograph.metric import _tasks as executed
+from tachograph.metric import Metric, MetricGroup, task, workflow
 from tachograph.recording import journal
 
 __all__ = ["fresh_group"]
@@ -26,7 +24,7 @@ def empty_journal() -> Iterator[None]:
     """Begin and end with an empty journal, and with no task under way."""
     journal.default.drain()
     yield
-    assert execution.tasks == {}
+    assert journal.default.holders.passing == {}
     journal.default.drain()
 
 
@@ -175,22 +173,25 @@ def test_one_that_fails_fails_as_before(request: pytest.FixtureRequest) -> None:
     assert next(iter(counted)).endswith(" KeyError")
 
 
-def test_orchestration_is_ignored_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.process
+def test_orchestration_is_ignored_and_said_once(tmp_path: Path) -> None:
     """What other systems are told of retries and caching changes nothing, and is said in one line."""
-    executed._log_once._said.clear()
-
-    @task(retries=3, memo=True)
-    def one() -> int:
-        return 1
-
-    @task(cache=60)
-    def two() -> int:
-        return 2
-
-    assert (one(), two()) == (1, 2)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("task: retries, memo are ignored")
+    done = run(
+        tmp_path,
+        """
+from tachograph import task, workflow
+@task(retries=3, memo=True)
+def one():
+    return 1
+@task(cache=60)
+def two():
+    return 2
+print(one() + two())
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("task: retries, memo are ignored")
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,10 @@ import tachograph
 from curves import Bench
 from programs import events, exported, number, run
 from tachograph.metric import Metric, MetricGroup, MetricScale
-from tachograph.metric.execution import RUN_START, Execution
+from tachograph.metric.execution import Execution
 from tachograph.recording import journal as journals
 from tachograph.recording.chart import Definition, Definitions
+from tachograph.recording.curve import RUN_START
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -433,47 +434,6 @@ def test_tensors_are_read_at_the_call() -> None:
     with pytest.raises(TypeError, match="not the bool"):
         metric.record(torch.tensor(True))
     assert bench.pairs() == [(3, 0.5)]
-
-
-class Far:
-    """Takes the place of a value that is on its way from a device."""
-
-    def __init__(self, value: float) -> None:
-        self.there = False
-        self.value = value
-
-    def query(self) -> bool:
-        """Tell whether it has arrived."""
-        return self.there
-
-    def item(self) -> float:
-        """Return it."""
-        assert self.there
-        return self.value
-
-
-def test_values_of_a_device_wait_for_nobody() -> None:
-    """A value that has not arrived is waited for in the background, and the order of the curve is kept."""
-    from tachograph.recording.values import Pending
-
-    bench = Bench()
-    metric = Metric("m", throttle=None, execution=bench)
-    metric.record(0, at=0)
-    (curve,) = bench._curves.values()
-    far = Far(1.5)
-    curve.buffer += (Pending(far, far), 1, bench.now)
-    curve.late = True
-    metric.record(2, at=2)
-    assert bench.pairs() == [(0, 0)]
-    assert not bench.pass_on(everything=True)
-    far.there = True
-    assert bench.pass_on(everything=True)
-    assert bench.pairs() == [(1, 1.5), (2, 2)]
-    never = Far(1)
-    curve.buffer += (Pending(never, never), 3, bench.now)
-    curve.late = True
-    bench.give_up()
-    assert bench.pairs() == []
 
 
 def test_a_name_that_is_no_gauge_keeps_its_curve(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,11 +13,12 @@ import pytest
 
 from curves import Bench, Tensor, copied, dropped
 from tachograph.metric import Metric, task
-from tachograph.metric import execution as under_way
 from tachograph.metric.execution import Execution, current, process
+from tachograph.pipeline.event_feed import EventFeed
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording import values
+from tachograph.recording.holders import LEAVING, no_rest
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -26,12 +27,34 @@ pytestmark = pytest.mark.usefixtures("traced")
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin and end with an empty journal, nothing under way, and a device whose tensors may leave it."""
     monkeypatch.setattr(values, "leave_device", copied)
-    under_way._pass_on_all(0)
+    hand_in()
     journals.default.drain()
     yield
-    under_way._pass_on_all(0)
-    assert (under_way.tasks, under_way.leaving) == ({}, {})
+    hand_in()
+    assert tasks() == []
     journals.default.drain()
+
+
+def tasks() -> list[Execution]:
+    """Return the tasks that the feed asks, whether they are over or under way."""
+    return [holder for holder in journals.default.holders if isinstance(holder, Execution) and holder.number]
+
+
+def hand_in(*, everything: bool = True) -> bool:
+    """Have the points logged, as the feed does; False where something is still to come."""
+    found = [holder.hand_in(0, everything=everything, pace=no_rest) for holder in [*tasks(), process]]
+    return all(found)
+
+
+def end_process() -> None:
+    """Have the last points logged or counted, as at the end of the process, with no time for it."""
+    EventFeed(journals.default, registries.default).hear_last_words(0)
+
+
+def is_gone(execution: weakref.ref[Execution]) -> bool:
+    """Tell whether nothing keeps an execution that is over."""
+    gc.collect()
+    return execution() is None
 
 
 def recorded() -> list[tuple[bool, float]]:
@@ -49,20 +72,22 @@ def test_values_that_arrive_after_the_end_leave(request: pytest.FixtureRequest) 
     """A task's values that are on their way from a device when it ends are points once they have arrived."""
     metric = Metric(key(request), throttle=None)
     tensors = [Tensor(number) for number in range(5)]
+    executions = []
 
     @task
     def job() -> None:
+        executions.append(weakref.ref(current.get()))
         for tensor in tensors:
             metric.record(tensor)
 
     job()
-    under_way._pass_on_all(0)
+    hand_in()
     assert recorded() == []
     for tensor in tensors:
         tensor.there = True
-    under_way._feed(0.1)
+    hand_in(everything=False)
     assert recorded() == [(True, number) for number in range(5)]
-    assert metric._handle.curves == {}
+    assert is_gone(executions[0])
 
 
 def test_values_that_never_arrive_are_counted(request: pytest.FixtureRequest) -> None:
@@ -76,14 +101,14 @@ def test_values_that_never_arrive_are_counted(request: pytest.FixtureRequest) ->
 
     before = dropped(registries.default)
     job()
-    under_way._finish(0)
+    end_process()
     assert dropped(registries.default)["shutdown"] == before.get("shutdown", 0) + 2
-    under_way._pass_on_all(0)
-    for _ in range(under_way.LEAVING + 3):
+    hand_in()
+    for _ in range(LEAVING + 3):
         job()
-    assert len(under_way.leaving) == under_way.LEAVING
+    assert len(tasks()) == LEAVING
     assert dropped(registries.default)["overflow"] == before.get("overflow", 0) + 6
-    under_way._finish(0)
+    end_process()
 
 
 def test_without_a_pipeline_nothing_piles_up(request: pytest.FixtureRequest) -> None:
@@ -100,24 +125,39 @@ def test_without_a_pipeline_nothing_piles_up(request: pytest.FixtureRequest) -> 
         job()
         for tensor in tensors:
             tensor.there = True
-    assert len(under_way.leaving) == 1
+    assert len(tasks()) == 1
 
 
 def test_the_end_while_another_thread_folds(request: pytest.FixtureRequest) -> None:
-    """The task's last points leave although the collector holds the curve's lock while it ends."""
+    """The task's last points leave although another thread is in the middle of a fold while it ends."""
     metric = Metric(key(request))
+    folding, ended = threading.Event(), threading.Event()
+
+    class Slow(Tensor):
+        def query(self) -> bool:
+            folding.set()
+            return ended.wait(30) and super().query()
+
+    tensor = Slow(4.0)
+    tensor.there = True
 
     @task
     def job() -> None:
-        for number in range(5):
+        for number in range(4):
             metric.record(float(number))
-        (curve,) = current.get()._curves.values()
-        curve._lock.acquire()
-        threading.Timer(0.05, curve._lock.release).start()
+        metric.record(tensor)
+        collector = threading.Thread(target=current.get().pass_on, kwargs={"everything": False})
+        collector.start()
+        collectors.append(collector)
+        folding.wait()
 
+    collectors: list[threading.Thread] = []
     job()
     assert recorded() == [(True, 0)]
-    assert under_way._pass_on_all(5)
+    assert not hand_in()
+    ended.set()
+    collectors[0].join()
+    assert hand_in()
     assert recorded() == [(True, 4)]
 
 
@@ -143,10 +183,8 @@ def test_what_comes_after_the_end_is_the_process(request: pytest.FixtureRequest)
         other()
         contexts.clear()
     assert recorded() == [(True, 1), (False, 2), (False, 3)] * 3
-    assert list(metric._handle.curves) == [process]
-    gc.collect()
-    assert [ref() for ref in refs] == [None] * 3
-    assert len(process._curves[metric.key].gauge.followed) == 1
+    assert all(map(is_gone, refs))
+    assert len(process.curves[metric.key].gauge.followed) == 1
 
 
 def test_what_comes_after_the_end_and_fits_nowhere_is_counted(request: pytest.FixtureRequest) -> None:
@@ -197,11 +235,13 @@ def test_who_is_recording_at_the_end_loses_nothing() -> None:
     """Threads in copied contexts record while their tasks end: each value is in a point, of the task or the process."""
     bench = Bench()
     count, rounds = 0, 150
+    kept: weakref.WeakSet[Execution] = weakref.WeakSet()
     for _ in range(rounds):
         execution = Execution(journal=bench.journal, registry=bench.registry, clock=time.perf_counter)
         metric = Metric("m", execution=execution)
         metric.record(0.0)
-        handle, going = metric._handle, threading.Event()
+        kept.add(execution)
+        going = threading.Event()
 
         def record(metric: Metric = metric, going: threading.Event = going) -> None:
             for number in range(400):
@@ -214,7 +254,9 @@ def test_who_is_recording_at_the_end_loses_nothing() -> None:
         going.wait()
         execution.end()
         thread.join()
-        assert handle.curves == {}
         count += 401
     found = sum(point.get("count", 1) for point in bench.logged())
     assert found + bench.dropped().get("closed", 0) == count
+    del metric, execution, record, thread
+    gc.collect()
+    assert not kept

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,7 +19,8 @@ from hypothesis import strategies as st
 
 from curves import Bench
 from tachograph.metric import Metric
-from tachograph.recording.journal import Raw
+from tachograph.recording import curve, journal
+from tachograph.recording.journal import Journal, Raw
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
 GAPS = st.sampled_from([0.0, 0.001, 0.02, 0.05, 0.1, 0.3, 7.0])
@@ -34,7 +40,7 @@ def test_one_point_an_interval(steps: list[tuple[float, float]], a_second: float
     points = []
     for number, (gap, value) in enumerate(steps):
         until = bench.now + gap
-        for due in [curve.due for curve in bench._curves.values() if curve.due <= until]:
+        for due in [found.due for found in bench.curves.values() if found.due <= until]:
             bench.now = max(bench.now, due)
             bench.pass_on(everything=False)
             leaving += [bench.now] * len(bench.journal)
@@ -219,42 +225,89 @@ def test_threads_lose_nothing_that_is_held_back() -> None:
     assert {point["branch"] for point in found} == {0}
 
 
-def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an interrupt finds in the middle of a fold is folded the next time."""
-    bench = Bench()
-    metric = Metric("m", throttle=None, execution=bench)
-    metric.record(1)
-    from tachograph.recording._throttle import Throttled
+def interrupted(call: Callable[[], None], after: int) -> bool:
+    """Interrupt a call once so many functions have begun in the curve and the journal; False where there are fewer."""
+    begun, files = 0, {curve.__file__, journal.__file__}
 
-    whole = Throttled.fold
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal begun
+        if event == "call" and frame.f_code.co_filename in files and frame.f_code.co_name != "record":
+            begun += 1
+            if begun > after:
+                raise KeyboardInterrupt
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    sys.setprofile(count)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
 
-    monkeypatch.setattr(Throttled, "fold", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        metric.record(2)
-    monkeypatch.setattr(Throttled, "fold", whole)
-    metric.record(3)
-    assert [value for _, value in bench.pairs()] == [1, 2, 3]
+
+@pytest.mark.parametrize("throttle", [None, 10])
+def test_an_interrupt_loses_nothing(throttle: float | None) -> None:
+    """Wherever an interrupt comes in the middle of a fold: each value is in a point, once, with the next fold."""
+    for after in itertools.count():
+        bench = Bench()
+        metric = Metric("m", throttle=throttle, execution=bench)
+        for number in range(1, 40):
+            metric.record(number)
+        bench.now += 0.2
+        was = interrupted(partial(metric.record, 40), after)
+        assert bench.pass_on(everything=True)
+        points = bench.logged()
+        assert sum(point.get("count", 1) for point in points) == 40
+        assert (points[0]["value"], points[-1]["value"]) == (1, 40)
+        if throttle is None:
+            assert [point["value"] for point in points] == list(range(1, 41))
+        if not was:
+            break
+    assert after > 5  # it was interrupted at so many places
 
 
 def test_recording_within_a_fold_of_the_own_thread_waits_for_nothing() -> None:
     """A signal handler that records in the middle of a fold neither hangs nor loses: the fold takes it along."""
     bench = Bench()
     metric = Metric("m", throttle=None, execution=bench)
-    take_over, done = bench.journal.take_over, []
+    handled = []
+
+    class Interrupted(Journal):
+        def take_over(self, waiting: list[Raw]) -> None:
+            handled.append(True)
+            if len(handled) == 2:
+                metric.record(2)  # while the fold of 1 holds the lock
+            super().take_over(waiting)
+
+    bench.journal = Interrupted(bench.registry)
     metric.record(0)
-
-    def interrupting(waiting: list[Raw]) -> None:
-        if not done:
-            done.append(True)
-            metric.record(2)  # while the fold below holds the lock
-        take_over(waiting)
-
-    bench.journal.take_over = interrupting  # type: ignore[method-assign]
     metric.record(1)
+    assert len(handled) > 2
     assert [value for _, value in bench.pairs()] == [0, 1, 2]
+
+
+def test_another_metric_of_the_key_within_a_fold_of_the_own_thread_waits_for_nothing() -> None:
+    """A signal handler may record with a Metric that allows more points than the one whose fold it interrupts."""
+    bench = Bench()
+    metric, fast = Metric("m", throttle=0.01, execution=bench), Metric("m", throttle=None, execution=bench)
+    handled = []
+
+    class Interrupted(Journal):
+        def take_over(self, waiting: list[Raw]) -> None:
+            if not handled:
+                handled.append(True)
+                fast.record(1)  # while the fold of 0 holds the lock
+            super().take_over(waiting)
+
+    bench.journal = Interrupted(bench.registry)
+    recording = threading.Thread(target=metric.record, args=(0,), daemon=True)
+    recording.start()
+    recording.join(30)
+    assert not recording.is_alive()
+    for number in range(2, 5):
+        metric.record(number)
+    assert [value for _, value in bench.pairs()] == [0, 1, 2, 3, 4]
 
 
 def test_early_points_count_for_the_intervals_to_come() -> None:

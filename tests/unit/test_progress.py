@@ -21,6 +21,7 @@ from programs import environment, run, write
 from tachograph.metric import MetricGroup, progress
 from tachograph.metric import _progress as loops
 from tachograph.metric.execution import current
+from tachograph.recording.chart import Definition
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -242,12 +243,20 @@ def test_what_is_wrong_is_said_at_the_call(make: Callable[[], object], error: ty
         make()
 
 
-def test_our_own_failures_stay_away_from_the_loop(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+class Failing(Bench):
+    """An execution that can log no definition."""
+
+    def define(self, definition: Definition) -> None:
+        """Fail."""
+        raise MemoryError(definition.key)
+
+
+def test_our_own_failures_stay_away_from_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     """Where recording fails the loop goes on, and that is said once."""
-    monkeypatch.setattr(bench, "define", None)
+    bench = Failing()
+    token = current.set(bench)
     assert list(progress(range(200))) == list(range(200))
+    current.reset(token)
     assert len([record for record in caplog.records if "not recorded any more" in record.getMessage()]) == 1
     assert counts(bench) == []
 
@@ -329,23 +338,24 @@ def test_without_tqdm_the_loop_runs_and_says_so(tmp_path: Path) -> None:
     assert drawn.count("tqdm is not installed") == 1
 
 
-def test_a_terminal_that_goes_away_costs_the_bar_only(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.process
+def test_a_terminal_that_goes_away_costs_the_bar_only(tmp_path: Path) -> None:
     """A bar that cannot be drawn any more is given up, said once; the loop goes on."""
-
-    class Gone:
-        def draw(self, _done: int) -> None:
-            raise BrokenPipeError
-
-        close = draw
-
-    loop = loops.Loop("p", None, 3, bench)
-    loop._bar = Gone()
-    loop.done = 1
-    loop.look()
-    loop.look()
-    loop.end()
-    assert len(caplog.records) == 1
-    assert bench.logged()[-1:] == []
+    program = """
+import logging, os, time
+import tachograph as cf
+logging.basicConfig(filename="log")
+seen = []
+for item in cf.progress(range(300)):
+    if item == 3:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    time.sleep(0.001)
+    seen.append(item)
+assert seen == list(range(300))
+"""
+    on_a_terminal(tmp_path, program)
+    (said,) = (tmp_path / "log").read_text().splitlines()
+    assert "progress: the bar is not drawn any more: OSError" in said
 
 
 @pytest.mark.process

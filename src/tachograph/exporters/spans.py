@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace import id_generator as sdk
 
+from tachograph.recording import ids
 from tachograph.recording.registry import Registry
 
 QUEUE_LIMIT = 8192
 
 
 class IdGenerator(sdk.IdGenerator):
-    """Makes identifiers from the operating system's random bytes.
+    """Random identifiers from the operating system.
 
     The SDK's own takes them from :mod:`random`: seeded ranks would share their trace ids, and a seeded program would
     compute something else once spans are recorded.
@@ -22,11 +22,11 @@ class IdGenerator(sdk.IdGenerator):
 
     def generate_span_id(self) -> int:
         """Return 64 random bits, not all of them zero."""
-        return int.from_bytes(os.urandom(8), "big") or self.generate_span_id()
+        return ids.span_id()
 
     def generate_trace_id(self) -> int:
         """Return 128 random bits, not all of them zero."""
-        return int.from_bytes(os.urandom(16), "big") or self.generate_trace_id()
+        return ids.trace_id()
 
     def is_trace_id_random(self) -> bool:
         """Tell that every bit is random."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settin
 from tachograph.exporters.spool import Spool, spool_limit_of
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
+from tachograph.recording.ids import random_hex
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
@@ -60,7 +60,7 @@ class Forwarding:
         first_back_off: float = FIRST_BACK_OFF,
         clock: Clock | None = None,
     ) -> None:
-        self.sender = uuid.uuid4().hex
+        self.sender = random_hex()
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
             found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from tachograph.identity.environment import clean, resource_variable, text
 from tachograph.identity.program import is_agent, program_name
+from tachograph.recording.ids import random_hex
 
 _ANCESTORS = 64
 _FILE_NAME_LENGTH = 200  # file systems take 255 bytes; suffixes such as .db-wal follow
@@ -154,4 +155,4 @@ def _from_ps(pid: int) -> _Started | None:
 
 @lru_cache(maxsize=1)
 def _unknown_start() -> _Started:
-    return _Started(time.time(), os.urandom(16).hex())
+    return _Started(time.time(), random_hex())

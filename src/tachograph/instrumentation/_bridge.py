@@ -27,9 +27,11 @@ from tachograph.recording import timer
 from tachograph.recording.closed_windows import Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.ids import NumberSequence
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
+from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import ValueSummary
@@ -46,7 +48,7 @@ _GAUGES = {
     "count": "window.count",
     "sum": "window.sum",
 }
-_order = itertools.count(1)
+_order = NumberSequence()
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class BridgedStats:
             told[_END] = end / 1e9
         known.last.update(told)
         if end and known.history.wanted:
-            known.history.add((next(_order), end, 0, 0, told, min(known.end, end), end))
+            known.history.add((_order.next(), end, 0, 0, told, min(known.end, end), end))
         known.end = end or known.end
 
     def _add_up(self, known: _Known, window: Mapping[str, Number]) -> None:
@@ -205,8 +207,7 @@ class Bridge:
         handlers: tuple[Callable[[Any], object], ...] = (partial(next, self._numbers), self._waiting.append)
         self._handles = [monitor.register_event_handler(handler) for handler in handlers]
         registry.group(SCOPE).sources.insert(0, self._before_collection)
-        journal.last_words.append(self.drain)
-        journal.feeders.append(self.drain)
+        journal.holders.add(self)
         _open.add(self)
         atexit.register(self.close)
         self._start()
@@ -230,6 +231,13 @@ class Bridge:
         if self._task is None and self._handles:  # a forked child that records on its own account
             self._start()
         return iter(())
+
+    def hand_in(self, timeout: float, *, everything: bool, pace: Callable[[], None]) -> bool:  # noqa: ARG002 - as below
+        """Read everything that waits, at a pace of its own: see :class:`tachograph.recording.holders.Holder`."""
+        return self.drain(timeout)
+
+    def give_up(self, reason: Reason) -> None:
+        """Do nothing: :meth:`close` counts what could not be read."""
 
     def drain(self, timeout: float = _CLOSING) -> bool:
         """Read the events that wait at the call; False where that took longer than ``timeout`` seconds."""
@@ -299,8 +307,7 @@ class Bridge:
         self._count_dropped()
         if self._waiting:
             self._registry.count_dropped("shutdown", SCOPE, len(self._waiting))
-        self._journal.last_words.remove(self.drain)
-        self._journal.feeders.remove(self.drain)
+        self._journal.holders.remove(self)
         self._registry.group(SCOPE).sources.remove(self._before_collection)
         _open.discard(self)
 

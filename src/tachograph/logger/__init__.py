@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from tachograph.logger import _delivery
 from tachograph.logger._fields import process_value
-from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, name_text, random_id
+from tachograph.logger._identity import COUNTING, Dice, census_of, identity_tags, name_text
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
 from tachograph.logger._shape import (
     Gauges,
@@ -42,6 +42,7 @@ from tachograph.profiling.trace_context import TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.ids import random_hex
 from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
@@ -313,7 +314,7 @@ class MetricsLogger:
         """Free the lock after a fork; the child is a start of its own."""
         self._lock = threading.RLock()
         if not self._names_its_start:
-            self._origin.tags = {**self._origin.tags, "runtime_id": random_id()}
+            self._origin.tags = {**self._origin.tags, "runtime_id": random_hex(8)}
 
 
 _loggers: WeakSet[MetricsLogger] = WeakSet()

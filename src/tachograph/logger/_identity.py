@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
+from tachograph.recording.ids import random_hex
 from tachograph.recording.instrument import creation
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.registry import Registry
@@ -41,11 +42,6 @@ class Dice:
         return self._random() < share
 
 
-def random_id() -> str:
-    """Return an id for a start of a process."""
-    return os.urandom(8).hex()
-
-
 def name_text(value: object) -> str:
     """Return a name as a string; "" where it is None."""
     return "" if value is None else str(value)
@@ -63,7 +59,7 @@ def identity_tags(  # noqa: PLR0917 - as in the constructor
         "uid": name_text(uid),
         "prefix": prefix,
         "version": name_text(version),
-        "runtime_id": name_text(runtime_id) or random_id(),
+        "runtime_id": name_text(runtime_id) or random_hex(8),
         **named,
     }
     return {**{name: value for name, value in tags.items() if value}, **_config_tags(config)}

@@ -1,7 +1,9 @@
 """Curves of experiments: ``Metric``, its chart, progress bars, tasks; ``config()`` and ``summary()`` of a run.
 
-Each value is shown as it is now by a gauge, and kept in the journal as a point with its x. Nothing needs to be set up:
-what was recorded before :func:`tachograph.start` leaves once that is called.
+A value passes from ``Metric.record`` into the curve of the execution that runs
+(:class:`~tachograph.recording.curve.CurveRecorder`): a gauge shows it as it is now, and a fold makes points of the
+values, each with its x, which wait in the journal. Nothing needs to be set up: values from before
+:func:`tachograph.start` leave once that is called.
 
 Beside these names other rooms use ``execution`` alone.
 """
@@ -11,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from math import inf, nan
 from typing import Any, cast
 
 from tachograph.metric._config import config, summary
 from tachograph.metric._progress import progress
 from tachograph.metric._tasks import task, workflow
-from tachograph.metric.execution import Execution, current, process, recording, tasks
+from tachograph.metric.execution import Execution, current, process
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite, number
-from tachograph.recording.curve import CHUNK, NOWHERE, CurveRecorder
+from tachograph.recording.curve import NOWHERE, CurveRecorder, recorder
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
@@ -35,48 +36,48 @@ class _Unreadable(Exception):  # noqa: N818 - it leaves this file nowhere
     """The program's own object fails."""
 
 
-class _Handle:
-    """The executions in which a Metric has recorded; lives as long as its ``record``.
+class _MetricCurves:
+    """The curves of a Metric, see :class:`tachograph.recording.curve.Curves`; they live as long as its ``record``.
 
     Args:
         definition: of the metric.
         a_second: points that it may have, at most; None for all.
-        late: where values go that are recorded in an execution that has ended; None to count them as dropped.
+        late: the execution for values that are recorded in one that has ended; None to count them as dropped.
         registry: where values are counted that cannot be read.
     """
 
-    __slots__ = ("__weakref__", "_a_second", "_late", "_losses", "at", "curves", "definition", "home")
+    __slots__ = ("__weakref__", "_a_second", "_late", "_losses", "at", "by_execution", "definition", "home")
 
     def __init__(
         self, definition: Definition, a_second: float | None, late: Execution | None, registry: Registry
     ) -> None:
         self.definition, self._late = definition, late
         self.at = f"at, of Metric.record for {definition.key!r},"
-        self.curves: dict[Execution, CurveRecorder] = {}
-        self.home: CurveRecorder | None = None  # where it records unless a task is under way
+        self.by_execution: dict[Execution, CurveRecorder] = {}
+        self.home: CurveRecorder | None = None
         self._a_second = a_second
         self._losses = SeriesLosses(definition.key, partial(registry.count_dropped, "no_number", "registry"))
 
     def attach(self, execution: Execution, value: object, at: object) -> CurveRecorder:
-        """Return where a first value goes; one that is wrong shall leave nothing behind."""
+        """Return the curve for a first value; one that is wrong leaves nothing behind."""
         if value.__class__ is not float:
             with suppress(_Unreadable):  # counted once it is recorded
                 self._read(value)
         if at is not None:
             finite(at, self.at)
-        if not recording(execution):
+        if not execution.records:
             return NOWHERE
         with execution.changing:
             if not execution.ended:
-                curve = self.curves[execution] = execution.curve(self.definition, self._a_second)
-                execution.followers.add(self)
+                curve = self.by_execution[execution] = execution.curve(self.definition, self._a_second)
+                execution.metrics.add(self)
                 if not execution.number:
                     self.home = curve
                 return curve
         return self._too_late(execution)
 
     def _too_late(self, execution: Execution) -> CurveRecorder:
-        """Return where a value goes that comes from a thread or an asyncio task that outlives the execution."""
+        """Return the curve for a value from a thread or an asyncio task that outlives the execution."""
         if self._late is not None:
             with suppress(ValueError):  # the process has another definition
                 return self.home or self.attach(self._late, 0.0, None)
@@ -84,15 +85,9 @@ class _Handle:
         return NOWHERE
 
     def forget(self, execution: Execution) -> None:
-        self.curves.pop(execution, None)
+        self.by_execution.pop(execution, None)
         if not execution.number:
             self.home = None
-
-    def pass_on(self, *, everything: bool) -> None:
-        """Its curves are the execution's."""
-
-    def define_again(self) -> None:
-        """Its definition is the execution's."""
 
     def read(self, value: object) -> Number | Pending | None:
         """Return a value that is neither a float nor an int; None where the program's own object fails."""
@@ -133,7 +128,7 @@ class Metric:
 
     __slots__ = {
         "__weakref__": "",
-        "_handle": "",
+        "_curves": "",
         "_throttle": "",
         "record": """Record a value: ``record(value, *, at=None)``.
 
@@ -166,23 +161,25 @@ class Metric:
         self._throttle = _a_second(key, throttle)
         (current.get() if execution is None else execution).check(wanted)
         late = process if execution is None else None
-        self._handle = _Handle(wanted, self._throttle, late, (process if execution is None else execution).registry)
-        _set_record(self, _recorder(self._handle, execution))
+        self._curves = _MetricCurves(
+            wanted, self._throttle, late, (process if execution is None else execution).registry
+        )
+        _set_record(self, _recorder(self._curves, execution))
 
     @property
     def key(self) -> str:
         """The key of the metric."""
-        return self._handle.definition.key
+        return self._curves.definition.key
 
     @property
     def group(self) -> MetricGroup | None:
         """The chart, as it was given."""
-        return self._handle.definition.group
+        return self._curves.definition.group
 
     @property
     def scale(self) -> MetricScale | None:
         """The y axis, as it was given."""
-        return self._handle.definition.scale
+        return self._curves.definition.scale
 
     @property
     def throttle(self) -> float | None:
@@ -197,69 +194,11 @@ class Metric:
 _set_record = cast("Any", Metric).__dict__["record"].__set__
 
 
-def _recorder(handle: _Handle, execution: Execution | None) -> Callable[..., None]:  # noqa: C901, PLR0915 - see record
-    """Return :attr:`Metric.record`: variables of the function around it are read faster than attributes."""
-    curves, attach, border = handle.curves, handle.attach, handle.read
-    always = partial(_same, execution or process)
-    elsewhere, where = (tasks, current.get) if execution is None else ({}, always)
-    clock = always().clock
-    plain, whole, chunk, never = float, int, CHUNK, nan
-    lowest, highest = -inf, inf
-    what, far = handle.at, 2**1023
-
-    def record(value: Any, *, at: Any = None) -> None:  # noqa: C901, PLR0912 - each call would cost as much as all of it
-        curve = handle.home
-        if elsewhere or curve is None:
-            try:
-                curve = curves[where()]
-            except KeyError:
-                curve = attach(where(), value, at)
-        now = clock()
-        if now < curve.until and value.__class__ is plain:  # held back: no call in this block, see curve.ATOMIC
-            x = at if at.__class__ is whole else now - curve.start if at is None else never
-            if x >= curve.x:
-                if value <= curve.high:
-                    if value >= curve.low:
-                        curve.x, curve.last, curve.moment = x, value, now
-                        curve.count += 1
-                        return
-                    if value > lowest:
-                        curve.low, curve.low_x = value, x
-                        curve.x, curve.last, curve.moment = x, value, now
-                        curve.count += 1
-                        return
-                elif value < highest:
-                    curve.high, curve.high_x = value, x
-                    if value < curve.low:
-                        curve.low, curve.low_x = value, x
-                    curve.x, curve.last, curve.moment = x, value, now
-                    curve.count += 1
-                    return
-        if value.__class__ is not plain and value.__class__ is not whole:
-            value = border(value)
-            if value is None:
-                return
-        if at.__class__ is whole:
-            if not -far < at < far:
-                at = finite(at, what)
-        elif at is not None and (at.__class__ is not plain or at - at):
-            at = finite(at, what)
-        curve.until = -inf  # what follows goes the same way, as it came later
-        buffer = curve.buffer
-        buffer += value, at, now  # one step for all threads
-        if value.__class__ is Pending:
-            curve.late = True
-        else:
-            curve.shown = curve.last
-            curve.gauge.current = value  # no method: a call takes as long as all of this
-        if now >= curve.due or len(buffer) >= chunk:
-            curve.fold(now)
-
-    return record
-
-
-def _same(execution: Execution) -> Execution:
-    return execution
+def _recorder(curves: _MetricCurves, execution: Execution | None) -> Callable[..., None]:
+    """Return :attr:`Metric.record`: in one execution, or in the one that runs."""
+    if execution is None:
+        return recorder(curves, current.get, process.journal.holders.passing, process.clock)
+    return recorder(curves, lambda: execution, (), execution.clock)
 
 
 def _group(key: str, group: object) -> MetricGroup | None:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Protocol, TypeVar, overload
 
-from tachograph.metric.execution import RUN_START, Execution, current, recording
+from tachograph.metric.execution import Execution, current
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, number
-from tachograph.recording.curve import POINT
+from tachograph.recording.curve import POINT, elapsed
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
@@ -61,7 +61,7 @@ class TerminalBar:
 
     Args:
         title: stands before it.
-        total: items; None where nobody knows.
+        total: items; None where their number is not known.
         stays: whether it is left on the terminal in the end.
         file: where it is drawn; by default stderr.
 
@@ -96,7 +96,7 @@ def _tqdm() -> Any:
         from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
         class Tqdm(tqdm):  # type: ignore[type-arg,misc,unused-ignore]
-            """Without the thread that watches slow bars, and without a lock that other processes share."""
+            """A tqdm without the thread that watches slow bars, and without a lock that other processes share."""
 
             monitor_interval = 0
 
@@ -105,7 +105,7 @@ def _tqdm() -> Any:
     return _classes[0]
 
 
-class Key:
+class LoopKey:
     """The loops of one key in one execution, one after the other or nested.
 
     Attributes:
@@ -123,7 +123,7 @@ class Key:
         self._allowed, self._since = float(LOOPS_AT_ONCE), -inf
 
     def admit(self, now: float) -> bool:
-        """Tell whether one more loop may record: thousands of short ones shall not flood anybody."""
+        """Tell whether one more loop may record: thousands of short ones are too many for a page."""
         more = min(LOOPS_AT_ONCE, (now - self._since) * LOOPS_A_SECOND)
         self._allowed, self._since = min(self._allowed + more, LOOPS_AT_ONCE), now
         if self._allowed < 1:
@@ -157,7 +157,7 @@ class Loop:
     Args:
         key: of the metric; the second loop of a key is called ``<key>#2`` in the journal.
         group: of the metric.
-        total: how many items there will be; None where nobody knows.
+        total: how many items there will be; None where that is not known.
         execution: where it records.
     """
 
@@ -189,25 +189,25 @@ class Loop:
         self._labels: Mapping[str, AttributeValue] | None = None
         self._gauges: tuple[LastValue, ...] = ()
         self._lock = threading.Lock()
-        self._loops: Key = execution.loops.setdefault(key, Key())
+        self._loops: LoopKey = execution.keys.setdefault(key, LoopKey())
         self._place = self._loops.take_place()
         self._start = self._looked = execution.clock()
         self._due, self._step, self._last = -inf, 1, -1
-        self._asked = False  # somebody wants a point, and who holds the lock makes it
+        self._asked = False  # a point is wanted, and the thread that holds the lock makes it
 
     def begin(self) -> None:
         """Record that nothing is done yet."""
         execution = self._execution
         if on_terminal():
             self._bar = _bar(self._key.key, self._total, self._place)
-        if not recording(execution):
+        if not execution.records:
             return
         self._gauges = self._loops.gauges(self._place, self._key, execution)
         if self._loops.admit(self._start):
             self._loops.loops += 1
             if self._loops.loops > 1:
                 self._key = self._key._replace(key=f"{self._key.key}#{self._loops.loops}")
-            execution.followers.add(self)
+            execution.loops.add(self)
             execution.define(self._key)
             self._labels = execution.labels(self._key)
         else:
@@ -231,7 +231,7 @@ class Loop:
     def end(self) -> None:
         """Record how far it came."""
         self._loops.open.discard(self._place)
-        self._execution.followers.discard(self)
+        self._execution.loops.discard(self)
         if self.done != self._last:
             self._record(self._execution.clock())
         if self._bar is not None:
@@ -274,7 +274,7 @@ class Loop:
             at = time.time_ns()
             x = now - self._execution.start
             known = {key: value for key, value in said.items() if value is not None}
-            where = {"x": x, "branch": self._execution.branch, "elapsed": (at - RUN_START) / 1e9}
+            where = {"x": x, "branch": self._execution.branch, "elapsed": elapsed(at)}
             self._execution.journal.append(POINT, at, {**self._labels, **where, **known})
 
     def _draw(self, how: Callable[[int], None]) -> None:
@@ -324,7 +324,7 @@ def progress(
     10 a second are recorded.
 
     Args:
-        iterable: what is gone through, item by item as it comes; async iterables with ``async for``.
+        iterable: its items are taken one by one as they come; those of an async iterable with ``async for``.
         key: names the metric.
         group: its chart, or only the name of it.
         total: how many items there will be; by default ``len(iterable)``, where it has one.
@@ -403,7 +403,7 @@ def _ended(loop: Loop) -> None:
 
 
 def _guarded(step: Callable[[], Any], loop: Loop) -> Any:
-    """Take a step that the program's loop shall not notice."""
+    """Return the result of a step, or None where it fails: the program's loop goes on."""
     try:
         return step()
     except Exception:  # noqa: BLE001 - the one guard around it: it is counted and said

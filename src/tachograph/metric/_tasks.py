@@ -58,7 +58,7 @@ class _Stretch(Span):
     def end(self, error: BaseException | None, seconds: float, into: Distribution) -> None:
         try:
             self._execution.end()
-        except Exception:  # noqa: BLE001 - the one guard around it: what the function returned or raised matters more
+        except Exception:  # noqa: BLE001 - the one guard around it: the function's own result or error matters more
             registry.default.count_error("task")
             message = "the last points of task %r are lost (further ones are counted)"
             _log_once(("end", self._execution.name), message, self._execution.name, level=logging.ERROR, exc_info=True)
@@ -67,7 +67,7 @@ class _Stretch(Span):
 
 
 class _TaskProbe(Probe):
-    """Records the calls of one task, and makes an execution of each; no handler hears of them."""
+    """A probe that records the calls of one task, and makes an execution of each; no handler hears of them."""
 
     __slots__ = ("_title",)
 
@@ -144,16 +144,16 @@ def task(fn: Callable[P, R], *, name: str | None = None, **orchestration: Any) -
 def task(fn: Any = None, *, name: str | None = None, **orchestration: Any) -> Any:
     """Make each call of a function an execution: ``@task``, ``@task()`` or ``@task(name=…)``.
 
-    The function runs in place, and returns what it returns. What it records has an x clock of its own, which begins
-    with the call, and definitions of its own; so has each task that it calls. Coroutines, generators and async
-    generators are executions over their whole run. Each call is measured as by ``@prof``, in the group
+    The function runs in place, and its result is returned. Its values have an x clock of their own, which begins
+    with the call, and definitions of their own; so have those of each task that it calls. Coroutines, generators and
+    async generators are executions over their whole run. Each call is measured as by ``@prof``, in the group
     ``tachograph.task``, and has a span where the program traces. A thread that the function starts belongs to the
-    process, unless it runs in a copy of its context; so does what an asyncio task records that outlives the call.
+    process, unless it runs in a copy of its context; so do the values of an asyncio task that outlives the call.
 
     Args:
-        fn: what is decorated.
+        fn: the function or method.
         name: of the executions; by default the function's.
-        **orchestration: what other systems are told of retries, caching and the like: ignored, and said once.
+        **orchestration: options of other systems for retries, caching and the like: ignored, and said once.
 
     Raises:
         TypeError: it is no function or method, or the name is no string.

@@ -8,7 +8,6 @@ hold it.
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from tachograph.recording.accumulators import LIMIT
 from tachograph.recording.closed_windows import Closed, WindowHistory
+from tachograph.recording.ids import NumberSequence
 from tachograph.recording.journal import Later
 from tachograph.recording.summary import CHUNK, Bare, ValueSummary, Wanted, bare_plus, dressed, summary_of_chunk
 from tachograph.recording.values import Number, Pending, as_float
@@ -27,7 +27,7 @@ _SMALL = 64
 STAT_EVENT = "torch.monitor.Stat"
 # Takes the name, the time in nanoseconds since 1970, and the data of an event.
 Log = Callable[[str, int, dict[str, Any] | Later], None]
-_order = itertools.count(1)
+_order = NumberSequence()
 # The state of a Stat: its open window; all closed ones together, and the small ones among them apart; the last one; the
 # number of values that the open one still takes (0 where it was closed before its time); device values that have not
 # arrived; the window that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
@@ -310,7 +310,7 @@ class StatWindow:
                 ordered = sorted(chunk)
                 low, high, count = ordered[0], ordered[-1], len(chunk)
                 data = (make, chunk[-1], total, count, high, low)
-                latest = (next(_order), now, count, total, data, self.start, end)
+                latest = (_order.next(), now, count, total, data, self.start, end)
                 sums = bare_plus(sums, count, total, low, high)
                 self._state = (None, closed, sums, latest, room, (), latest)
             except BaseException as error:
@@ -399,7 +399,7 @@ class StatWindow:
         rest = opened if opened.sketch is None else opened._replace(sketch=None)
         closed = rest if closed is None else closed.plus(rest)
         data = dict(zip(self._keys, aggregates(opened, self.aggregations), strict=True))
-        latest = (next(_order), now, opened.added, opened.total.value(), data, self.start, end)
+        latest = (_order.next(), now, opened.added, opened.total.value(), data, self.start, end)
         self.start = end
         self._state = (None, closed, sums, latest, room, late, latest)
         self._send(self._state)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline.destinations import Route
+from tachograph.recording import timer
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.journal import Journal, LogEvent
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
 EVENTS_PER_BATCH = 2048
 _SLICE = 256
-_FEEDING = 0.5
+_GATHERING = 0.5  # seconds for the events that are not in the journal yet
+_POLL = 0.001
 
 _log = logging.getLogger("tachograph")
 
@@ -54,7 +57,7 @@ class Feed(Protocol):
         """Deliver what leaves by another pipeline; False where ``timeout`` seconds were too short."""
 
     def hear_last_words(self, timeout: float) -> None:
-        """Let everybody log what they still hold."""
+        """Have everything logged that is still held: the process ends."""
 
     def halt(self) -> None:
         """Hand over no more, in whatever thread: the destinations are about to close."""
@@ -78,8 +81,8 @@ class EventFeed:
         self._takes = self._halted = False
 
     def waiting(self) -> int:
-        """Return how many events there are to deliver; 1 where a feeder may have some."""
-        return len(self._journal) or bool(self._journal.feeders)
+        """Return how many events there are to deliver; 1 where a holder may have some."""
+        return len(self._journal) or bool(self._journal.holders)
 
     def deliver(
         self,
@@ -93,7 +96,8 @@ class EventFeed:
         takers = [route for route in routes if route.events]
         if takers:
             self._takes = True
-            self._ask(self._journal.feeders, _FEEDING)
+            # In a task of the timer nothing is waited for: only what is due leaves.
+            self._gather(_GATHERING, everything=not timer.default.is_at_work())
         left = len(self._journal) if takers else 0
         while left > 0:
             if self._halted or (deadline is not None and time.monotonic() >= deadline) or (until and until()):
@@ -117,17 +121,36 @@ class EventFeed:
         return True
 
     def hear_last_words(self, timeout: float) -> None:
-        """Let everybody log what they still hold, for ``timeout`` seconds at most: the process ends."""
-        self._ask(self._journal.last_words, timeout)
-
-    def _ask(self, holders: Sequence[Callable[[float], object]], timeout: float) -> None:
+        """Have everything logged that is still held, for ``timeout`` seconds at most: the process ends."""
         deadline = time.monotonic() + timeout
-        for hand_in in list(holders):
-            try:
-                hand_in(max(deadline - time.monotonic(), 0.0))
-            except Exception:  # noqa: BLE001, PERF203 - each shall be heard
-                self._registry.count_error("journal")
-                _log.exception("something that was not logged yet is lost")
+        for log_last in list(self._journal.last_words):
+            self._guarded(log_last, max(deadline - time.monotonic(), 0.0))
+        for holder in self._gather(max(deadline - time.monotonic(), 0.0), everything=True):
+            holder.give_up("shutdown")
+
+    def _gather(self, timeout: float, *, everything: bool) -> list[Holder]:
+        """Have the holders log what is due, or everything; return those of which something is still to come."""
+        deadline = time.monotonic() + timeout
+        pace = no_rest if everything else Pace()
+        asked = list(self._journal.holders)
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            asked = [
+                holder
+                for holder in asked
+                if self._guarded(holder.hand_in, left, everything=everything, pace=pace) is False
+            ]
+            if not everything or not asked or time.monotonic() >= deadline:
+                return asked
+            time.sleep(_POLL)
+
+    def _guarded(self, call: Callable[..., object], *arguments: Any, **more: Any) -> object:
+        try:
+            return call(*arguments, **more)
+        except Exception:  # noqa: BLE001 - each has its turn
+            self._registry.count_error("journal")
+            _log.exception("something that was not logged yet is lost")
+            return None
 
     def halt(self) -> None:
         """Hand over no more: what waits stays in the journal, where a closed destination would only count it out."""

@@ -7,15 +7,13 @@ tracer that does nothing is never called, as that takes 5 microseconds.
 from __future__ import annotations
 
 import copy
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from tachograph.recording import registry
+from tachograph.recording import ids, registry
 from tachograph.recording.accumulators import Distribution
-from tachograph.recording.forking import at_fork
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.summary import Exemplar
@@ -26,17 +24,11 @@ TRACE = "opentelemetry.trace"
 class _Ids:
     """Random ids from numbers of our own: the SDK's generator would advance the program's ``random``."""
 
+    generate_span_id = staticmethod(ids.span_id)
+    generate_trace_id = staticmethod(ids.trace_id)
+
     def __init__(self, replaced: Any) -> None:
-        import random
-
-        self._bits = random.Random(os.urandom(32)).getrandbits  # noqa: S311 - ids, not secrets
         self.is_trace_id_random: Callable[[], bool] = getattr(replaced, "is_trace_id_random", lambda: False)
-
-    def generate_span_id(self) -> int:
-        return self._bits(64) or 1
-
-    def generate_trace_id(self) -> int:
-        return self._bits(128) or 1
 
 
 class _Known:
@@ -55,8 +47,6 @@ class _Known:
 
 
 known = _Known()
-# a child that went on with the parent's numbers would repeat its ids
-at_fork("spans", in_child=known.forget)
 
 
 def tracer_for(scope: str) -> Any:

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Protocol
 
 from tachograph.recording.losses import SeriesLosses
@@ -38,17 +38,13 @@ _BACK_PRESSURE = 0.25
 
 
 class Followed(Protocol):
-    """A recorder elsewhere whose values a gauge shows: that costs it nothing.
+    """A recorder elsewhere whose values a gauge shows: that costs it nothing."""
 
-    Attributes:
-        last: what it recorded last.
-        moment: when that was, in seconds on a clock.
-        shown: the value of ``last`` that the gauge has taken over, or that is older than one that it was given.
-    """
+    def newest(self) -> float:
+        """Return when its newest value was recorded, in seconds on a clock."""
 
-    last: float
-    moment: float
-    shown: float
+    def unseen(self) -> tuple[float, float] | None:
+        """Return when its last value was recorded, and that value; None where the gauge has it, or a later one."""
 
 
 class LastValue:
@@ -101,13 +97,18 @@ class LastValue:
         self._take_over()
         self.followed = tuple(other for other in self.followed if other is not whose)
 
+    def show_late(self, value: Number, moment: float, whose: Followed) -> None:
+        """Show a value that another recorder took at ``moment``, unless a later one of any other is there."""
+        if all(other is whose or other.newest() <= moment for other in self.followed):
+            self.current = value
+
     def _take_over(self) -> None:
-        fresh = [other for other in self.followed if other.last is not other.shown]
-        for other in sorted(fresh, key=attrgetter("moment")):
-            self.current = other.shown = other.last
+        unseen = [found for other in self.followed if (found := other.unseen()) is not None]
+        if unseen:
+            self.current = max(reversed(unseen), key=itemgetter(0))[1]
 
     def fold(self) -> bool:
-        """Take over what was recorded elsewhere, and device values that have arrived; True where none is on its way."""
+        """Take over values from elsewhere, and device values that have arrived; True where none is on its way."""
         waiting = self._waiting
         if not switch.on:
             self._waiting = None
@@ -137,7 +138,7 @@ class LastValue:
 
 
 class _Buffered:
-    """Records into a list, and folds it in chunks."""
+    """An accumulator that records into a list, and folds it in chunks."""
 
     __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
     _state: Any
@@ -162,7 +163,7 @@ class _Buffered:
         return False
 
     def fold(self, wait: float = 0.0) -> bool:
-        """Add up what was recorded so far.
+        """Add up the values recorded so far.
 
         Args:
             wait: seconds to wait for a fold that another thread has begun; never wait in a signal handler.
@@ -263,7 +264,7 @@ def _recorder(buffer: list[Any], losses: SeriesLosses, make_room: Callable[[], b
 
 
 class Sum(_Buffered):
-    """A counter: the sum of what was added, exact for integers. Negative and non-finite values are not added."""
+    """A counter: the sum of the values, exact for integers. Negative and non-finite ones are not added."""
 
     __slots__ = ()
     _state: tuple[Total, int]
@@ -302,10 +303,10 @@ def _buckets(boundaries: tuple[float, ...]) -> Wanted:
 
 
 class Distribution(_Buffered):
-    """A histogram: count, sum, minimum, maximum and the buckets of what was recorded.
+    """A histogram: count, sum, minimum, maximum and buckets of the values.
 
     Args:
-        losses: where to count what cannot be taken.
+        losses: where values are counted that cannot be taken.
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
     """
 

@@ -12,7 +12,7 @@ from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import Number, Pending, is_finite, read, shown
 
-# The codes of UCUM (tables 1, 2 and 4) that telemetry has a use for: what is not among them is a word for people.
+# The codes of UCUM (tables 1, 2 and 4) that telemetry has a use for: any other unit is a word for people.
 _UCUM = frozenset(
     [
         "1",
@@ -154,7 +154,7 @@ class MetricGroup:
 
     @property
     def open(self) -> bool:
-        """Whether it only names the group: another definition may say what its axis looks like."""
+        """Whether it only names the group, and leaves the look of its axis to another definition."""
         return self.units is None and self.lower is None and self.upper is None
 
 
@@ -195,7 +195,7 @@ class MetricScale:
 
     @property
     def open(self) -> bool:
-        """Whether it only names the axis: another definition may say what it looks like."""
+        """Whether it only names the axis, and leaves its look to another definition."""
         return self == MetricScale(self.name)
 
 
@@ -218,7 +218,7 @@ class Definition(NamedTuple):
     scale: MetricScale | None
 
     def attributes(self) -> dict[str, AttributeValue]:
-        """Return what the journal says of the metric; what was left open is left out."""
+        """Return the attributes of the definition in the journal, without those that were left open."""
         group, scale = self.group, self.scale
         found: dict[str, AttributeValue | None] = {"metric": self.key}
         if group is not None:
@@ -236,13 +236,13 @@ class Definitions:
         self._said: dict[str, Definition] = {}
         self._groups: dict[str, MetricGroup] = {}
         self._scales: dict[tuple[str, str], MetricScale] = {}
-        self._known: dict[str, Definition] = {}  # as said, with what others of the group and the scale have said
-        # Whom it concerns that a group or a scale looks different; a metric that has moved on may still be among them.
+        self._known: dict[str, Definition] = {}  # as said, with the looks that others of the group and the scale have
+        # The metrics whose group or scale it is; one that has moved on may still be among them.
         self._in_group: dict[str, dict[str, None]] = {}
         self._on_scale: dict[tuple[str, str], dict[str, None]] = {}
 
     def check(self, wanted: Definition) -> Definition:
-        """Return what is known of a metric, together with what is said now.
+        """Return the definition of a metric that results from those that are known and this one.
 
         Raises:
             ValueError: the metric has another group or scale already, or its group or scale looks different already.
@@ -266,7 +266,7 @@ class Definitions:
         return _one_look(f"MetricGroup {name!r}", [group for group in known if group])
 
     def add(self, wanted: Definition) -> list[Definition]:
-        """Take in what is said of a metric that records, and return each definition that is new or has changed.
+        """Add the definition of a metric that records, and return each definition that is new or has changed.
 
         Raises:
             ValueError: as :meth:`check`.
@@ -298,11 +298,11 @@ class Definitions:
         return known
 
     def known(self, key: str) -> Definition:
-        """Return the definition of a metric that records, with what others of its group and scale have said."""
+        """Return the definition of a metric that records, with the looks that others of its group and scale have."""
         return self._known[key]
 
     def all(self) -> list[Definition]:
-        """Return every definition, each with what other metrics of its group and scale have said."""
+        """Return every definition, each with the looks that other metrics of its group and scale have."""
         return list(self._known.values())
 
 

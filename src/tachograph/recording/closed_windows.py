@@ -150,7 +150,7 @@ class ClosedWindows:
         return found
 
     def _let_go(self, history: WindowHistory) -> None:
-        """Forget what every reader has taken."""
+        """Forget the windows that every reader has taken."""
         end = history.first + len(history.records)
         taken = min([cursor.positions.get(history, 0) for cursor in self._cursors], default=end) - history.first
         if taken > 0:
@@ -180,7 +180,7 @@ class ClosedWindows:
             self.lock.release()
 
     def recount(self) -> None:
-        """Count what is kept."""
+        """Count the windows that are kept."""
         with self.lock:
             self.kept = sum([len(history.records) for history in self._histories])
 

@@ -1,6 +1,6 @@
 """Forks: the one hook of the process, which calls each part in the order that is written here.
 
-A forked child has the parent's values, locks and queues, and none of its threads: what it records is its own.
+A forked child has the parent's values, locks and queues, and none of its threads; its own values are counted anew.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
+    "ids",
     "timer",  # before all that begins again in the child
     "journal",
-    "spans",
     "event_log",
     "windows",
     "tasks",
@@ -61,7 +61,7 @@ def at_fork(
     """Have a part of the package called at each fork: before it in the last's turn first, after it in the first's.
 
     Args:
-        part: its place in the order; what is given for it again replaces what was given before.
+        part: its place in the order; a second call for it replaces the first.
         before: called in the parent, right before the fork.
         in_parent: called in the parent, right after it.
         in_child: called in the child, which has one thread.

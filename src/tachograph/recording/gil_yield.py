@@ -1,4 +1,4 @@
-"""The pace of background work in a training process."""
+"""The interpreter's lock (GIL), yielded by background work in a training process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REST = 0.0005
 
 
 class Pace:
-    """Called between slices of background work: sleeps, so that no thread waits long for the interpreter.
+    """A rest between slices of background work, so that no thread waits long for the interpreter.
 
     A thread that only gives the interpreter up may take it again before another one has woken; one that sleeps cannot.
 

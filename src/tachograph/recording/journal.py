@@ -7,9 +7,7 @@ once, however often it was sent, and a gap is a counted loss.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.holders import Holders
+from tachograph.recording.ids import NumberSequence, random_hex
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import AttributeValue
@@ -24,14 +24,13 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LIMIT = 65_536
-SCHEMA = 1  # of what a record holds: a reader skips, and counts, what is newer than it knows
+SCHEMA = 1  # of the records: a reader skips, and counts, newer ones than it knows
 CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]
 # As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
 Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
-_STREAM_BYTES = 16
 _AT_ONCE = 1024
 
 
@@ -62,10 +61,10 @@ class LogEvent(NamedTuple):
 
 
 class Append(Protocol):
-    """Logs one event; never waits, and never raises.
+    """A function that logs one event; it never waits, and never raises.
 
-    The attributes are kept, not copied: do not change them. A tuple of a function and its arguments stands for what it
-    returns when the event leaves.
+    The attributes are kept, not copied: do not change them. A tuple of a function and its arguments stands for
+    attributes that are made when the event leaves.
     """
 
     def __call__(  # noqa: D102 - see above
@@ -88,12 +87,11 @@ class Journal:
         limit: how many events it holds; beyond it the oldest is dropped.
 
     Attributes:
-        append: logs one event, as :class:`Append` says. Look it up at each call: it changes with what is kept.
+        append: logs one event, as :class:`Append` says. Look it up at each call: :meth:`keep` changes it.
         stream: random for each process start; see :meth:`LogEvent.record_attributes`.
-        last_words: called before the last events of the process leave, with the seconds that each may take: who holds
-            something that is not logged yet (an open window) logs it then.
-        feeders: called before events are taken out, with the seconds that each may take: who reads events from
-            elsewhere passes on what has come.
+        last_words: called before the last events of the process leave, with the seconds that each may take, for events
+            that are logged at the end alone, such as those of open windows.
+        holders: asked before events are taken out, for events that are not logged yet.
     """
 
     append: Append
@@ -103,7 +101,7 @@ class Journal:
         self._wanted, self._pinned = True, False
         self._log_once = LogOnce()
         self.last_words: list[Callable[[float], object]] = []
-        self.feeders: list[Callable[[float], object]] = []
+        self.holders = Holders()
         self._limit = limit
         # Resolved once: an overflowing journal drops at every event, wherever that comes from.
         dropped = registry.group(OWN_GROUP).own(DROPPED)
@@ -135,13 +133,13 @@ class Journal:
     def _drop_oldest(self) -> None:
         try:
             self._events.popleft()
-        except IndexError:  # somebody has just taken them all
+        except IndexError:  # another thread has just taken them all
             return
-        next(self._numbers)
+        self._numbers.next()
         self._count(1)
 
     def take_over(self, waiting: list[Raw]) -> None:
-        """Log events that wait in a list, and take them out of it: each once, whatever interrupts this thread."""
+        """Log the events of a list, and take them out of it: each once, wherever an interrupt comes."""
         events, limit = self._events, self._limit
         if self.append is _nothing or not switch.on:
             waiting.clear()
@@ -149,19 +147,19 @@ class Journal:
             some = waiting[:_AT_ONCE]
             while events and len(events) + len(some) > limit:
                 self._drop_oldest()
-            # No call in between, so that they are in one place or the other: see tachograph.curve.ATOMIC.
+            # No call in between, so that they are in one place or the other: see tachograph.recording.curve.ATOMIC.
             del waiting[:_AT_ONCE]
             events.extend(some)
 
     def keep(self, wanted: bool) -> None:
-        """Keep what is logged from now on; or hold nothing, where nobody takes events: that is no loss."""
+        """Keep events from now on; or hold none, where no destination takes events: that is no loss."""
         self._wanted = wanted
         self._open()
         if not self.kept:
             self._events.clear()
 
     def pin(self, pinned: bool) -> None:
-        """Keep what is logged whatever :meth:`keep` says: the program has a destination of its own for it."""
+        """Keep events in spite of :meth:`keep`: the program has a destination of its own for them."""
         self._pinned = pinned
         self._open()
 
@@ -186,13 +184,13 @@ class Journal:
         self.append = self._appender() if keeps else _nothing
 
     def drain(self, limit: int | None = None) -> list[LogEvent]:
-        """Take out what was logged, the oldest first, ``limit`` events at most; each leaves once."""
-        events, numbers, stream = self._events, self._numbers, self.stream
+        """Take events out, the oldest first, ``limit`` at most; each leaves once."""
+        events, next_number, stream = self._events, self._numbers.next, self.stream
         found: list[LogEvent] = []
-        with contextlib.suppress(IndexError):  # somebody else takes some out, too
+        with contextlib.suppress(IndexError):  # another thread takes some out, too
             for _ in range(len(events) if limit is None else limit):
                 name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
-                number = next(numbers)
+                number = next_number()
                 try:
                     if isinstance(attributes, tuple):
                         attributes = attributes[0](*attributes[1:])
@@ -208,12 +206,12 @@ class Journal:
         self._log_once("lost", message, name, error, level=logging.ERROR)
 
     def give_up(self) -> int:
-        """Forget what was logged and not taken out, and return how much that is: it takes next to no time."""
+        """Forget the events that were not taken out, and return how many they are: it takes next to no time."""
         lost = 0
-        with contextlib.suppress(IndexError):  # somebody else takes some out, too
+        with contextlib.suppress(IndexError):  # another thread takes some out, too
             while True:
                 self._events.popleft()
-                next(self._numbers)
+                self._numbers.next()
                 lost += 1
         return lost
 
@@ -223,8 +221,8 @@ class Journal:
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
-        self._numbers = itertools.count(1)
-        self.stream = os.urandom(_STREAM_BYTES).hex()
+        self._numbers = NumberSequence()
+        self.stream = random_hex()
         self._open()
 
 

@@ -1,4 +1,4 @@
-"""Our log: one line a message, whatever names of the program's are in it, and one message for trouble that repeats."""
+"""Our log: one line a message, also with names of the program's in it, and one message for trouble that repeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST = 1000  # things that one log remembers
 
 
 class OneLine(logging.Filter):
-    """Escapes line ends and other control characters: a name that has them would forge a line of the log."""
+    """A filter that escapes line ends and other control characters: a name with them would forge a line of the log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True: every record is logged."""

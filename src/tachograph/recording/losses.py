@@ -13,8 +13,8 @@ class SeriesLosses:
     """The counts of a series' losses: values that are no number or beyond the limit, non-finite ones, attributes.
 
     Args:
-        name: of what was recorded.
-        unread: called with 1 for each value that is no number, where nobody exports :attr:`no_number`.
+        name: of the metric.
+        unread: called with 1 for each value that is no number, where :attr:`no_number` is not exported.
     """
 
     __slots__ = ("_unread", "attribute", "name", "negative", "no_number", "nonfinite", "overflow")
@@ -33,7 +33,7 @@ class SeriesLosses:
         self.nonfinite = 0
 
     def read(self, value: object) -> Number | Pending | None:
-        """Return ``value`` as a number; what is none is counted, and said once."""
+        """Return ``value`` as a number; any other object is counted, and said once."""
         try:
             return read(value)
         except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
@@ -45,7 +45,7 @@ class SeriesLosses:
         """Return a value that has come from its device; one that cannot be read is counted, and said once."""
         try:
             return pending.value()
-        except Exception as error:  # noqa: BLE001 - the border to a device: what it has lost costs nothing else
+        except Exception as error:  # noqa: BLE001 - the border to a device: a value that it has lost costs no other
             self._count_unread(error)
             return None
 

@@ -112,7 +112,7 @@ def check_name(name: object, what: str = "metric name") -> str:
 
 @lru_cache(maxsize=4096)
 def meaning(recorded: str) -> Meaning:
-    """Return what the recorded name says: ``step.duration.ms`` is a histogram ``step.duration`` in ``ms``."""
+    """Return the meaning of a recorded name: ``step.duration.ms`` is a histogram ``step.duration`` in ``ms``."""
     if recorded.endswith(_OUTCOMES):
         return Meaning(recorded, "", "counter")
     match = _SUFFIX.match(recorded)

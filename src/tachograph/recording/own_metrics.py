@@ -1,6 +1,6 @@
 """The metrics that Tachograph makes by itself: one table, from which the code that records takes them.
 
-What the hardware does is in the tables of ``tachograph.hardware``; ``docs/metrics.md`` is made from all of them. Names
+Those of the hardware are in the tables of ``tachograph.hardware``; ``docs/metrics.md`` is made from all of them. Names
 and units follow the OpenTelemetry semantic conventions ("Metrics semantic conventions", "General guidelines").
 """
 
@@ -92,7 +92,7 @@ class OwnMetric(NamedTuple):
     """A metric with its description.
 
     Attributes:
-        group: its instrumentation scope; empty where it is in the group of what it is about.
+        group: its instrumentation scope; empty where it is in the group of its subject.
         unit: UCUM.
         attributes: the keys of its series' attributes.
     """

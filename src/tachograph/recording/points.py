@@ -81,7 +81,7 @@ def attributes_key(
         name = str.__str__(key)  # a subclass may have a hash of its own
         if not name:
             raise ValueError("an attribute's key must not be empty")
-        if value.__class__ in _PLAIN:  # no code of an attribute's own: what is raised here, a signal handler raises
+        if value.__class__ in _PLAIN:  # no code of an attribute's own: only a signal handler raises here
             found.append((encodable(name), _attribute_value(name, value)))
             continue
         try:
@@ -121,7 +121,7 @@ def _attribute_value(key: str, value: object) -> AttributeValue:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with what UTF-8 cannot carry (lone surrogates) replaced: it would lose a whole OTLP batch."""
+    """Return ``text`` with lone surrogates replaced, which UTF-8 cannot carry: they would lose a whole OTLP batch."""
     try:
         text.encode()
     except UnicodeEncodeError:

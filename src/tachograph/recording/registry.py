@@ -1,7 +1,7 @@
 """The registry: (group, name, attributes) to the accumulator that holds the series.
 
-Look-ups that the hot path repeats are done once and kept by the caller; what is here runs when a series is new, and
-when somebody collects.
+Look-ups that the hot path repeats are done once and kept by the caller; this file runs when a series is new, and in
+collections.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Group:
     """A metric group: an instrumentation scope, with its instruments and its profiled functions.
 
     Attributes:
-        sources: called in each collection, for points that no instrument of the group holds; a source folds what it
-            holds while its points are taken.
+        sources: called in each collection, for points that no instrument of the group holds; a source folds its
+            values while its points are taken.
     """
 
     __slots__ = ("_enabled", "_limit", "_taken", "functions", "instruments", "name", "sources")
@@ -54,7 +54,7 @@ class Group:
         self._taken: dict[str, tuple[Kind, str, str]] = {}
 
     def instrument(self, recorded: str) -> Instrument:
-        """Return the instrument for a recorded name; what it is follows from the name unless it was declared."""
+        """Return the instrument for a recorded name, which says its kind and unit unless it was declared."""
         found = self.instruments.get(recorded)
         return found if found is not None else self._add(check_name(recorded), meaning(recorded))
 
@@ -120,7 +120,7 @@ class Group:
             return self.functions.setdefault(name, FunctionCalls(attributes, self._limit))
 
     def collect(self) -> Iterator[MetricPoints]:
-        """Yield what each instrument and each source of the group holds."""
+        """Yield the points of each instrument and each source of the group."""
         for instrument in dict.fromkeys(list(self.instruments.values())):
             yield from instrument.collect()
         durations: list[HistogramPoint] = []
@@ -136,7 +136,7 @@ class Group:
             yield from source()
 
     def losses(self) -> list[SeriesLosses]:
-        """Return what was lost, one record an instrument or function."""
+        """Return the losses, one record an instrument or function."""
         instruments = dict.fromkeys(list(self.instruments.values()))
         return [owner.losses for owner in instruments] + [owner.losses for owner in list(self.functions.values())]
 
@@ -229,11 +229,11 @@ class Registry:
                 yield from (series for _, series in function.distributions())
 
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
-        """Count what was given up: exported as ``tachograph.dropped``."""
+        """Count losses: exported as ``tachograph.dropped``."""
         self._dropped.record(count, {"reason": reason, "destination": destination})
 
     def count_resent(self, destination: str, count: int) -> None:
-        """Count what was sent again though it may have arrived: exported as ``tachograph.resent``."""
+        """Count items that were sent again though they may have arrived: exported as ``tachograph.resent``."""
         self._resent.record(count, {"destination": destination})
 
     def count_error(self, where: str) -> None:
@@ -248,7 +248,7 @@ class Registry:
         """
         found: list[MetricPoints] = []
         groups = list(self.groups.values())
-        # Ours about ourselves come last: the sources of other groups count what they lose while they are asked.
+        # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
         for group in sorted(groups, key=lambda group: group.name == OWN_GROUP):
             if group.name != OWN_GROUP and self.silenced(group.name):
                 continue
@@ -286,7 +286,7 @@ class Registry:
         return found
 
     def reset(self) -> None:
-        """Forget every value and free every lock: what a forked child does before it records on its own account."""
+        """Forget every value and free every lock, as a forked child does before it records on its own account."""
         creation.lock = threading.RLock()
         self._start_unix_nano = time.time_ns()
         for group in list(self.groups.values()):
@@ -320,12 +320,12 @@ def declare(
 ) -> Instrument:
     """Return the instrument for a name, with the kind, unit and buckets that you give it.
 
-    What is left out follows from the name, as for a name that was never declared: ``step.duration.ms`` is a histogram
+    Arguments left out follow from the name, as for one that was never declared: ``step.duration.ms`` is a histogram
     in milliseconds. With a unit of your own the name keeps its suffix. Values recorded through the instrument reach
     exporters only: handlers belong to :func:`tachograph.put_metric`, which records into the same instrument.
 
     Args:
-        name: what is recorded, 1 to 1,024 characters.
+        name: of the metric, 1 to 1,024 characters.
         group: the metric group.
         kind: ``"gauge"`` (the last value), ``"counter"`` (a sum) or ``"histogram"``.
         unit: in UCUM, such as ``s``, ``By``, ``{token}``; ``""`` for none.

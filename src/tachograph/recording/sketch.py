@@ -78,7 +78,7 @@ def _middles(finite: Sequence[float]) -> dict[float, int]:
 
 
 def _middle(value: float) -> float:
-    if abs(value) < sys.float_info.min:  # zero, and what has not all its digits
+    if abs(value) < sys.float_info.min:  # zero, and subnormal numbers, which have not all their digits
         return float(value)
     mantissa, exponent = math.frexp(abs(value))
     step = math.floor((mantissa - 0.5) * 2 * _PER_OCTAVE)

@@ -52,7 +52,7 @@ class Total(NamedTuple):
 
 
 def rounding(one: float, more: float, summed: float) -> float:
-    """Return what rounding has taken from ``summed``, that of ``one`` and ``more``.
+    """Return the part of ``one`` and ``more`` that rounding has taken from their sum.
 
     Source: Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974.
     """
@@ -100,7 +100,7 @@ class ValueSummary(NamedTuple):
         """Return both in one; they have the same boundaries. An extreme that one of them does not know is NaN.
 
         Args:
-            later: what came after; its sketch holds that of this one.
+            later: of the values that came after; its sketch holds that of this one.
             squares: add up the squared distances from the mean.
         """
         no_low = math.isnan(self.minimum) or math.isnan(later.minimum)
@@ -193,7 +193,7 @@ def summary_of_chunk(
 
     Args:
         chunk: the values, as they were recorded.
-        wanted: what to summarize.
+        wanted: the parts of the summary.
         sketch: that of the window so far.
     """
     try:
@@ -231,7 +231,7 @@ def summary_of(
     Args:
         finite: the finite ones.
         total: their sum.
-        wanted: what else to summarize.
+        wanted: the parts of the summary.
         nonfinite: how many others there are.
         last: the last of all.
         sketch: that of the window so far.

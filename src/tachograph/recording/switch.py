@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Switch:
-    """Off in a forked child that shall record nothing: every fold then throws away what it finds."""
+    """The switch: off in a forked child that records nothing, where every fold throws away its values."""
 
     on = True
     made: Callable[[Any], None] | None = None  # see on_distribution()
@@ -18,7 +18,7 @@ class _Switch:
         self._begun = begun
 
     def begin(self) -> None:
-        """Begin whatever :meth:`on_begin` was told."""
+        """Call what :meth:`on_begin` was given."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun()

@@ -1,8 +1,9 @@
 """The timer: one thread of the process for everything that is due every so often, and for SIGTERM.
 
 Its tasks are short, hold the interpreter a millisecond at most, and run nothing that may block: no code of the
-program's, no driver, no library of others. What may block is called *beside* the timer, in a thread that lasts only as
-long as that call; so SIGTERM is noticed at once, whatever hangs. The thread is there as long as there are tasks.
+program's, no driver, no library of others. A call that may block is made *beside* the timer, in a thread that lasts
+only as long as the call; so SIGTERM is noticed at once, even where one hangs. The thread is there as long as there are
+tasks.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _log = logging.getLogger("tachograph")
 
 
 class Task:
-    """What the timer calls, from :meth:`Timer.every` until it is closed.
+    """A task of the timer, from :meth:`Timer.every` until it is closed.
 
     Attributes:
         runner: the thread that is in it; 0 where none is.
 
     Args:
         timer: calls it.
-        name: in the log, and in what counts its errors.
+        name: in the log, and in the count of its errors.
         wait: returns the seconds until its next call; asked after each.
-        call: what it does; an exception is counted and said, and the task goes on.
+        call: its work; an exception is counted and said, and the task goes on.
         beside: tells before a call whether that may block.
         registry: where its errors are counted.
     """
@@ -79,7 +80,7 @@ class Task:
         self._idle.clear()
         try:
             is_beside = self._beside()
-        except Exception:  # noqa: BLE001 - what cannot tell may block
+        except Exception:  # noqa: BLE001 - a call that cannot tell may block
             is_beside = True
         if is_beside:
             self._timer.beside(self._name, self._run)
@@ -153,13 +154,13 @@ class Watch:
 
 
 class Timer:
-    """Calls its tasks when they are due, in one thread."""
+    """The caller of all tasks that are due, in one thread."""
 
     def __init__(self) -> None:
         self.reset_in_child()
 
     def reset_in_child(self) -> None:
-        """Forget every task, after a fork: each part of the child begins again what it needs."""
+        """Forget every task, after a fork: each part of the child begins its own again."""
         self._changing = threading.RLock()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tasks: tuple[Task, ...] = ()
@@ -180,7 +181,7 @@ class Timer:
         At the end of the interpreter, where no thread can be started any more, nothing is called.
 
         Args:
-            name: in the log, and in what counts its errors.
+            name: in the log, and in the count of its errors.
             wait: seconds between two calls; or a callable that returns those until the next one.
             call: never waits for anything, unless it is called beside.
             beside: it may block, or a callable tells before a call whether that one may: it is called in a thread of
@@ -198,7 +199,7 @@ class Timer:
         return task
 
     def watch(self, read: int, write: int, call: Callable[[bytes], object]) -> Watch:
-        """Call something with what comes by a pipe, until the returned watch is closed.
+        """Call something with the bytes that come by a pipe, until the returned watch is closed.
 
         Args:
             read: the end that is read.
@@ -228,7 +229,7 @@ class Timer:
         self.wake()
 
     def wake(self) -> None:
-        """Look at once what is due. Takes no lock."""
+        """Look at once for tasks that are due. Takes no lock."""
         if self._thread is None or self._thread is threading.current_thread():  # the latter looks before it rests
             return
         self._wakes.put(None)
@@ -252,7 +253,7 @@ class Timer:
         return self._thread is not None
 
     def is_at_work(self) -> bool:
-        """Tell whether this thread is in one of the tasks: nobody waits for what it does."""
+        """Tell whether this thread is in one of the tasks, for which no caller waits."""
         return any(task.runner == threading.get_ident() for task in self._tasks)
 
     def _run(self) -> None:

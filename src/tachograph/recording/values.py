@@ -1,7 +1,7 @@
 """Values: Python, NumPy and torch scalars, and how each becomes a plain ``int`` or ``float``.
 
-What cannot change is read at once; what can change (an array, a CPU tensor) is read at the call as well, so that the
-program may overwrite it afterwards. A CUDA tensor is copied to pinned memory without waiting and becomes a
+An object that cannot change is read at once; one that can (an array, a CPU tensor) is read at the call as well, so that
+the program may overwrite it afterwards. A CUDA tensor is copied to pinned memory without waiting and becomes a
 :class:`Pending`, which is asked again later: the training thread never waits for a device.
 """
 
@@ -68,7 +68,7 @@ def plain(value: object) -> Number:
 
 
 def unwrapped(value: Any) -> object:
-    """Return what a scalar of NumPy or torch holds, as an object of Python; a long double as the nearest float.
+    """Return a scalar of NumPy or torch as an object of Python; a long double as the nearest float.
 
     Raises:
         TypeError: Python has no such object.

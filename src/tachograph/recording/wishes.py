@@ -22,7 +22,7 @@ class Fulfils(Protocol):
         """Deliver to a database its last points, within ``timeout`` seconds, and no more."""
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what was logged, within ``timeout`` seconds; False where something still waits."""
+        """Deliver the logged events, within ``timeout`` seconds; False where something still waits."""
 
 
 class Wishes:
@@ -31,7 +31,7 @@ class Wishes:
     Attributes:
         exporters: those given to ``configure()``, by group (None: for all groups).
         targets: the databases of loggers, and how many loggers write to each.
-        fulfils: what delivers; None before the first wish.
+        fulfils: the pipeline that delivers; None before the first wish.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Wishes:
         self._load: Callable[[], object] | None = None
 
     def loaded_by(self, load: Callable[[], object]) -> None:
-        """Have ``load`` called for the first wish: it imports what calls :meth:`fulfilled_by`."""
+        """Have ``load`` called for the first wish: it imports the module that calls :meth:`fulfilled_by`."""
         self._load = load
 
     def fulfilled_by(self, fulfils: Fulfils) -> None:
@@ -49,7 +49,7 @@ class Wishes:
         self.fulfils = fulfils
 
     def wanted(self) -> Fulfils | None:
-        """Return what delivers, loaded now where it was not; None in a program without a pipeline."""
+        """Return the pipeline that delivers, loaded now where it was not; None in a program without one."""
         if self.fulfils is None and self._load is not None:
             self._load()
         return self.fulfils

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from tachograph.recording.ids import random_hex
 from tachograph.studio._api import Unanswered, text
 from tachograph.studio._news import Message, News
 
@@ -64,7 +64,7 @@ class Watcher:
     def __init__(self, news: News, read: Read) -> None:
         self._news = news
         self._read = read
-        self._name = secrets.token_hex(4)
+        self._name = random_hex(4)
         self._number = 0
         self._remembered: deque[Numbered] = deque()
         self._characters = 0

@@ -15,6 +15,7 @@ from tachograph.exporters.otel_exporters import EntryPointExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, read_otlp_settings
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.pipeline.settings import GROUP, Settings
+from tachograph.recording.ids import random_hex
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import OWN_GROUP
 
@@ -105,7 +106,7 @@ def _request(signal: Signal) -> bytes:
     if signal == "logs":
         from tachograph.exporters.otlp.logs import log_requests
 
-        event = LogEvent(NAME, now, now, {"host": host}, 1, 0, 0, 0, os.urandom(16).hex())
+        event = LogEvent(NAME, now, now, {"host": host}, 1, 0, 0, 0, random_hex())
         ((request, _),) = log_requests([event], resource, lambda *_: None, lambda: None)
         return request.SerializeToString()
     if signal == "metrics":
@@ -119,7 +120,7 @@ def _request(signal: Signal) -> bytes:
 
     traces = ExportTraceServiceRequest()
     spans = traces.resource_spans.add().scope_spans.add(scope=own, schema_url=schema_url)
-    ids = {"trace_id": os.urandom(16), "span_id": os.urandom(8)}
+    ids = {"trace_id": bytes.fromhex(random_hex(16)), "span_id": bytes.fromhex(random_hex(8))}
     spans.spans.add(name=NAME, start_time_unix_nano=now, end_time_unix_nano=now + 1, **ids)
     return traces.SerializeToString()
 

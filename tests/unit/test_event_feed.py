@@ -1,0 +1,180 @@
+"""The feed: events that are held come into the journal first, those due or all; a holder that fails costs no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from curves import Bench
+from receivers import dropped
+from tachograph.exporters.batch import Batch
+from tachograph.metric import Metric
+from tachograph.metric import progress as loop_over
+from tachograph.metric.execution import current
+from tachograph.pipeline.destinations import Route
+from tachograph.pipeline.event_feed import EventFeed
+from tachograph.recording import timer
+from tachograph.recording.journal import Journal
+from tachograph.recording.own_metrics import Reason
+from tachograph.recording.registry import Registry
+
+
+class Taken:
+    """A destination that keeps the events' values."""
+
+    def __init__(self) -> None:
+        self.values: list[object] = []
+
+    def __call__(self, batch: Batch) -> None:
+        """Keep them."""
+        self.values += [event.attributes["value"] for event in batch.events if "value" in event.attributes]
+
+    def flush(self, _timeout: float) -> bool:
+        """Return True: they are kept."""
+        return True
+
+    def close(self, _timeout: float) -> None:
+        """Do nothing."""
+
+
+class Held:
+    """A holder whose events come after it was asked so often.
+
+    Args:
+        journal: where it logs.
+        after: how often it says that something is still to come; None for always.
+    """
+
+    def __init__(self, journal: Journal, after: int | None) -> None:
+        self._journal, self._after = journal, after
+        self.asked: list[bool] = []
+        self.given_up: list[Reason] = []
+
+    def hand_in(self, timeout: float, *, everything: bool, pace: Callable[[], None]) -> bool:
+        """Log an event, or say that it comes."""
+        assert timeout >= 0
+        pace()
+        self.asked.append(everything)
+        if self._after is None or len(self.asked) <= self._after:
+            return False
+        self._journal.append("held", 1, {"value": len(self.asked)})
+        self._journal.holders.remove(self)
+        return True
+
+    def give_up(self, reason: Reason) -> None:
+        """Take note of it."""
+        self.given_up.append(reason)
+
+
+class Failing(Held):
+    """A holder that fails."""
+
+    def hand_in(self, timeout: float, *, everything: bool, pace: Callable[[], None]) -> bool:
+        """Fail."""
+        super().hand_in(timeout, everything=everything, pace=pace)
+        raise ValueError
+
+
+def deliver(journal: Journal, registry: Registry) -> list[object]:
+    """Deliver once, and return the values that came."""
+    taken = Taken()
+    EventFeed(journal, registry).deliver([Route(taken, events=True)], {})
+    return taken.values
+
+
+def on_the_timer(call: Callable[[], object]) -> None:
+    """Call it once as a task of the timer does."""
+    done = threading.Event()
+
+    def once() -> None:
+        if not done.is_set():
+            try:
+                call()
+            finally:
+                done.set()
+
+    task = timer.default.every("once", 0.0, once)
+    assert done.wait(30)
+    task.close(30)
+
+
+def test_a_caller_waits_for_what_comes() -> None:
+    """A holder of which something is still to come is asked again, and its event leaves with this delivery."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    holder = Held(journal, after=3)
+    journal.holders.add(holder)
+    assert deliver(journal, registry) == [4]
+    assert holder.asked == [True] * 4
+    assert not journal.holders
+
+
+def test_a_caller_does_not_wait_for_ever() -> None:
+    """Where nothing comes the delivery ends all the same; the holder is asked at the next one, and gives nothing up."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    holder = Held(journal, after=None)
+    journal.holders.add(holder)
+    began = time.monotonic()
+    assert deliver(journal, registry) == []
+    assert time.monotonic() - began < 5
+    assert (list(journal.holders), holder.given_up) == ([holder], [])
+
+
+def test_the_timer_waits_for_nothing() -> None:
+    """In a task of the timer each holder is asked once, for what is due."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    holder = Held(journal, after=1)
+    journal.holders.add(holder)
+    on_the_timer(lambda: deliver(journal, registry))
+    assert holder.asked == [False]
+
+
+def test_at_the_end_what_has_not_come_is_given_up() -> None:
+    """The last words are heard first; then each holder is waited for, and one of which nothing comes counts that."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    late, never = Held(journal, after=2), Held(journal, after=None)
+    journal.holders.add(late)
+    journal.holders.add(never)
+    journal.last_words.append(lambda timeout: journal.append("last", 1, {"value": timeout > 0}))
+    EventFeed(journal, registry).hear_last_words(0.2)
+    assert [event.attributes["value"] for event in journal.drain()] == [True, 3]
+    assert (late.given_up, never.given_up) == ([], ["shutdown"])
+
+
+def test_one_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A holder that raises is counted and said; the events of the others leave."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    journal.holders.add(Failing(journal, after=9))
+    journal.holders.add(Held(journal, after=0))
+    assert deliver(journal, registry) == [1]
+    assert [record.getMessage() for record in caplog.records] == ["something that was not logged yet is lost"]
+    assert dropped(registry) == {}
+    errors = [metric for metric in registry.collect() if metric.name == "tachograph.errors"]
+    assert [dict(point.attributes) for point in errors[0].points] == [{"where": "journal"}]
+
+
+def test_an_execution_is_asked_from_its_first_definition_to_its_end() -> None:
+    """A Metric's points, and those of a loop without any Metric, leave with the journal that they go to."""
+    for record in (lambda bench: Metric("m", throttle=0.01, execution=bench).record(1), _begin_a_loop):
+        bench = Bench()
+        assert not bench.journal.holders
+        kept = record(bench)
+        assert list(bench.journal.holders) == [bench]
+        assert deliver(bench.journal, bench.registry) == [1 if kept is None else 0]
+        bench.end()
+        assert not bench.journal.holders
+
+
+def _begin_a_loop(bench: Bench) -> object:
+    token = current.set(bench)
+    going = loop_over(range(3))
+    next(going)
+    current.reset(token)
+    return going
