@@ -59,7 +59,6 @@ class HubSeries:
         unsaved: it has changed since the store had it.
         restarted: a sequence ended since the store had it: what is shown cannot be had from the sender again.
         row: its number in the store; 0 where it has none yet.
-        rows: what the page keeps of it, by format.
         sampled: the time, and for histograms the count and sum, of its last sample in the history.
         bounds: of a histogram: for how many of them it has room.
         late: of a gauge: the time of the last point that was too old, and when that came by the hub's clock.
@@ -78,7 +77,6 @@ class HubSeries:
         "past",
         "restarted",
         "row",
-        "rows",
         "sampled",
         "seen",
         "shape",
@@ -109,7 +107,6 @@ class HubSeries:
         self.unsaved = True
         self.restarted = False
         self.row = 0
-        self.rows: dict[Any, Any] = {}
         self.sampled: tuple[int, int, float] = (0, 0, 0.0)
         self.bounds = 0
         self.late = (0, 0)
