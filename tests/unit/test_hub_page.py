@@ -120,6 +120,14 @@ def test_an_empty_attribute_is_joined_as_on_the_page_of_a_process(hub: Hub) -> N
     hub.close()
 
 
+def test_an_empty_attribute_does_not_hide_the_rank(hub: Hub) -> None:
+    """A point's attribute that is empty is no label, and leaves the process's label of that name on the series."""
+    hub.receive_metrics(metrics(rank(3), number("loss", 0.5, attributes={"dl_rank": "", "dl.role": ""})))
+    (labels,) = shown(hub.page()[1], "loss")
+    assert {"dl_rank": "3", "dl_role": "trainer"}.items() <= dict(labels).items()
+    hub.close()
+
+
 def test_conflicting_kinds(hub: Hub) -> None:
     """A name that another process has as another kind is left out and counted; the first one stays."""
     hub.receive_metrics(metrics(rank(0), number("n", 1.0)))

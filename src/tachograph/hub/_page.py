@@ -25,7 +25,7 @@ _READ = 200  # series that are read while the lock is held
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
 _SLICE = 64  # groups that are read at once
 _TIMES = {"s", "ms", "us", "ns", "min", "h"}
-_WITHOUT = {"dl_rank", "service_instance_id"}  # what tells one rank's series from another's
+_WITHOUT = {"dl_rank", "service_instance_id"}  # labels that tell one rank's series from another's
 _Key = tuple[str, str, str, Labels]
 
 
@@ -40,9 +40,9 @@ class NodePage:
     """The page of a node.
 
     Args:
-        registry: where is counted what cannot be shown.
+        registry: where metrics that cannot be shown are counted.
         lock: held while series change.
-        most_bytes: of a page: what would be beyond is left out.
+        most_bytes: of a page: lines beyond are left out.
     """
 
     def __init__(self, registry: Registry, lock: threading.Lock, *, most_bytes: int) -> None:
@@ -113,7 +113,7 @@ class _Member:
     def __init__(self, series: HubSeries, rank: int) -> None:
         self.series = series
         self.rank = rank
-        self.older = self.newer = series.sums()  # what a hub that begins anew finds stored is history
+        self.older = self.newer = series.sums()  # values that a hub finds stored when it begins anew are history
 
     def mean(self) -> float | None:
         count, total = self.series.sums()
@@ -127,7 +127,7 @@ class _Member:
 class ByRank:
     """The durations of each histogram across ranks.
 
-    A rank's duration is the mean of what it measured since the mark before the last one: marks are made every ten
+    A rank's duration is the mean of all that it measured since the mark before the last one: marks are made every ten
     seconds, so that is between the last ten and the last twenty seconds. From these come two gauges, a set for each
     combination of the other labels:
 
@@ -141,14 +141,14 @@ class ByRank:
         self._groups: dict[_Key, dict[HubSeries, _Member]] = {}
 
     def add(self, series: HubSeries, rank: int | None) -> None:
-        """Count in a rank's series as it is now, where it is a histogram of durations."""
+        """Add a rank's series, from its present state on, where it is a histogram of durations."""
         instrument = series.instrument
         if rank is None or series.shape != "histogram" or not is_duration(instrument.name, instrument.unit):
             return
         self._groups.setdefault(_key(series), {})[series] = _Member(series, rank)
 
     def remove(self, series: HubSeries) -> None:
-        """Count out a series, where it was in."""
+        """Remove a series, where it is one of them."""
         key = _key(series)
         members = self._groups.get(key)
         if members is not None:

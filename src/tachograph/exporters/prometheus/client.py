@@ -42,9 +42,9 @@ def imported_registry() -> Any | None:
 
 
 class ClientRegistry:
-    """What the program has registered in prometheus_client.
+    """The collectors that the program has registered in prometheus_client.
 
-    Left out is what the page has already: our own collector, and the samples of OpenTelemetry's Prometheus readers
+    Those on the page already are left out: our own collector, and the samples of OpenTelemetry's Prometheus readers
     whose scope is one of our groups. prometheus_client's own ``process_*`` and ``python_*`` come along as soon as the
     program has registered anything: the module is imported by others, too, us among them.
 
@@ -148,7 +148,7 @@ class _Collection(threading.Thread):
         self._failed = failed
 
     def run(self) -> None:
-        """Ask each collector; one that raises costs nothing but what it has not returned yet."""
+        """Ask each collector; one that raises costs nothing but its own metrics that were still to come."""
         on_page.registry = self._registry
         pace = Pace()
         for collector in self._collectors:

@@ -69,10 +69,10 @@ _Rows = dict[tuple[str, tuple[str, str, str, Kind]], list[_Row]]
 
 
 class Renderer:
-    """Writes pages, and keeps the constant parts of their lines from one to the next.
+    """The writer of pages, which keeps the constant parts of their lines from one to the next.
 
     Args:
-        registry: where is counted what cannot be shown.
+        registry: where metrics that cannot be shown are counted.
         labels: labels on every series, which tell this process from others; an attribute of the same name wins.
         clock: returns seconds.
 
@@ -275,7 +275,7 @@ def _label(key: str, value: str, utf8: bool, reserved: str) -> tuple[str, str] |
 
 @lru_cache(maxsize=1024)
 def _buckets(boundaries: tuple[float, ...], openmetrics: bool) -> str:
-    """Return the lines of a histogram's buckets: for their counts with ``%s``, and with NUL for what begins each."""
+    """Return the lines of a histogram's buckets, with NUL in the place of their beginning, ``%s`` in that of counts."""
     bounds = (*(boundary(bound, openmetrics=openmetrics) for bound in boundaries), "+Inf")
     return "".join(f'\0{bound}"}} %s\n' for bound in bounds)
 
@@ -286,7 +286,7 @@ class Page:
     Args:
         labels: labels on every series, which tell this process from others; an attribute of the same name wins.
         resource: attributes of ``target_info``.
-        registry: where is counted what cannot be shown.
+        registry: where metrics that cannot be shown are counted.
         client: the program's metrics in prometheus_client, which are shown, too; None for none.
     """
 

@@ -106,7 +106,7 @@ def label_names(attributes: Iterable[tuple[str, object]], *, utf8: bool, reserve
 
 
 def legible(name: str) -> str:
-    """Return a name without what no scraper takes: a lone surrogate, and NUL, which ends Prometheus's parser."""
+    """Return a name without lone surrogates, and without NUL, which ends Prometheus's parser: no scraper takes them."""
     return name.encode("utf-8", "replace").decode().replace("\0", "_")
 
 
