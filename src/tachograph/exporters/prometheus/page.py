@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from tachograph.exporters.prometheus._external import ExternalFamily, sdk_families
@@ -18,7 +18,6 @@ from tachograph.exporters.prometheus.family import Conflicts, Family, families
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.sliced_text import SlicedText
 from tachograph.exporters.prometheus.text import (
-    LARGEST_PLAIN,
     SCOPE_LABEL,
     boundary,
     escaped,
@@ -130,6 +129,8 @@ class _Rendering:
     def __init__(self, renderer: Renderer, text: SlicedText, form: Format, before: _Rows) -> None:
         self.after: _Rows = {}
         self._before = before
+        self._boundaries: tuple[float, ...] | None = None  # those of the last histogram, and the lines of its buckets
+        self._buckets = ""
         self._conflicts = renderer.conflicts
         self._text = text
         self._form = form
@@ -171,7 +172,7 @@ class _Rendering:
         known: dict[object, _Row] = {}
         after = self.after.setdefault(key, [])
         append = self._text.lines.append
-        for index, (point, last) in enumerate(zip(metric.points, chain(before, repeat(None)), strict=False)):
+        for index, point, last in zip(count(), metric.points, chain(before, repeat(None)), strict=False):
             if index % _AT_ONCE == 0:
                 self._text.breathe()
                 if self._text.is_full:
@@ -196,8 +197,8 @@ class _Rendering:
                 append(self._histogram(row, point))
             else:
                 value = point[1]
-                plain = -LARGEST_PLAIN <= value <= LARGEST_PLAIN
-                append(f"{row.start}{value!r}\n" if plain else f"{row.start}{number(value)}\n")
+                is_finite = value.__class__ is float and not value - value  # then number() would say the same
+                append(f"{row.start}{value!r}\n" if is_finite else f"{row.start}{number(value)}\n")
 
     def _new_row(self, family: Family, scope: str, attributes: Attributes) -> _Row:
         is_histogram = family.kind == "histogram"
@@ -205,8 +206,8 @@ class _Rendering:
         if not is_histogram:
             return _Row(attributes, labels, sample(family.name, labels))
         bucket = sample(f"{family.name}_bucket", f'{labels},le=""' if labels else 'le=""').removesuffix('"} ')
-        total, count = sample(f"{family.name}_sum", labels), sample(f"{family.name}_count", labels)
-        return _Row(attributes, labels, bucket, total, count)
+        ends = sample(f"{family.name}_sum", labels), sample(f"{family.name}_count", labels)
+        return _Row(attributes, labels, bucket, *ends)
 
     def _labels(self, scope: str, attributes: Attributes, reserved: str) -> str:
         utf8 = self._form.utf8
@@ -226,13 +227,16 @@ class _Rendering:
 
     def _histogram(self, row: _Row, point: HistogramPoint) -> str:
         summary, openmetrics = point.summary, self._form.openmetrics
-        values: list[object] = [*summary.at_most, summary.count]
+        values: Sequence[object] = (*summary.at_most, summary.count)
         if point.exemplars and openmetrics:
+            values = list(values)
             for place, exemplar in point.exemplars_by_bucket().items():
                 ids = f'trace_id="{exemplar.trace_id:032x}",span_id="{exemplar.span_id:016x}"'
                 when = exemplar.time_unix_nano / 1e9
                 values[place] = f"{values[place]} # {{{ids}}} {number(exemplar.value)} {when:.3f}"
-        lines = (_buckets(point.boundaries, openmetrics) % tuple(values)).replace("\0", row.start)
+        if point.boundaries is not self._boundaries:
+            self._boundaries, self._buckets = point.boundaries, _buckets(point.boundaries, openmetrics)
+        lines = (self._buckets % tuple(values)).replace("\0", row.start)
         total = summary.total.value()
         if not openmetrics or sum_is_counter(total, point.boundaries):
             return f"{lines}{row.sum_start}{number(total)}\n{row.count_start}{summary.count}\n"
