@@ -38,11 +38,14 @@ def hub(tmp_path: Path, clock: Clock) -> Hub:
 
 
 def test_many_new_series_are_seen_to_before_anybody_asks(hub: Hub) -> None:
-    """Where a thousand and more series are new, the names and labels of their lines are ready for the first scrape."""
-    hub.receive_metrics(metrics(rank(0), *[number(f"m{place}", place) for place in range(1500)]))
+    """Where a thousand and more series are new, their page is written, clashes counted, before the first scrape."""
+    clash = histogram("m0", [1, 0, 0], unit="")
+    hub.receive_metrics(metrics(rank(0), *[number(f"m{place}", place) for place in range(1500)], clash))
     hub.tick()
-    series = [series for of in hub._index.instruments.values() for series in of.series]
-    assert all(each.rows for each in series)
+    counted = {metric.name: metric.points for metric in hub.registry.collect()}
+    assert [point[:2] for point in counted["tachograph.dropped"]] == [
+        ((("destination", "prometheus"), ("reason", "name_conflict")), 1)
+    ]
     _, page = hub.page(UTF8)
     assert page.count(b"\nm") == 1500
 
@@ -106,6 +109,22 @@ def test_attributes_that_become_one_label(hub: Hub) -> None:
     (labels,) = shown(hub.page()[1], "step_seconds_count")
     assert {**dict(labels), "a_b": "x;y", "exported_le": "z"} == dict(labels)
     assert "empty" not in dict(labels)
+    hub.close()
+
+
+def test_an_empty_attribute_is_joined_as_on_the_page_of_a_process(hub: Hub) -> None:
+    """One of two attributes that become one label may be empty, and keeps its place, as the collector has it."""
+    hub.receive_metrics(metrics(rank(0), number("loss", 0.5, attributes={"a.b": "", "a_b": "y"})))
+    (labels,) = shown(hub.page()[1], "loss")
+    assert dict(labels)["a_b"] == ";y"
+    hub.close()
+
+
+def test_an_empty_attribute_does_not_hide_the_rank(hub: Hub) -> None:
+    """A point's attribute that is empty is no label, and leaves the process's label of that name on the series."""
+    hub.receive_metrics(metrics(rank(3), number("loss", 0.5, attributes={"dl_rank": "", "dl.role": ""})))
+    (labels,) = shown(hub.page()[1], "loss")
+    assert {"dl_rank": "3", "dl_role": "trainer"}.items() <= dict(labels).items()
     hub.close()
 
 

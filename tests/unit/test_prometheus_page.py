@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,10 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_cla
 
 import servers
 from tachograph.exporters.prometheus.format import Format
-from tachograph.exporters.prometheus.page import Page
+from tachograph.exporters.prometheus.page import Page, Renderer
+from tachograph.exporters.prometheus.sliced_text import SlicedText
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.gil_yield import SLICE
 from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
-from tachograph.recording.points import MetricPoints, NumberPoint
+from tachograph.recording.points import Attributes, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Exemplar
 
@@ -320,6 +324,72 @@ def test_a_page_follows_its_series() -> None:
         values = sorted(series(shared.render([shown], None, CLASSIC).decode(), CLASSIC).values())
         assert values[-1] == step
         assert shared.render([], None, CLASSIC) == b""
+
+
+SOME = st.lists(
+    st.tuples(st.sampled_from(["a", "a.b", "a_b", "le"]), st.sampled_from(["", "x", 1, True, 1.0, (1, True)])),
+    max_size=3,
+    unique_by=lambda pair: pair[0],
+).map(lambda pairs: tuple(sorted(pairs)))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["gauge", "counter"]), st.lists(SOME, max_size=6, unique_by=repr)), max_size=5),
+    st.sampled_from(FORMATS),
+)
+def test_whatever_was_shown_before(collections: list[tuple[Kind, list[Attributes]]], form: Format) -> None:
+    """A page that keeps parts of the page before is the page that keeps nothing, whichever series, order and kind."""
+    registry = Registry()
+    kept = Page({"dl_rank": "0"}, {}, registry)
+    for value, (kind, attributes) in enumerate(collections):
+        for again in (attributes, [(*each,) for each in attributes], attributes[::-1]):
+            points = [NumberPoint(each, value, 0) for each in again]
+            metrics = [MetricPoints("g", "x_total", "", kind, "X.", points)]
+            fresh = Page({"dl_rank": "0"}, {}, Registry()).render(metrics, None, form)
+            assert kept.render(metrics, None, form) == fresh
+
+
+def test_a_name_that_becomes_a_histogram() -> None:
+    """A name, scope and unit that come back as another kind have the lines of that kind."""
+    numbers, values = Registry(), Registry()
+    numbers.group("g").instrument("x").record(1)
+    values.group("g").declare("x", kind="histogram", unit="", description="", boundaries=(1.0,)).record(2)
+    shared = Page({}, {}, numbers)
+    assert series(shared.render(numbers.collect(), None, CLASSIC).decode(), CLASSIC).values()
+    assert shared.render(values.collect(), None, CLASSIC).decode() == page(values)
+
+
+def test_a_format_that_nobody_asks_for_is_forgotten() -> None:
+    """Ten minutes after its last page in a format nothing is kept for it; a scraper that goes on keeps its own."""
+    now = [0.0]
+    renderer = Renderer(Registry(), clock=lambda: now[0])
+    attributes = (("layer", str(1)),)  # no constant, which the code would hold, too
+    metrics = [MetricPoints("g", "x", "", "gauge", "X.", [NumberPoint(attributes, 1, 0)])]
+    unused = sys.getrefcount(attributes)
+    renderer.render(SlicedText(), CLASSIC, metrics)
+    in_use = sys.getrefcount(attributes)
+    assert in_use > unused
+    for _ in range(2):
+        now[0] += 400
+        assert sys.getrefcount(attributes) == in_use
+        renderer.render(SlicedText(), OPENMETRICS, [])
+    assert sys.getrefcount(attributes) == unused
+
+
+@pytest.mark.parametrize("most", range(0, 40, 3))
+def test_a_text_that_is_too_long_ends_with_a_whole_line(most: int) -> None:
+    """Lines are kept as long as they fit, those after them are counted, and the end is there in any case."""
+    lines = [f"line {number} é\n" for number in range(4)]
+    slow = SlicedText(lambda: None, most)
+    for line in lines:
+        slow.lines.append(line)
+        time.sleep(2 * SLICE)
+        slow.breathe()
+    kept = slow.done(b"# EOF\n").removesuffix(b"# EOF\n").decode().splitlines(keepends=True)
+    assert kept == lines[: len(kept)]
+    assert len(kept) == most // len(lines[0].encode())
+    assert slow.omitted == len(lines) - len(kept)
+    assert slow.is_full is (len(kept) < len(lines))
 
 
 def test_concurrent_pages() -> None:

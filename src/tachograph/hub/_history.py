@@ -25,7 +25,7 @@ _SERIES_ROW = (
 )
 ROW = 28  # bytes of a sample in the file, measured
 FLOOR = 1000  # samples of a series that are left to it at least: enough for a chart
-_SHARE = 8  # of a file that its samples may always have, one in so many bytes: events take what they need
+_SHARE = 8  # of a file that its samples may always have, one in so many bytes: events take all that they need
 _AT_ONCE = 4096  # samples in one transaction
 _LOGGED = 2**17  # samples that are gone, between two times that the log is taken over
 SAMPLE_EVERY = 10 * SECOND
@@ -75,10 +75,10 @@ class Numbers:
 
 
 def thin(store: Store, most_bytes: int, *, floor: int = FLOOR) -> int:
-    """Where the file is too large, thin the older half of each series' samples; return how many went.
+    """Thin the older half of each series' samples where the file is too large; return how many went.
 
-    Of two neighbours one is kept; a histogram's differences are added up. Samples are left alone where it is not they
-    that take the room: an eighth of the limit is theirs. Events are never thinned.
+    Of two neighbours one is kept; a histogram's differences are added up. Samples are left alone where others take the
+    room: an eighth of the limit is theirs. Events are never thinned.
 
     Args:
         store: the file.
@@ -117,7 +117,7 @@ def _thin(store: Store, row: int, older: int, *, is_histogram: bool) -> int:
         older -= _AT_ONCE
         kept = [_joined(one, two) if is_histogram else two or one for one, two in zip_longest(found[::2], found[1::2])]
         after = found[-1][0]
-        with store.transaction() as connection:  # all of them: what leaves gaps in the pages frees none
+        with store.transaction() as connection:  # all of them: gaps in the pages free none
             span = (row, found[0][0], after)
             connection.execute("DELETE FROM sample WHERE series = ? AND time BETWEEN ? AND ?", span)
             connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?)", [(row, *each) for each in kept])
@@ -135,7 +135,7 @@ class Change(NamedTuple):
     """A series' state that is to be saved, and the sample that is due, if any.
 
     Attributes:
-        before: what the series said of its saving until it was taken for saved.
+        before: ``restarted`` and ``sampled`` of the series before it was taken for saved.
     """
 
     series: HubSeries
@@ -152,7 +152,7 @@ class Change(NamedTuple):
 
 
 def changes(found: Iterable[HubSeries], *, at_the_end: bool = False) -> list[Change]:
-    """Return what is to be saved of series, and take it for saved. The series must not change meanwhile.
+    """Return the unsaved states of series, and take them for saved. The series must not change meanwhile.
 
     Args:
         found: the series.
@@ -185,7 +185,7 @@ def _sample(series: HubSeries, *, at_the_end: bool) -> tuple[int, float | None, 
 
 
 def save_process(numbers: Numbers, process: LiveProcess, starts: Iterable[Incarnation]) -> None:
-    """Save what is known of a process, and of some of its starts, in a transaction that somebody else commits."""
+    """Save a process and some of its starts, in a transaction that the caller commits."""
     row = numbers.process(process)
     numbers.connection.execute(
         "UPDATE process SET resource = ?, times_lost = ? WHERE id = ?",
@@ -223,7 +223,7 @@ class History:
             numbers.committed()
 
     def save_processes(self, found: Sequence[tuple[LiveProcess, Sequence[Incarnation]]]) -> None:
-        """Save what is known of processes, and of some of their starts.
+        """Save processes, each with some of its starts.
 
         Raises:
             StoreError: it could not be written; they are to be saved again.

@@ -46,9 +46,9 @@ class Index:
 
     Args:
         folder: the store.
-        run: the run that is opened at once, and has what belongs to no other.
+        run: the run that is opened at once; senders that name no run belong to it.
         resource_labels: resource attributes that are labels on each series.
-        limits: of what is kept.
+        limits: of the memory that series take.
         time_to_live: nanoseconds that a series is kept after its last point.
         open_stores: bounds how many files are open at once.
 
@@ -129,9 +129,9 @@ class Index:
                 store.close()
 
     def sender(self, resource: Resource, now: int) -> tuple[LiveProcess, Incarnation] | Reason:
-        """Return who sent something, and note that it was heard at ``now``, nanoseconds of the hub's clock.
+        """Return a sender's process and start, and note that it was heard at ``now``, nanoseconds of the hub's clock.
 
-        Instead of it the reason, where there is no room for it.
+        Where there is no room for it, return the reason.
         """
         key = resource.SerializeToString()
         found = self._senders.get(key)
@@ -251,7 +251,7 @@ class Index:
             self._log_once("anew", message, run.name, error)
 
     def restore(self, now: int) -> None:
-        """Put back on the page what it showed at the end, of the run that is open and of those written of late.
+        """Put the series of the run that is open, and of runs written of late, back on the page as they were.
 
         Not of those that another hub writes: none of their processes would be heard here, and all would be lost.
         """
@@ -372,7 +372,7 @@ class Index:
 
 
 def _counted(series: HubSeries) -> int:
-    """Return what a counter shows; 0 for all else that may have its name, and beyond the range of floats."""
+    """Return a counter's value; 0 for all else that may have its name, and beyond the range of floats."""
     shown = series.shown() if series.shape == "counter" else None
     return 0 if shown is None or not isfinite(shown) else int(shown)
 
@@ -383,8 +383,13 @@ def _is_legal(name: str) -> bool:
 
 
 def _labels(of_process: Labels, attributes: Attributes) -> Labels:
-    """Return a series' labels: its own, and those of its process that it has not itself in classic names."""
+    """Return a series' labels: its own, and those of its process that it has not itself in classic names.
+
+    An empty label is none, and does not hide that of the process.
+    """
+    shared = dict(of_process)
     own = [(key, label_value(value)) for key, value in attributes]
+    own = [(key, value) for key, value in own if value or prometheus_label(key) not in shared]
     taken = {prometheus_label(key) for key, _ in own}
     return tuple(sorted([*own, *(pair for pair in of_process if pair[0] not in taken)]))
 

@@ -17,7 +17,7 @@ Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a cou
 _APART = 2**64  # OTLP's times are less
 _LATE = 10**9  # nanoseconds: points that are not as late are out of order
 PAST = 32  # sequences of a series that late points may still add to
-MOST_NAME = 1024  # characters of a name, a unit, a scope and a key: what our own API takes
+MOST_NAME = 1024  # characters of a name, a unit, a scope and a key: as many as our own API takes
 MOST_BOUNDS = 1000  # of a histogram
 MOST_RESOURCE = 64 * 2**10  # bytes of one resource
 _SERIES = 2000  # bytes of one series beside its text, measured
@@ -29,7 +29,7 @@ class HubInstrument:
     """An instrument as the page shows it: name, unit, kind and description of its series.
 
     Attributes:
-        kind: what Prometheus takes it for: a sum that may fall is a gauge there.
+        kind: as Prometheus has it: a sum that may fall is a gauge there.
         series: those of all processes, in the order in which they came.
     """
 
@@ -45,21 +45,20 @@ class HubInstrument:
 
 
 class HubSeries:
-    """One series: what is shown of it, and what is needed to take its next point.
+    """One series: the value that is shown, and all that is needed to take its next point.
 
-    A counter's or histogram's points come in sequences, one for each start time. What is shown is the sum of the
+    A counter's or histogram's points come in sequences, one for each start time. The value shown is the sum of the
     sequences' last points, so that it goes on where a process starts anew, and points that come late, out of order or
     twice change nothing that they should not. Amounts are numbers, or :class:`Buckets`.
 
     Attributes:
-        owner: who sends it: the process, to which this class does nothing.
+        owner: the process that sends it, to which this class does nothing.
         attributes: its attributes in canonical JSON, by which the store knows it again.
         labels: all labels but the scope's, as text.
         seen: when a point came last, in nanoseconds of the hub's clock.
         unsaved: it has changed since the store had it.
-        restarted: a sequence ended since the store had it: what is shown cannot be had from the sender again.
+        restarted: a sequence ended since the store had it: the value shown cannot be had from the sender again.
         row: its number in the store; 0 where it has none yet.
-        rows: what the page keeps of it, by format.
         sampled: the time, and for histograms the count and sum, of its last sample in the history.
         bounds: of a histogram: for how many of them it has room.
         late: of a gauge: the time of the last point that was too old, and when that came by the hub's clock.
@@ -78,7 +77,6 @@ class HubSeries:
         "past",
         "restarted",
         "row",
-        "rows",
         "sampled",
         "seen",
         "shape",
@@ -109,7 +107,6 @@ class HubSeries:
         self.unsaved = True
         self.restarted = False
         self.row = 0
-        self.rows: dict[Any, Any] = {}
         self.sampled: tuple[int, int, float] = (0, 0, 0.0)
         self.bounds = 0
         self.late = (0, 0)
@@ -123,13 +120,13 @@ class HubSeries:
         return max(self.time, self.until)
 
     def shown(self) -> Any:
-        """Return what the page shows; None where there is nothing yet."""
+        """Return the value on the page; None where there is nothing yet."""
         if self.before is None:
             return self.value
         return self.before if self.value is None else self.before + self.value
 
     def sums(self) -> tuple[int, float]:
-        """Return the count and the sum of what a histogram shows."""
+        """Return the count and the sum that a histogram shows."""
         parts = [part for part in (self.before, self.value) if part is not None]
         return sum(part.count for part in parts), sum(part.total for part in parts)
 
@@ -179,7 +176,7 @@ class HubSeries:
         self.restarted = True
 
     def _late(self, start: int, value: Any) -> None:
-        """Take what comes late from a sequence that another one has followed."""
+        """Take a point that comes late, from a sequence that another one has followed."""
         past = self.past or {}
         known = past.get(start)
         if known is None:
@@ -208,7 +205,7 @@ class HubSeries:
             del self.past[min(self.past)]
 
     def delta(self, writer: Hashable, start: int, time: int, value: Any, now: int | None = None) -> None:
-        """Add what happened between ``start`` and ``time``, unless it was added before.
+        """Add the difference between ``start`` and ``time``, unless it was added before.
 
         A sum that may fall is the newest process's alone: a queue ends with the process that has it.
 
@@ -219,7 +216,7 @@ class HubSeries:
             value: the difference.
             now: nanoseconds of the hub's clock, where ``time`` is ahead of it; None else.
         """
-        if now is not None:  # known again if it is sent again, and apart from what comes when it is that time
+        if now is not None:  # known again if it is sent again, and apart from points that come when it is that time
             start, time = start - _APART, time - _APART
         if self.covered is None:
             self.covered = DeltaIntervals()

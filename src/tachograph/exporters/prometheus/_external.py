@@ -1,7 +1,7 @@
 """Families that come from elsewhere: from SDK instruments of other libraries, from the program's prometheus_client.
 
-Of the SDK's they are what the official exporter makes of them, one metric at a time: given several at once, it swaps
-labels between scopes that use one name with different attributes, and one exponential histogram fails the whole scrape.
+Those of the SDK are made by the official exporter, one metric at a time: given several at once, it swaps labels between
+scopes that use one name with different attributes, and one exponential histogram fails the whole scrape.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ _KINDS = ("counter", "gauge", "histogram")
 def sdk_families(
     data: MetricsData, form: Format, registry: Registry, left_out: Callable[[Reason, str], None]
 ) -> Iterator[ExternalFamily]:
-    """Yield the families of SDK metrics; what cannot be shown is left out.
+    """Yield the families of SDK metrics; those that cannot be shown are left out.
 
     Args:
-        data: what a reader collected.
+        data: a reader's collection.
         form: the format, on which the bounds of buckets depend.
         registry: where an error of the exporter is counted.
         left_out: called with the reason and the metric.

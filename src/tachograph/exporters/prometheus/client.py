@@ -6,7 +6,6 @@ They are written as prometheus_client writes them: in the classic text an info a
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 import threading
@@ -18,10 +17,11 @@ from typing import Any
 
 from tachograph.exporters.prometheus._external import ExternalFamily, ExternalKind, ExternalSample
 from tachograph.exporters.prometheus.collector import PrometheusCollector, on_page
-from tachograph.exporters.prometheus.family import TARGET_INFO
+from tachograph.exporters.prometheus.family import SHORTENED, SUFFIXES, TARGET_INFO
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, legible, number
 from tachograph.recording.gil_yield import Pace
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import UNNAMED
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
@@ -31,28 +31,9 @@ _DEFAULTS = ("PROCESS_COLLECTOR", "PLATFORM_COLLECTOR", "GC_COLLECTOR")
 _SAMPLES_A_LOOK = 8  # samples between two looks at the clock
 _LONGEST_EXEMPLAR = 128  # characters of its labels: OpenMetrics 1.0, "Exemplars"
 
-# OpenMetrics 1.0, "Suffixes": what may stand behind the family's name, by type.
-_SUFFIXES: Mapping[ExternalKind, tuple[str, ...]] = {
-    "counter": ("_total", "_created"),
-    "gauge": ("",),
-    "unknown": ("",),
-    "stateset": ("",),
-    "info": ("_info",),
-    "summary": ("", "_sum", "_count", "_created"),
-    "histogram": ("_bucket", "_sum", "_count", "_created"),
-    "gaugehistogram": ("_bucket", "_gsum", "_gcount"),
-}
-_NAME_SUFFIX = {"counter": "_total", "info": "_info"}
 _OPENMETRICS_ONLY = ("_created", "_gsum", "_gcount")
-_IN_CLASSIC: Mapping[ExternalKind, ExternalKind] = {
-    "info": "gauge",
-    "stateset": "gauge",
-    "gaugehistogram": "histogram",
-}
 _BUCKETS = {("histogram", "_bucket"), ("gaugehistogram", "_bucket")}
 _UNIT = re.compile(r"[a-zA-Z0-9_:]+")
-
-_log = logging.getLogger("tachograph")
 
 
 def imported_registry() -> Any | None:
@@ -61,9 +42,9 @@ def imported_registry() -> Any | None:
 
 
 class ClientRegistry:
-    """What the program has registered in prometheus_client.
+    """The collectors that the program has registered in prometheus_client.
 
-    Left out is what the page has already: our own collector, and the samples of OpenTelemetry's Prometheus readers
+    Those on the page already are left out: our own collector, and the samples of OpenTelemetry's Prometheus readers
     whose scope is one of our groups. prometheus_client's own ``process_*`` and ``python_*`` come along as soon as the
     program has registered anything: the module is imported by others, too, us among them.
 
@@ -88,7 +69,7 @@ class ClientRegistry:
         self._patience = patience
         self._lock = threading.Lock()
         self._late: list[_Collection] = []
-        self._said: set[str] = set()
+        self._log_once = LogOnce()
 
     def families(
         self, form: Format, breathe: Callable[[], None], left_out: Callable[[Reason, str], None]
@@ -150,13 +131,8 @@ class ClientRegistry:
     def _failed(self, collector: object, why: object) -> None:
         self._registry.count_error("prometheus_client")
         name = f"{type(collector).__module__}.{type(collector).__qualname__}"
-        if name not in self._said:
-            self._said.add(name)
-            _log.warning(
-                "/metrics: prometheus_client's collector %s is left out: %.200s (further failures are counted)",
-                name,
-                why,
-            )
+        message = "/metrics: prometheus_client's collector %s is left out: %.200s (further failures are counted)"
+        self._log_once(name, message, name, why)
 
 
 class _Collection(threading.Thread):
@@ -172,7 +148,7 @@ class _Collection(threading.Thread):
         self._failed = failed
 
     def run(self) -> None:
-        """Ask each collector; one that raises costs nothing but what it has not returned yet."""
+        """Ask each collector; one that raises costs nothing but its own metrics that were still to come."""
         on_page.registry = self._registry
         pace = Pace()
         for collector in self._collectors:
@@ -212,18 +188,15 @@ def _families(metric: Any, form: Format, breathe: Callable[[], None], ours: Abst
         elif suffix in _OPENMETRICS_ONLY and not form.openmetrics:
             home, kind = sample.name, "gauge"
         else:
-            home = name + _NAME_SUFFIX.get(kind, "")
+            home = name + (SHORTENED[kind][0] if kind in SHORTENED else "")
         found.setdefault((_named(home, utf8=form.utf8), kind), []).append(_sample(sample, labels, form, kind, suffix))
     description = str(metric.documentation or name)
-    return [
-        ExternalFamily(home, kind if form.openmetrics else _IN_CLASSIC.get(kind, kind), unit, description, samples)
-        for (home, kind), samples in found.items()
-    ]
+    return [ExternalFamily(home, kind, unit, description, samples) for (home, kind), samples in found.items()]
 
 
 def _belongs(kind: ExternalKind, suffix: str, labels: Mapping[str, str], name: str) -> bool:
     """Tell whether a sample is one that OpenMetrics knows for the type; a scraper may refuse the page for another."""
-    if suffix not in _SUFFIXES[kind]:
+    if suffix not in SUFFIXES[kind]:
         return False
     if suffix == "_bucket":
         return _is_between(labels.get("le"), float("-inf"), float("inf"))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tachograph.exporters.prometheus.conflicts import Conflicts
-from tachograph.exporters.prometheus.family import Family, families
+from tachograph.exporters.prometheus.family import Conflicts, Family, families
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, sum_is_counter
 from tachograph.identity.resource import announced, resource_attributes, series_keys, series_labels
 from tachograph.recording import registry as registries
+from tachograph.recording.log import LogOnce
 from tachograph.recording.points import HistogramPoint, identity
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -26,8 +25,6 @@ DESTINATION = "prometheus_client"
 # Classic names, whatever the scraper asks prometheus_client for: a collector is not told. Families that do not clash in
 # OpenMetrics clash in the classic text neither.
 _FORM = Format(openmetrics=True, version="1.0.0")
-
-_log = logging.getLogger("tachograph")
 
 
 class _OnPage(threading.local):
@@ -79,7 +76,7 @@ class PrometheusCollector:
         self._keys = None if resource_labels is None else series_keys(resource_labels)
         self._target_info = target_info
         self._conflicts = Conflicts(self.registry, DESTINATION, "prometheus_client's registry")
-        self._failed = False
+        self._log_once = LogOnce()
 
     def describe(self) -> list[Metric]:
         """Return nothing: names come with the first values, and to register must cost nothing."""
@@ -93,9 +90,8 @@ class PrometheusCollector:
             return self._collect()
         except Exception:  # noqa: BLE001 - one page of the program must not fail for us
             self.registry.count_error(DESTINATION)
-            if not self._failed:
-                self._failed = True
-                _log.warning("metrics for prometheus_client failed (further failures are counted)", exc_info=True)
+            message = "metrics for prometheus_client failed (further failures are counted)"
+            self._log_once("collect", message, exc_info=True)
             return []
 
     def _collect(self) -> list[Metric]:
@@ -139,16 +135,16 @@ class PrometheusCollector:
 def _add_histogram(metric: Metric, name: str, labels: dict[str, str], point: HistogramPoint) -> None:
     from prometheus_client.samples import Exemplar
 
-    spread, exemplars = point.summary, point.exemplars_by_bucket()
+    summary, exemplars = point.summary, point.exemplars_by_bucket()
     bounds = (*point.boundaries, math.inf)
-    for place, (bound, count) in enumerate(zip(bounds, (*spread.at_most, spread.count), strict=True)):
+    for place, (bound, count) in enumerate(zip(bounds, (*summary.at_most, summary.count), strict=True)):
         newest, exemplar = exemplars.get(place), None
         if newest is not None:
             ids = {"trace_id": f"{newest.trace_id:032x}", "span_id": f"{newest.span_id:016x}"}
             exemplar = Exemplar(ids, newest.value, newest.time_unix_nano / 1e9)
         where = {**labels, "le": boundary(bound, openmetrics=True)}
         metric.add_sample(name + "_bucket", where, count, None, exemplar)
-    total = as_float(spread.total.value())
+    total = as_float(summary.total.value())
     if sum_is_counter(total, point.boundaries):  # the format of the page is not known here
         metric.add_sample(name + "_sum", labels, total)
-        metric.add_sample(name + "_count", labels, spread.count)
+        metric.add_sample(name + "_count", labels, summary.count)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gzip
 import json
-import logging
 import os
 import re
 import selectors
@@ -19,22 +17,33 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from tachograph.exporters._http import gzipped
 from tachograph.exporters.prometheus.format import accepts_gzip, negotiate
 from tachograph.exporters.prometheus.page import Page
 from tachograph.recording.gil_yield import REST
+from tachograph.recording.log import LogOnce, log
 from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
 from tachograph.version import __version__
 
-_PROBE_TIMEOUT = 0.2
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
 
-_log = logging.getLogger("tachograph")
+Read = Callable[[], "tuple[Sequence[MetricPoints], MetricsData | None]"]
+
+NEXT_PORTS = 64  # ports that are tried after the one asked for, before any free one is taken
+CLIENT_TIMEOUT = 10.0  # seconds that a client may take for each read and write
+MOST_CLIENTS = 32  # served at once; further ones are turned away
+_OUT_OF_FILES_REST = 0.1
+_PROBE_TIMEOUT = 0.2
+_rest = partial(time.sleep, REST)
 
 
 class TargetFile:
@@ -58,7 +67,7 @@ class TargetFile:
             self._remove_stale(host)
         except OSError as error:
             registry.count_error("target_file")
-            _log.warning("Prometheus will not find this process by itself: %s was not written: %s", self.path, error)
+            log.warning("Prometheus will not find this process by itself: %s was not written: %s", self.path, error)
 
     def _write(self, text: str) -> None:
         descriptor, written = tempfile.mkstemp(dir=self.path.parent, prefix=".")
@@ -93,7 +102,7 @@ def _lives(pid: int) -> bool:
 
 
 def _answers(path: Path) -> bool:
-    """Tell whether somebody listens: a process of another container on this host has a pid that means nothing here."""
+    """Tell whether the target listens: a process of another container on this host has a pid that says nothing here."""
     try:
         host, _, port = json.loads(path.read_text())[0]["targets"][0].rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_TIMEOUT):
@@ -102,29 +111,11 @@ def _answers(path: Path) -> bool:
         return False
 
 
-if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
-
-Read = Callable[[], "tuple[Sequence[MetricPoints], MetricsData | None]"]
-
-NEXT_PORTS = 64  # ports that are tried after the one asked for, before any free one is taken
-CLIENT_TIMEOUT = 10.0  # seconds that a client may take for each read and write
-MOST_CLIENTS = 32  # served at once; further ones are turned away
-_GZIP_LEVEL = 1
-_OUT_OF_FILES_REST = 0.1
-
-_log = logging.getLogger("tachograph")
-
-
-def _rest() -> None:
-    time.sleep(REST)
-
-
 class Endpoint:
-    """Serves the page until it is closed.
+    """The page's HTTP server, from its making until it is closed.
 
     Args:
-        read: collects what the page shows; called for each scrape, from several threads at once.
+        read: collects the page's metrics; called for each scrape, from several threads at once.
         page: renders it.
         host: address or name to listen on; empty for all addresses.
         port: the port; where it is taken the next free one, and for 0 any free one.
@@ -151,11 +142,11 @@ class Endpoint:
         self._page = page
         self._registry = registry
         self._pace = pace
-        self._failed = False
+        self._log_once = LogOnce()
         self._server = _listen(host, port, self)
         self._address = self._server.server_address
         if port not in (0, self.port):
-            _log.warning("port %d is taken: /metrics is at %s", port, self.url)
+            log.warning("port %d is taken: /metrics is at %s", port, self.url)
         try:
             self._waking, self._wake = socket.socketpair()
             self._selector = selectors.DefaultSelector()
@@ -204,9 +195,7 @@ class Endpoint:
     def failed(self) -> None:
         """Count an error that a scrape ran into; call it while the exception is handled."""
         self._registry.count_error("prometheus")
-        if not self._failed:
-            self._failed = True
-            _log.warning("a scrape of /metrics failed (further failures are counted)", exc_info=True)
+        self._log_once("scrape", "a scrape of /metrics failed (further failures are counted)", exc_info=True)
 
     def close(self, timeout: float) -> None:
         """Stop to listen; scrapes under way may end within ``timeout`` seconds."""
@@ -328,7 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(",".join(self.headers.get_all("Accept-Encoding", []))):
             headers["Content-Encoding"] = "gzip"
-            body = gzip.compress(body, _GZIP_LEVEL)
+            body = gzipped(body)
         self._send(HTTPStatus.OK, content_type, body, headers)
 
     def _send(self, status: HTTPStatus, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:

@@ -1,48 +1,78 @@
-"""Families: what stands under one ``# TYPE`` on the page, from however many scopes and libraries."""
+"""Families: the series under one ``# TYPE`` on the page, from however many scopes and libraries, and their clashes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from tachograph.exporters.prometheus._external import ExternalFamily
+from tachograph.exporters.prometheus._external import ExternalFamily, ExternalKind
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import legible
+from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import prometheus_name
+from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import MetricPoints
+from tachograph.recording.registry import Registry
 
 TARGET_INFO = "target_info"
+_MOST_COUNTED = 10_000  # series and metrics left out that a page remembers
 
-
-class Conflict(Protocol):
-    """Called with a family's name, what is wrong with it, and how many series are left out."""
-
-    def __call__(self, name: str, why: str, count: int) -> None:
-        """Count them."""
-
-
-# The names of its samples that a family keeps to itself, by kind: OpenMetrics 1.0, "Suffixes".
-_SUFFIXES = {
-    "counter": ("",),
+# OpenMetrics 1.0, "Suffixes": the ends of the names of a family's samples, by type. A family keeps these names and its
+# own to itself.
+SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "counter": ("_total", "_created"),
     "gauge": ("",),
-    "histogram": ("", "_bucket", "_sum", "_count"),
-    "summary": ("", "_sum", "_count"),
-    "untyped": ("",),
-}
-_OPENMETRICS_SUFFIXES = {
-    "counter": ("", "_total", "_created"),
-    "gauge": ("",),
-    "histogram": ("", "_bucket", "_sum", "_count", "_created"),
-    "gaugehistogram": ("", "_bucket", "_gsum", "_gcount"),
-    "summary": ("", "_sum", "_count", "_created"),
-    "stateset": ("",),
-    "info": ("", "_info"),
     "unknown": ("",),
+    "stateset": ("",),
+    "info": ("_info",),
+    "summary": ("", "_sum", "_count", "_created"),
+    "histogram": ("_bucket", "_sum", "_count", "_created"),
+    "gaugehistogram": ("_bucket", "_gsum", "_gcount"),
 }
-_IN_CLASSIC = {"info": "gauge", "stateset": "gauge", "unknown": "untyped"}
+_CLASSIC_SUFFIXES = {"summary": ("_sum", "_count"), "histogram": ("_bucket", "_sum", "_count")}
+_IN_CLASSIC: Mapping[str, ExternalKind] = {"info": "gauge", "stateset": "gauge", "gaugehistogram": "histogram"}
 # Kinds whose OpenMetrics name lacks a suffix, and what the family is where that name belongs to another one.
-_SHORTENED = {"counter": ("_total", "unknown"), "info": ("_info", "gauge")}
+SHORTENED = {"counter": ("_total", "unknown"), "info": ("_info", "gauge")}
+
+
+class Conflicts:
+    """Everything that one page has left out so far, so that a scrape each second counts nothing twice.
+
+    Args:
+        registry: where it is counted.
+        destination: the label under which it is.
+        page: the page's name in the log.
+    """
+
+    def __init__(self, registry: Registry, destination: str, page: str) -> None:
+        self._registry = registry
+        self._destination = destination
+        self._page = page
+        self._counted: set[object] = set()
+        self._log_once = LogOnce()
+
+    def clash(self, name: str, why: str, count: int = 1, which: object = None) -> None:
+        """Count series of a family that clash with another one; ``which`` tells them from all others."""
+        if self._is_new(which or (name, why)):
+            self._registry.count_dropped("name_conflict", self._destination, count)
+            message = "%s: %s %s; the later one is left out (further ones are counted)"
+            self._log_once(name, message, self._page, name, why)
+
+    def duplicate(self, name: str, labels: str, which: object) -> None:
+        """Count a series that has the name and the labels of another one; ``which`` tells it from all others."""
+        self.clash(name, f"has two series with the labels {{{labels}}}", which=which)
+
+    def left_out(self, reason: Reason, metric: str, count: int = 1) -> None:
+        """Count a metric that cannot be written; ``metric`` names it, in the log, too."""
+        if self._is_new((metric, reason)):
+            self._registry.count_dropped(reason, self._destination, count)
+            self._log_once((metric, reason), "%s: %s is left out: %s", self._page, metric, reason.replace("_", " "))
+
+    def _is_new(self, key: object) -> bool:
+        if key in self._counted or len(self._counted) >= _MOST_COUNTED:
+            return False
+        self._counted.add(key)
+        return True
 
 
 @dataclass(slots=True)
@@ -51,7 +81,7 @@ class Family:
 
     Attributes:
         name: the name of its samples, without ``_bucket``, ``_sum`` and ``_count``.
-        kind: ``counter``, ``gauge``, ``histogram``, or another one of OpenMetrics for what comes from elsewhere.
+        kind: ``counter``, ``gauge``, ``histogram``, or another one of OpenMetrics for a family from elsewhere.
         header: the name behind ``# TYPE``; in OpenMetrics without ``_total``.
         written_kind: the word behind ``# TYPE``.
         unit: the suffix of the header that is its unit, or the empty string.
@@ -76,18 +106,18 @@ def families(
     metrics: Sequence[MetricPoints],
     external: Iterable[ExternalFamily],
     form: Format,
-    conflict: Conflict,
+    conflicts: Conflicts,
     breathe: Callable[[], None],
 ) -> tuple[Family, list[Family]]:
     """Return ``target_info`` and the other families in the order in which they came; no two clash.
 
     Args:
-        metrics: what the registry holds.
-        external: what other libraries' instruments and the program's prometheus_client hold. Another ``target_info``
-            becomes part of ours.
-        form: the format, on which the names depend.
-        conflict: called with the family's name, what is wrong with it, and how many series are left out: another kind
-            of metric has the name already. The first one stays.
+        metrics: everything that was recorded.
+        external: everything from other libraries' instruments and the program's prometheus_client. Another
+            ``target_info`` becomes part of ours.
+        form: the format, on which names and kinds depend.
+        conflicts: counts the series that are left out: another kind of metric has the name already, and the first one
+            stays.
         breathe: called after each metric, to let other threads run.
     """
     target = Family(TARGET_INFO, "info", "Target metadata", "")
@@ -102,62 +132,60 @@ def families(
         if family.kind == metric.kind:
             family.metrics.append(metric)
         else:
-            conflict(name, f"is a {family.kind} already, not a {metric.kind}", len(metric.points))
+            conflicts.clash(name, f"is a {family.kind} already, not a {metric.kind}", len(metric.points))
     for other in external:
         breathe()
+        kind = other.kind if form.openmetrics else _IN_CLASSIC.get(other.kind, other.kind)
         family = target if other.name == TARGET_INFO else found.get(other.name)
         if family is None:
-            family = found[other.name] = Family(other.name, other.kind, other.description, other.unit)
-        if family.kind == other.kind or family is target:
+            family = found[other.name] = Family(other.name, kind, other.description, other.unit)
+        if family.kind == kind or family is target:
             family.external.append(other)
         else:
-            conflict(other.name, f"is a {family.kind} already, not a {other.kind}", other.series)
-    return target, _without_clashes(target, list(found.values()), form, conflict, breathe)
-
-
-def _without_clashes(
-    target: Family, found: list[Family], form: Format, conflict: Conflict, breathe: Callable[[], None]
-) -> list[Family]:
-    _name_headers(target, found, form)
-    suffixes = _OPENMETRICS_SUFFIXES if form.openmetrics else _SUFFIXES
+            conflicts.clash(other.name, f"is a {family.kind} already, not a {kind}", other.series)
+    every = [target, *found.values()]
+    (_name_for_openmetrics if form.openmetrics else _name_for_classic)(every)
     claimed: set[str] = set()
     kept = []
-    for family in (target, *found):
+    for family in every:
         breathe()
-        claims = {family.header + suffix for suffix in suffixes[family.written_kind]}
+        suffixes = SUFFIXES[family.written_kind] if form.openmetrics else _CLASSIC_SUFFIXES.get(family.written_kind, ())
+        claims = {family.header, *(family.header + suffix for suffix in suffixes)}
         if claims.isdisjoint(claimed):
             claimed |= claims
             kept.append(family)
         else:
             why = f"clashes with {sorted(claims & claimed)} of another metric"
-            conflict(family.name, why, family.series)
-    return kept[1:]
+            conflicts.clash(family.name, why, family.series)
+    return target, kept[1:]
 
 
-def _name_headers(target: Family, found: list[Family], form: Format) -> None:
-    """Set what stands behind ``# TYPE``.
+def _name_for_classic(found: Iterable[Family]) -> None:
+    for family in found:
+        family.header = family.name
+        kind = _IN_CLASSIC.get(family.kind, family.kind)
+        family.written_kind = "untyped" if kind == "unknown" else kind
+
+
+def _name_for_openmetrics(found: Sequence[Family]) -> None:
+    """Set the names and kinds behind ``# TYPE``.
 
     A counter's OpenMetrics name is without ``_total``, that of an info without ``_info``. Where another family has that
-    name, or where there is nothing else in it, the counter stays what it is as a family of unknown type, the info as a
-    gauge.
+    name, or where there is nothing else in it, the counter stays under its own name as a family of unknown type, the
+    info as a gauge.
     """
-    for family in (target, *found):
-        family.header, family.written_kind = family.name, family.kind
-        if not form.openmetrics:
-            family.written_kind = _IN_CLASSIC.get(family.kind, family.kind)
-    if not form.openmetrics:
-        return
     taken = {
         family.name + suffix
         for family in found
-        if family.kind not in _SHORTENED
-        for suffix in _OPENMETRICS_SUFFIXES[family.kind]
+        if family.kind not in SHORTENED
+        for suffix in ("", *SUFFIXES[family.kind])
     }
-    for family in (target, *found):
-        if family.kind in _SHORTENED:
-            suffix, otherwise = _SHORTENED[family.kind]
+    for family in found:
+        family.header, family.written_kind = family.name, family.kind
+        if family.kind in SHORTENED:
+            suffix, otherwise = SHORTENED[family.kind]
             base = family.name.removesuffix(suffix)
-            claims = {base + ending for ending in _OPENMETRICS_SUFFIXES[family.kind] if ending != suffix}
+            claims = {base, *(base + ending for ending in SUFFIXES[family.kind] if ending != suffix)}
             if base not in ("", family.name) and taken.isdisjoint(claims):
                 family.header = base
                 taken |= claims

@@ -33,7 +33,7 @@ def negotiate(accept: str, escaping: str | None = None) -> Format:
 
     Args:
         accept: the ``Accept`` header, several joined by commas, or the empty string.
-        escaping: what the URL's query asks for, before the header: ``allow-utf-8`` or any other scheme, all of which
+        escaping: the scheme in the URL's query, before the header: ``allow-utf-8`` or any other scheme, all of which
             are answered with underscores.
     """
     best, best_quality = TEXT, 0.0
@@ -69,7 +69,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def parse_clause(clause: str) -> tuple[str, dict[str, str]]:
-    """Split one part of a negotiation header into what it names and its parameters, in lower case."""
+    """Return the name and the parameters in one part of a negotiation header, in lower case."""
     name, *terms = (term.strip().lower() for term in clause.split(";"))
     pairs = (term.partition("=") for term in terms)
     return name, {key.strip(): value.strip().strip('"') for key, _, value in pairs}

@@ -11,7 +11,7 @@ from tachograph.recording.naming import is_classic_label, is_classic_name, prome
 from tachograph.recording.values import Number, as_float
 
 SCOPE_LABEL = "otel_scope_name"
-LARGEST_PLAIN = 2**63  # beyond it an integer is written as a float
+_LARGEST_PLAIN = 2**63  # beyond it an integer is written as a float
 _PLACES_BEFORE_EXPONENT, _SMALLEST_EXPONENT, _JSON_PLACES, _JSON_SMALLEST = 6, -4, 21, -6
 
 # Go's encoding/json, with which the collector writes a list, also escapes what JavaScript takes for line ends.
@@ -22,7 +22,7 @@ _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 def number(value: Number) -> str:
     """Return a sample's value; an integer beyond 64 bits as the nearest float."""
-    if -LARGEST_PLAIN <= value <= LARGEST_PLAIN:
+    if -_LARGEST_PLAIN <= value <= _LARGEST_PLAIN:
         return repr(value)
     value = as_float(value)
     if math.isfinite(value):
@@ -106,7 +106,7 @@ def label_names(attributes: Iterable[tuple[str, object]], *, utf8: bool, reserve
 
 
 def legible(name: str) -> str:
-    """Return a name without what no scraper takes: a lone surrogate, and NUL, which ends Prometheus's parser."""
+    """Return a name without lone surrogates, and without NUL, which ends Prometheus's parser: no scraper takes them."""
     return name.encode("utf-8", "replace").decode().replace("\0", "_")
 
 

@@ -1,32 +1,26 @@
-"""A page as it is written: lines, encoded slice by slice, with a rest in between."""
+"""Text that is written in slices: its lines are encoded slice by slice, with a rest in between."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from tachograph.exporters.prometheus.family import Family
-from tachograph.exporters.prometheus.format import Format
-from tachograph.exporters.prometheus.text import family_name, help_text
 from tachograph.recording.gil_yield import SLICE
 
 
-class Sheet:
+class SlicedText:
     """The lines of a page.
 
     Args:
-        form: the text format.
         rest: called between slices, to let other threads run; None to write without a rest.
         most_bytes: after so many nothing is kept that is written; None for no limit.
 
     Attributes:
-        form: see above.
         lines: those that are not encoded yet.
         omitted: how many were not kept.
     """
 
-    def __init__(self, form: Format, rest: Callable[[], None] | None, most_bytes: int | None = None) -> None:
-        self.form = form
+    def __init__(self, rest: Callable[[], None] | None = None, most_bytes: int | None = None) -> None:
         self.lines: list[str] = []
         self.omitted = 0
         self._rest = rest
@@ -34,12 +28,10 @@ class Sheet:
         self._chunks: list[bytes] = []
         self._began = time.perf_counter()
 
-    def done(self) -> bytes:
-        """Return everything written."""
+    def done(self, end: bytes = b"") -> bytes:
+        """Return everything written, and behind it ``end``, which is always kept."""
         self._encode()
-        if self.form.openmetrics:
-            self._chunks.append(b"# EOF\n")
-        return b"".join(self._chunks)
+        return b"".join((*self._chunks, end))
 
     def _encode(self) -> None:
         chunk = "".join(self.lines).encode()
@@ -63,11 +55,3 @@ class Sheet:
             self._encode()
             self._rest()
             self._began = time.perf_counter()
-
-    def header(self, family: Family) -> None:
-        """Write what comes before a family's series."""
-        name = family_name(family.header)
-        text = help_text(family.description, openmetrics=self.form.openmetrics)
-        self.lines.append(f"# HELP {name} {text}\n# TYPE {name} {family.written_kind}\n")
-        if self.form.openmetrics and family.unit and family.header.endswith("_" + family.unit):
-            self.lines.append(f"# UNIT {name} {family.unit}\n")
