@@ -15,7 +15,7 @@ Its face, by subject:
 - ``otlp``: ``exporter`` with its ``settings``, ``http`` and ``grpc``; ``encoding``, ``logs``, ``values`` and
   ``json_text`` for its messages;
 - ``influxdb`` with its ``server`` and ``old_spool``;
-- ``prometheus``: ``page`` with its ``endpoint`` and ``collector``; ``format``, ``text``, ``sheet``, ``family``,
-  ``conflicts`` and ``client`` for its text;
+- ``prometheus``: ``page`` with its ``endpoint`` and ``collector``; ``format``, ``text``, ``sliced_text``, ``family``,
+  and ``client`` for its text;
 - files: ``console``, ``jsonl``, ``tensorboard``.
 """

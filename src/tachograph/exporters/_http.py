@@ -39,7 +39,7 @@ def goes_direct(url: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def no_proxies(url: str) -> dict[str, None]:
-    """Return the ``proxies`` with which ``requests`` takes none for a URL, whatever the environment says."""
+    """Return the ``proxies`` with which ``requests`` takes none for a URL, those of the environment included."""
     scheme, host, _ = _origin(url)
     # In these places requests looks for one: requests.utils.select_proxy.
     return dict.fromkeys((f"{scheme}://{host}", scheme, f"all://{host}", "all"))

@@ -99,7 +99,7 @@ class KeptRequests:
         return RequestBatch(requests, kept)
 
     def settle(self, batch: RequestBatch, items: int | None, count: Callable[[Done], None]) -> Done | None:
-        """Note that the first items of what was taken are done; None after the end: the files are the next process's.
+        """Note that the first items of the batch are done; None after the end: the files are the next process's.
 
         Args:
             batch: what was taken.
@@ -119,7 +119,7 @@ class KeptRequests:
             return done
 
     def surely_not_arrived(self) -> None:
-        """Note that the first of what is left was refused, or never sent."""
+        """Note that the first of the rest was refused, or never sent."""
         with self._lock:
             if self._at_least_once:
                 self._trying(uncertain=False)
@@ -129,7 +129,7 @@ class KeptRequests:
             self._spool.trying(uncertain=uncertain)
 
     def end(self) -> None:
-        """Let go of what was taken; what is not done of it is taken again.
+        """Let go of the requests that were taken; those of them that are not done are taken again.
 
         Raises:
             OSError: the file cannot be read any more.
@@ -138,7 +138,7 @@ class KeptRequests:
             self._spool.end()
 
     def give_back(self, error: OSError) -> None:
-        """Let go of what was taken: the disk has failed."""
+        """Let go of the requests that were taken: the disk has failed."""
         self._losses.blame("disk", f"{self._where(error)}: not delivered yet, trying again")
         with self._lock:
             self._spool.give_back()

@@ -213,7 +213,7 @@ class RequestBatch:
         self.done, self.kept = 0, kept
 
     def settle(self, items: int | None) -> Done:
-        """Note that the first of what is left is done; None for all of it."""
+        """Note that the first of the rest is done; None for all of it."""
         own = settled = 0
         whole: list[Request] = []
         while self.requests:
@@ -271,7 +271,7 @@ class WaitingRequests:
 
     @property
     def due_at(self) -> float:
-        """When the oldest one is to leave, whatever has come with it."""
+        """Time at which the oldest one leaves, even alone."""
         return self._requests[0].since + self._interval
 
     def is_due(self, now: float, *, hurry: bool) -> bool:
@@ -382,7 +382,7 @@ class Attempt:
             self._losses.took(self._clock() - began)
 
     def settled(self, items: int, *, lost: int = 0, why: str = "", accepted: bool = False) -> None:
-        """Note that the first so many items of what is left are done: none of them is ever sent again.
+        """Note that the first so many items of the rest are done: none of them is ever sent again.
 
         Args:
             items: how many.

@@ -143,7 +143,7 @@ class ExternalProvider:
             self.refresh()
 
     def drain(self, timeout: float) -> bool:
-        """Replay everything that is left, for ``timeout`` seconds at most, whatever the rate.
+        """Replay everything that is left, for ``timeout`` seconds at most, at any rate.
 
         Returns:
             Whether all of it was replayed, or is fed to the next collection; what was not is counted.

@@ -80,7 +80,7 @@ class _Segment:
         return self._ours - (self.done.items if self.own else 0)
 
     def is_as_left(self) -> bool:
-        """Tell whether it is in its folder, and as long as what was appended."""
+        """Tell whether it is in its folder, and as long as its records are."""
         found = os.fstat(self.file)
         return bool(found.st_nlink) and found.st_size == self.size and not self._is_torn
 
@@ -312,7 +312,7 @@ class Spool:
             segment.note()
 
     def advance(self, size: int, items: int) -> None:
-        """Note that part of what was taken has arrived: it is never taken again, by another process neither.
+        """Note that a part of the batch has arrived: it is never taken again, by another process neither.
 
         Args:
             size: bytes of whole records, since the last time.
@@ -326,7 +326,7 @@ class Spool:
             self._reading.note()
 
     def end(self) -> None:
-        """Let go of what was taken; a segment of which all has arrived is deleted, the rest is taken again."""
+        """Let go of the batch; a segment of which all has arrived is deleted, the rest is taken again."""
         segment, self._reading = self._reading, None
         if segment is None:
             return

@@ -240,7 +240,7 @@ class Index:
         return series
 
     def _recall(self, series: HubSeries) -> None:
-        """Let a series go on where the store says that it was, however long nobody has sent it."""
+        """Let a series go on where the store says that it was, however long ago it was sent."""
         run: LiveRun = series.owner.run
         try:
             found = run.history.state(series) if run.history is not None else None
@@ -295,7 +295,7 @@ class Index:
         process.forgotten = run.history.count(process) > restored
 
     def expire(self, now: int, lock: threading.Lock) -> None:
-        """Let go of series that nobody has sent for the time to live, and of processes and runs that have none left.
+        """Let go of series that were not sent for the time to live, and of processes and runs that have none left.
 
         The lock is held for slices.
         """

@@ -1,4 +1,4 @@
-"""The last state of one series, whatever order its points come in."""
+"""The last state of one series, in any order of its points."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def is_secret(name: str) -> bool:
 
 
 def masked(name: str, text: str) -> str:
-    """Return a text without its secrets: what a secret name stands for, and user and password in a URL."""
+    """Return a text without its secrets: the whole of it under a secret name, else user and password of its URLs."""
     if text and is_secret(name):
         return MASK
     return _USERINFO.sub(f"{MASK}@", text)

@@ -237,7 +237,7 @@ class Bridge:
         return self.drain(timeout)
 
     def give_up(self, reason: Reason) -> None:
-        """Do nothing: :meth:`close` counts what could not be read."""
+        """Do nothing: :meth:`close` counts the values that could not be read."""
 
     def drain(self, timeout: float = _CLOSING) -> bool:
         """Read the events that wait at the call; False where that took longer than ``timeout`` seconds."""

@@ -145,7 +145,7 @@ def _shown(value: object) -> str:
 
 
 def _inner(value: object) -> Iterator[tuple[object, object]] | None:
-    """Return the keys and values of what has some; None for all else."""
+    """Return the keys and values of a mapping, a Namespace or a dataclass; None for all else."""
     if isinstance(value, Mapping):
         return iter(list(value.items()))
     if isinstance(value, argparse.Namespace):

@@ -38,7 +38,7 @@ class Feed(Protocol):
         *,
         until: Callable[[], bool] | None = None,
     ) -> bool:
-        """Hand over what waits at the call.
+        """Hand over the events that wait at the call.
 
         Args:
             routes: to every one of them that takes events.
@@ -54,13 +54,13 @@ class Feed(Protocol):
         """Begin."""
 
     def flush(self, timeout: float) -> bool:
-        """Deliver what leaves by another pipeline; False where ``timeout`` seconds were too short."""
+        """Deliver the events that leave by another pipeline; False where ``timeout`` seconds were too short."""
 
     def hear_last_words(self, timeout: float) -> None:
         """Have everything logged that is still held: the process ends."""
 
     def halt(self) -> None:
-        """Hand over no more, in whatever thread: the destinations are about to close."""
+        """Hand over no more, in any thread: the destinations are about to close."""
 
     def close(self, *, exiting: bool) -> None:
         """End."""
@@ -92,7 +92,7 @@ class EventFeed:
         *,
         until: Callable[[], bool] | None = None,
     ) -> bool:
-        """Hand over what waits at the call: see :class:`Feed`; False where the end came first, too."""
+        """Hand over the events that wait at the call: see :class:`Feed`; False where the end came first, too."""
         takers = [route for route in routes if route.events]
         if takers:
             self._takes = True
@@ -129,7 +129,7 @@ class EventFeed:
             holder.give_up("shutdown")
 
     def _gather(self, timeout: float, *, everything: bool) -> list[Holder]:
-        """Have the holders log what is due, or everything; return those of which something is still to come."""
+        """Have the holders log their due points, or all; return those that have more to come."""
         deadline = time.monotonic() + timeout
         pace = no_rest if everything else Pace()
         asked = list(self._journal.holders)
@@ -153,11 +153,11 @@ class EventFeed:
             return None
 
     def halt(self) -> None:
-        """Hand over no more: what waits stays in the journal, where a closed destination would only count it out."""
+        """Hand over no more: waiting events stay in the journal, as a closed destination would only count them out."""
         self._halted = True
 
     def close(self, *, exiting: bool) -> None:
-        """End: what could not leave waits for a later start, or is counted where the process ends."""
+        """End: events that could not leave wait for a later start, or are counted where the process ends."""
         self._journal.keep(True)
         lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
         if lost:
@@ -236,7 +236,7 @@ class GuestFeed:
         *,
         until: Callable[[], bool] | None = None,  # noqa: ARG002 - the host goes on
     ) -> bool:
-        """Have the host hand over what waits; False where the deadline came first."""
+        """Have the host hand over the waiting events; False where the deadline came first."""
         return not any(route.events for route in routes) or self._host.deliver_events(deadline)
 
     def flush(self, timeout: float) -> bool:

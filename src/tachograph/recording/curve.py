@@ -301,7 +301,7 @@ class CurveRecorder:
                 self._throttle = self._throttle._replace(due=self.due)
 
     def fold(self, now: float) -> None:
-        """Fold everything recorded until now, and let go what is due by then."""
+        """Fold everything recorded until now, and let go the points that are due by then."""
         for _ in range(2):  # once more for values from threads that found the lock held, and did not wait for it
             if self._lock.locked():
                 break
@@ -317,7 +317,7 @@ class CurveRecorder:
             self._registry.count_dropped("overflow", "journal", lost)
 
     def pass_on(self, *, everything: bool = False) -> bool:
-        """Fold, and let go what is due now.
+        """Fold, and let go the points that are due now.
 
         Args:
             everything: values that are held back, too: a caller wants all that was recorded so far.

@@ -18,7 +18,7 @@ class _Switch:
         self._begun = begun
 
     def begin(self) -> None:
-        """Call what :meth:`on_begin` was given."""
+        """Call the functions that :meth:`on_begin` was given."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun()

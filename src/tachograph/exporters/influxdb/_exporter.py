@@ -1,4 +1,4 @@
-"""The InfluxDB destination: points as line protocol, of a pipeline or of anybody's LoggerProvider."""
+"""The InfluxDB destination: points as line protocol, of a pipeline or of any LoggerProvider."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class InfluxDB:
         return self._queue.is_loading()
 
     def close(self, timeout: float) -> None:
-        """Deliver, and end, within ``timeout`` seconds; what is left then waits on the disk for the next process."""
+        """Deliver, and end, within ``timeout`` seconds; the rest then waits on the disk for the next process."""
         self._queue.close(timeout)
 
     def reset_in_child(self) -> None:

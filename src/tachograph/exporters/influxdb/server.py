@@ -129,7 +129,7 @@ class _Carrier:
 
 
 class _Loading:
-    """Lets a fork wait until the client is loaded: a child can never load what its parent had begun to.
+    """Lets a fork wait until the client is loaded: a child can never load a module that its parent had begun to load.
 
     Attributes:
         lock: held by the thread that loads it.

@@ -67,7 +67,7 @@ def metric_message(
 
 
 def _add(message: Metric, point: NumberPoint | HistogramPoint, now: int) -> str:
-    """Add a point, or return why it cannot be encoded: whatever a series holds, the others leave."""
+    """Add a point, or return why it cannot be encoded: one series never costs another."""
     try:
         if isinstance(point, HistogramPoint):
             message.histogram.data_points.append(_histogram(point, now))
