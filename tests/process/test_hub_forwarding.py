@@ -252,10 +252,11 @@ def test_what_a_killed_hub_had_waits_for_replay(tmp_path: Path, capsys: pytest.C
     away = f"http://127.0.0.1:{port}"
     record = """
         import sys, tachograph
-        with tachograph.start(metrics="none", logs="otlp", endpoint=sys.argv[1]):
+        with tachograph.start(metrics="none", logs="otlp", endpoint=sys.argv[1]) as pipeline:
             loss = tachograph.Metric("loss", group="g", throttle=None)
             for number in range(50):
                 loss.record(number)
+            assert pipeline.flush(30)
     """
     with command(tmp_path, "--forward", away, "--quiet", **SPOOL) as hub:
         done = run(tmp_path, record, hub.url)

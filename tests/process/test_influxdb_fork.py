@@ -175,3 +175,15 @@ def test_a_logger_that_outlives_its_pipeline_lets_children_go(tmp_path: Path) ->
 
 def _plain(body: bytes) -> list[bytes]:
     return (gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body).splitlines()
+
+
+def test_a_fork_during_the_first_connection_takes_nothing_from_the_child(tmp_path: Path) -> None:
+    """A socket needs a codec for host names: it is there before a worker connects, so that no fork meets its import."""
+    program = """
+        import sys
+        assert "encodings.idna" not in sys.modules
+        import tachograph.exporters.influxdb, tachograph.exporters.otlp.http
+        assert "encodings.idna" in sys.modules
+    """
+    done = programs.run(tmp_path, program, **_UNMEASURED)
+    assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ receive anything.
 
 from __future__ import annotations
 
+import codecs
 import http.client
 import io
 import os
@@ -28,6 +29,8 @@ from tachograph.logger.influx_target import is_loopback
 
 _PORTS = {"http": 80, "https": 443}
 _SENT_AT_ONCE = 2**16
+# Sockets load it for their first host name: a child that is forked meanwhile can never look up one.
+codecs.lookup("idna")
 
 
 def goes_direct(url: str, environ: Mapping[str, str] = os.environ) -> bool:
