@@ -214,8 +214,9 @@ def test_no_descriptor_for_a_connection(tmp_path: Path) -> None:
     with command(tmp_path) as hub:
         post(hub, 1)
         before = resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE)
-        held = max(int(each.name) for each in Path(f"/proc/{hub.process.pid}/fd").iterdir())
-        resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (held + 1, before[1]))
+        taken = {int(each.name) for each in Path(f"/proc/{hub.process.pid}/fd").iterdir()}
+        free = min(set(range(len(taken) + 1)) - taken)  # and those above it are beyond the limit, too
+        resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (free, before[1]))
         host, _, port = hub.url.partition("://")[2].partition(":")
         with socket.create_connection((host, int(port)), 10), socket.create_connection((host, int(port)), 10):
             time.sleep(1.5)

@@ -226,6 +226,7 @@ def test_what_the_client_sends(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert path == "/api/v2/write?org=tplr&bucket=tplr&precision=ns"
     assert headers["Authorization"] == "Token t0k3n"
     assert len(gzip.decompress(body).splitlines()) == 100
+    wait_until(lambda: caplog.records)  # it is written once the points are known to have arrived
     (record,) = caplog.records
     assert record.message.startswith("100 points, ")
     assert record.message.endswith("status 200")

@@ -167,6 +167,7 @@ def test_children_without_a_rank_deliver_where_they_are_asked_to(tmp_path: Path,
 
 OWN_PROVIDER = """
     import time, tachograph
+    import tachograph.pipeline.lifecycle, tachograph.exporters.external_provider  # which take seconds on a busy machine
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
