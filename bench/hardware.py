@@ -28,7 +28,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "tests" / "fake_nvml.c"
 def measure() -> None:
     """Print, as JSON, the costs of this process while it does nothing but observe its hardware."""
     from tachograph.hardware._observation import Observation
-    from tachograph.recording.gil_yield import Pace
+    from tachograph.recording.gil_yield import GilYield
     from tachograph.recording.registry import Registry
 
     def each_second() -> float:
@@ -38,7 +38,7 @@ def measure() -> None:
 
     def collection() -> tuple[float, float]:
         began, at = time.thread_time(), time.monotonic()
-        registry.collect(Pace())
+        registry.collect(GilYield())
         return (time.thread_time() - began) * 1e3, (time.monotonic() - at) * 1e3
 
     registry = Registry()

@@ -36,7 +36,7 @@ from tachograph.exporters._reader_seam import late_readers_of, readers_of
 from tachograph.exporters._value_replay import RATE, TappedDistribution, ValueReplay
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import Distribution
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
@@ -95,7 +95,7 @@ class ExternalProvider:
         self._provider = provider
         self._registry = registry
         self._clock = clock
-        self._pace = Pace() if pace is None else pace
+        self._pace = GilYield() if pace is None else pace
         self._instruments = instruments_in(provider)
         self._fed = FedReaders(
             provider,

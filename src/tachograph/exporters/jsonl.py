@@ -15,7 +15,7 @@ from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
@@ -34,7 +34,7 @@ class JsonLines:
             delete it while it is open.
         registry: where losses and durations are counted.
         metrics: whether metrics come, too: then each closed window of a Stat is kept until it is written.
-        pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.GilYield`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class JsonLines:
     ) -> None:
         self.path = path
         self._registry = registry
-        self._pace = pace or Pace()
+        self._pace = pace or GilYield()
         self._text = JsonText(self._pace)
         self._log_once = LogOnce()
         self._encoder = MetricsEncoder(

@@ -19,7 +19,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording import registry as registries
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import scope_origin
@@ -116,9 +116,9 @@ def into_provider(
     Args:
         provider: the program's own.
         registry: where losses are counted; a processor that raises costs one event.
-        pace: called between slices of the work; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of the work; by default a :class:`tachograph.recording.gil_yield.GilYield`.
     """
-    logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or Pace()
+    logger, rest = provider.get_logger(SCOPE, *scope_origin(SCOPE)), pace or GilYield()
     log_once = LogOnce()
 
     def emit(batch: Batch) -> None:
@@ -144,13 +144,13 @@ def to_exporter(
         exporter: any exporter of log records.
         registry: where losses are counted.
         name: of the destination, in logs and counts; by default the name of the exporter's class.
-        pace: called between slices of the conversion; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of the conversion; by default a :class:`tachograph.recording.gil_yield.GilYield`.
     """
     from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    scope, rest = InstrumentationScope(SCOPE, *scope_origin(SCOPE)), pace or Pace()
+    scope, rest = InstrumentationScope(SCOPE, *scope_origin(SCOPE)), pace or GilYield()
 
     def records(batch: Batch, events: Sequence[LogEvent]) -> list[ReadableLogRecord]:
         resource = Resource(dict(batch.resource))

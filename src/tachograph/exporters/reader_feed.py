@@ -21,7 +21,7 @@ from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.producer import delta_kinds, merge, point_count, sdk_metrics
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
@@ -94,7 +94,9 @@ class ReaderFeed:
             batch = self._source(self.reader, max(deadline - time.monotonic(), 0.0))
             if batch is None:
                 return None
-            ours = sdk_metrics(batch.metrics, batch.resource, batch.time_unix_nano, deltas=self._deltas, pace=Pace())
+            ours = sdk_metrics(
+                batch.metrics, batch.resource, batch.time_unix_nano, deltas=self._deltas, pace=GilYield()
+            )
             data = merge(ours, batch.sdk)
         except Exception as error:  # noqa: BLE001 - the border to the SDK's callbacks; a thread of the reader's would end
             self._count(f"a collection failed: {error!r}")

@@ -19,7 +19,7 @@ from tachograph.exporters._append_file import AppendFile
 from tachograph.exporters._workers import FILES
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.points import AttributeValue
@@ -42,12 +42,12 @@ class TensorBoard:
     Args:
         folder: of the run; a rank has a folder of its own in it, which TensorBoard shows as a run of its own.
         registry: where losses are counted.
-        pace: called between slices of the encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of the encoding; by default a :class:`tachograph.recording.gil_yield.GilYield`.
     """
 
     def __init__(self, folder: Path, registry: Registry, *, pace: Callable[[], None] | None = None) -> None:
         self._folder = folder
-        self._pace = pace or Pace()
+        self._pace = pace or GilYield()
         self._queue = DeliveryQueue(NAME, registry, workers=FILES)
         self._file: AppendFile | None = None
         self._changes = 0

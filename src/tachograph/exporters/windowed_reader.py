@@ -38,7 +38,7 @@ from tachograph.monitor.stat_window import STAT_EVENT
 from tachograph.recording import journal
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
@@ -334,7 +334,7 @@ def _destination(exporter: Any, registry: Registry) -> Any:
 
 def _windowed(metrics_data: MetricsData, first: int, began: int, end: int) -> MetricsData:
     """Return a collection with the times of its window, and of all windows since ``first`` where it is cumulative."""
-    pace = Pace()
+    pace = GilYield()
 
     def windowed(metric: Metric) -> Metric:
         data: Any = metric.data

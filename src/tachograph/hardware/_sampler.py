@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tachograph.hardware import _calls as calls
 from tachograph.hardware._calls import BlockingCalls, Call
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.values import Number
@@ -91,7 +91,7 @@ class Sampler(Generic[T]):
             if self._reader is not me:
                 return
             self._readings = found or {}
-        pace = Pace()
+        pace = GilYield()
         for key, read in self._readings.items():
             if key in self._blocked or self._stopped:
                 continue
@@ -177,7 +177,7 @@ def metrics(readings: Iterable[Reading], start_unix_nano: int) -> Iterator[Metri
     Rests between them: it runs in a background thread.
     """
     named: dict[str, list[Reading]] = {}
-    pace = Pace()
+    pace = GilYield()
     for reading in readings:
         if reading.values:
             named.setdefault(reading.row.name, []).append(reading)

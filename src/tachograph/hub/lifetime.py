@@ -23,7 +23,7 @@ from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import HubServer
 from tachograph.identity.resource import instance_id
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
@@ -61,7 +61,7 @@ class Node:
 
     def requests(self) -> list[ExportMetricsServiceRequest]:
         """Return the machine's metrics now; it takes some milliseconds."""
-        batch = Batch(self._registry.collect(Pace()), None, (), self._resource, time.time_ns())
+        batch = Batch(self._registry.collect(GilYield()), None, (), self._resource, time.time_ns())
         return [request for request, _ in self._encoder.requests(batch)]
 
     def close(self) -> None:

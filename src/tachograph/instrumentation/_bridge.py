@@ -26,7 +26,7 @@ from tachograph.monitor.stat_series import SCOPE, UNITS, aggregate, described
 from tachograph.recording import timer
 from tachograph.recording.closed_windows import Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.ids import NumberSequence
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
@@ -254,7 +254,7 @@ class Bridge:
         left = len(waiting)
         if left >= self._limit:  # only a full queue has dropped anything since it was last read
             self._count_dropped()
-        pace = Pace()
+        pace = GilYield()
         for number in range(left):
             if number % _SLICE == 0:
                 pace()

@@ -21,7 +21,7 @@ from tachograph.monitor.stat_window import StatWindow
 from tachograph.recording import journal, timer
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
@@ -160,7 +160,7 @@ class Windows:
 
     def tick(self) -> None:
         """Close every window whose time is over, in slices: no other thread waits long for the interpreter."""
-        now, pace, thread = self.clock(), Pace(_SLICE), threading.get_ident()
+        now, pace, thread = self.clock(), GilYield(_SLICE), threading.get_ident()
         outgoing, enter = self.events.outgoing(), self.events.enter
         for size, found in list(self._sizes.items()):
             slot = now // size

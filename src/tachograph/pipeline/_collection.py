@@ -15,7 +15,7 @@ from tachograph.pipeline.destinations import CLOSING, Route, Routes
 from tachograph.pipeline.event_feed import Feed
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import timer
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
@@ -137,7 +137,7 @@ class Collection:
 
     def read(self) -> tuple[list[MetricPoints], MetricsData | None]:
         """Return the metrics as they are now, ours and those of other libraries: a page shows them."""
-        return self._registry.collect(Pace()), self._providers.sdk.read(None)
+        return self._registry.collect(GilYield()), self._providers.sdk.read(None)
 
     def read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
         """Return a batch for a reader, in its thread; None where ``timeout`` seconds were too short."""
@@ -145,7 +145,7 @@ class Collection:
             return None
         try:
             self.look_for_providers()
-            points, sdk = self._registry.collect(Pace()), self._providers.sdk.read_for(reader)
+            points, sdk = self._registry.collect(GilYield()), self._providers.sdk.read_for(reader)
             return Batch(points, sdk, [], self._identity.resource, time.time_ns())
         finally:
             self._collecting.release()
@@ -178,7 +178,9 @@ class Collection:
             if metrics and not self._settings.set_global:
                 self._providers.say_waiting()
             now, resource = time.time_ns(), self._identity.resource
-            points = self._registry.collect(Pace()) if metrics and any(route.metrics for route in self._routes) else []
+            points = (
+                self._registry.collect(GilYield()) if metrics and any(route.metrics for route in self._routes) else []
+            )
             spans = self._providers.spans.drain() if self._providers.spans is not None else []
             read = self._providers.sdk.reading()
             for route in self._routes:

@@ -17,7 +17,7 @@ from tachograph.exporters.otel_exporters import EntryPointExporter, ItemExporter
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.registry import Registry
 
 _TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
@@ -259,11 +259,11 @@ def _built_in(name: object, settings: Settings, registry: Registry, signals: Seq
     if name == "jsonl":
         from tachograph.exporters.jsonl import JsonLines
 
-        return Route(JsonLines(settings.jsonl_path(), registry, metrics="metrics" in signals, pace=Pace()), **takes)
+        return Route(JsonLines(settings.jsonl_path(), registry, metrics="metrics" in signals, pace=GilYield()), **takes)
     if name == "console":
         from tachograph.exporters.console import Console
 
-        return Route(Console(registry, pace=Pace()), **takes)
+        return Route(Console(registry, pace=GilYield()), **takes)
     if name == "influxdb" and settings.influx is not None:
         from tachograph.exporters.influxdb import InfluxDB
 
@@ -285,7 +285,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
     exporter = OtlpExporter(
         by_signal,
         registry,
-        pace=Pace(),
+        pace=GilYield(),
         store=settings.store,
         run_id=settings.run_id,
         spool_limit=settings.spool_limit or 0,  # only where it was asked for
@@ -329,7 +329,7 @@ def given(
         feed = ReaderFeed(exporter, registry, name=name)
         return Route(feed, reader=feed)
     if metrics and hasattr(exporter, "export"):
-        made = SdkExporter(exporter, registry, groups=groups, name=name, pace=Pace())
+        made = SdkExporter(exporter, registry, groups=groups, name=name, pace=GilYield())
         # The SDK's own periodic reader asks for it; there is no public name.
         return Route(made, metrics=True, temporality=getattr(exporter, "_preferred_temporality", None))
     if spans and hasattr(exporter, "export"):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import timer
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.journal import Journal, LogEvent
 from tachograph.recording.points import AttributeValue
@@ -131,7 +131,7 @@ class EventFeed:
     def _gather(self, timeout: float, *, everything: bool) -> list[Holder]:
         """Have the holders log their due points, or all; return those that have more to come."""
         deadline = time.monotonic() + timeout
-        pace = no_rest if everything else Pace()
+        pace = no_rest if everything else GilYield()
         asked = list(self._journal.holders)
         while True:
             left = max(deadline - time.monotonic(), 0.0)
@@ -166,7 +166,7 @@ class EventFeed:
             _log.warning("journal: %s lost, the process ended before delivery", what)
 
     def _drained(self, limit: int) -> list[LogEvent]:
-        pace, events = Pace(), list[LogEvent]()
+        pace, events = GilYield(), list[LogEvent]()
         while len(events) < limit and len(self._journal):  # a slice may be empty: of events that cannot be made
             some: list[LogEvent] = []
             try:

@@ -8,7 +8,7 @@ SLICE = 0.0005  # seconds of work between two rests
 REST = 0.0005
 
 
-class Pace:
+class GilYield:
     """A rest between slices of background work, so that no thread waits long for the interpreter.
 
     A thread that only gives the interpreter up may take it again before another one has woken; one that sleeps cannot.

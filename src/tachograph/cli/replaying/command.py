@@ -176,9 +176,9 @@ def _requests_of(destination: Destination) -> dict[str, Callable[[bytes, int], N
 
 
 def _destination(options: argparse.Namespace, registry: Registry) -> Destination:
-    from tachograph.recording.gil_yield import Pace
+    from tachograph.recording.gil_yield import GilYield
 
-    rests = Pace(float("inf"))  # no training is disturbed
+    rests = GilYield(float("inf"))  # no training is disturbed
     if options.to == "influxdb":
         from tachograph.exporters.influxdb import InfluxDB
         from tachograph.logger.influx_target import InfluxTarget

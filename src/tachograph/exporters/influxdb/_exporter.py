@@ -31,7 +31,7 @@ from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import EVENT_NAME, LoggerPoint
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
@@ -67,7 +67,7 @@ class InfluxDB:
         limit_bytes: bytes in memory; by default 64 MiB, and more where the target's queue needs it.
         flush_interval: seconds that a point waits for others to fill a write.
         first_back_off: seconds between the first two attempts.
-        pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of work; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         look_again: seconds between looks for files that processes which have ended left.
         clock: seconds, monotonic.
         disk_again: seconds after which a disk that took no more is tried again.
@@ -106,17 +106,17 @@ class InfluxDB:
         # A queue that is no longer than a write would drop points while it waits for that to be full.
         batch_size = min(target.batch_size, max(target.queue_size // 2, 1))
         self._together = min(_TOGETHER, batch_size, max(target.queue_size // 4, 1))
-        self._pace = pace or Pace()
+        self._pace = pace or GilYield()
         self._clock = clock or Clock()
         self._make_server = make_server
         self._server = make_server(target)
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
         limit = SPOOL_LIMIT if limit is None else limit
-        own_pace = pace or Pace()
+        own_pace = pace or GilYield()
 
         def spool(lose: Callable[..., None]) -> Spool:
             formats = {OLD_SUFFIX: partial(PointLines, own_pace)}
-            return make_spool(spool_folder(target, store), limit, lose, Pace(), formats=formats)
+            return make_spool(spool_folder(target, store), limit, lose, GilYield(), formats=formats)
 
         self._queue = DeliveryQueue(
             NAME,

@@ -16,7 +16,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, encoded_sdk_metrics, metric_message
 from tachograph.exporters.otlp.settings import Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
@@ -38,7 +38,7 @@ class MetricsEncoder:
             synchronous. What SDK instruments hold leaves as it was collected.
         points_per_request: at which a request is complete.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
-        pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MetricsEncoder:
         self._destination = destination
         self._registry = registry
         self._limit = points_per_request
-        self._pace = pace or Pace()
+        self._pace = pace or GilYield()
         self._log_once = LogOnce()
         self._windows = ClosedWindowReader(registry, destination) if windows else None
         self._receiver = receiver

@@ -20,7 +20,7 @@ from tachograph.exporters.otlp.settings import OtlpSettings, Signal, Temporality
 from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
@@ -45,7 +45,7 @@ class OtlpExporter:
     Args:
         settings: how each signal leaves; a signal that is missing does not.
         registry: where losses and durations are counted.
-        pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.Pace`.
+        pace: called between slices of encoding; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         store: the folder for files that outlive the process; by default TACHOGRAPH_STORE's.
         run_id: of the run. What a process of it leaves on the disk is sent by a later one of the same run, or by
             ``tachograph replay``, and by no other run.
@@ -71,7 +71,7 @@ class OtlpExporter:
     ) -> None:
         self._settings = settings
         self._registry = registry
-        self._pace = pace or Pace()
+        self._pace = pace or GilYield()
         self._losses = LossReport(NAME, registry)
         self._senders = self._connect()
         preference: Temporality = settings["metrics"].temporality if "metrics" in settings else "cumulative"
@@ -86,7 +86,7 @@ class OtlpExporter:
         )
 
         def spool(folder: Path) -> Callable[[Callable[..., None]], Spool]:
-            return lambda lose: Spool(folder, spool_limit, lose, Pace(), of="run")
+            return lambda lose: Spool(folder, spool_limit, lose, GilYield(), of="run")
 
         # One queue a receiver, so that a dead one holds up no other.
         self._queues = {

@@ -20,7 +20,7 @@ from tachograph.exporters.prometheus.collector import PrometheusCollector, on_pa
 from tachograph.exporters.prometheus.family import SHORTENED, SUFFIXES, TARGET_INFO
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, legible, number
-from tachograph.recording.gil_yield import Pace
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import UNNAMED
 from tachograph.recording.own_metrics import Reason
@@ -150,7 +150,7 @@ class _Collection(threading.Thread):
     def run(self) -> None:
         """Ask each collector; one that raises costs nothing but its own metrics that were still to come."""
         on_page.registry = self._registry
-        pace = Pace()
+        pace = GilYield()
         for collector in self._collectors:
             self.current = collector
             try:
