@@ -127,6 +127,22 @@ def test_flush_tells_of_losses() -> None:
     queue.close(1)
 
 
+def test_flush_tells_of_a_loss_that_was_quicker() -> None:
+    """A refusal before the flush began to wait counts: once, and not for requests that are queued afterwards."""
+    registry = Registry()
+    queue = DeliveryQueue("there", registry)
+    queue.put(failing(ValueError("no")), 1)
+    wait_until(queue.is_through)
+    assert not queue.flush(5)
+    assert queue.flush(5)
+    queue.put(failing(ValueError("no")), 1)
+    wait_until(queue.is_through)
+    queue.put(nothing, 1)
+    assert queue.flush(5)
+    assert dropped(registry) == {"rejected": 2}
+    queue.close(1)
+
+
 @pytest.mark.timing
 def test_close_is_bounded_while_a_send_is_stuck() -> None:
     """A send that never returns delays the end by the time-out alone, and what it held up is counted."""

@@ -135,6 +135,7 @@ class DeliveryQueue:
         self._disk_not_before = 0.0
         self._look_at = 0.0 if self._kept is not None else math.inf
         self._accepted = self._finished = self._lost = self._arrived = 0
+        self._refused = self._refused_before = 0  # in attempts; before the last flush, or before what is queued since
         self._hurry, self._ended = False, self._deadline is not None
         self._waiting_since, self._waited_until, self._awaited_until = 0.0, -math.inf, -math.inf
         self._back_off.forget()
@@ -164,6 +165,8 @@ class DeliveryQueue:
         with self._changed:
             closed = self._deadline is not None
             if not closed:
+                if self.is_through():
+                    self._refused_before = self._refused
                 self._accepted += max(items, 1)
                 self._waiting.add(request)
                 while self._waiting.is_too_full(request, self._bytes_under_way):
@@ -189,7 +192,7 @@ class DeliveryQueue:
         with self._changed:
             if now - self._waited_until > _ONE_WAIT:
                 self._waiting_since = now
-            wanted, lost = self._accepted, self._lost
+            wanted, lost, refused = self._accepted, self._lost, self._refused_before
             self._hurry = True
             self._awaited_until = max(self._awaited_until, deadline)
             self._changed.notify_all()
@@ -197,7 +200,8 @@ class DeliveryQueue:
             self._workers.work_here(self, deadline)
         with self._changed:
             self._waited_until = self._clock()
-            return self._finished >= wanted and self._lost == lost
+            is_whole, self._refused_before = self._refused == refused and self._lost == lost, self._refused
+            return self._finished >= wanted and is_whole
 
     def _waited(self, wanted: int, deadline: float) -> bool:
         """Wait until so much is done, the end or ``deadline``; False where no thread is there to wait for."""
@@ -435,7 +439,9 @@ class DeliveryQueue:
             self._finished += done.own
             gone = min(done.items if lost is None else lost + sum(each.items for each in known), done.items)
             self._arrived += max(done.items, len(done.whole)) - gone
-            self._lost += lost is None or bool(known) or (lost > 0 and not accepted)
+            is_refused = lost is None or (lost > 0 and not accepted)
+            self._refused += is_refused
+            self._lost += is_refused or bool(known)
             self._changed.notify_all()
 
     def _finish(self, request: Request, *, lost: bool) -> None:
