@@ -257,8 +257,10 @@ def _guarded(part: str) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - the border to every exporter
-        registry.default.count_error("exit")
-        _log.exception("%s could not be delivered at the end of the process", part)
+        with contextlib.suppress(MemoryError):
+            registry.default.count_error("exit")
+        with contextlib.suppress(MemoryError):
+            _log.exception("%s could not be delivered at the end of the process", part)
 
 
 def _before_fork() -> None:
