@@ -163,3 +163,30 @@ for _ in range(2):
     assert done.returncode == 0, done.stderr
     running = ["tachograph /metrics", "tachograph files", "tachograph timer"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [running, [], running, []]
+
+
+@pytest.mark.usefixtures("untraced")  # coverage's tracer may hold its lock in the moment of a fork
+def test_a_forked_child_has_no_thread_of_ours(tmp_path: Path) -> None:
+    """Files, OTLP, InfluxDB and a logger are delivered to by the parent: its child begins with one thread."""
+    program = """
+import os, tachograph
+tachograph.start(
+    metrics=["prometheus", "otlp", "jsonl", "console"], logs=["otlp", "jsonl", "influxdb"],
+    endpoint=sys.argv[1], jsonl="out.jsonl", prometheus_port=0,
+)
+logger = tachograph.MetricsLogger(host=sys.argv[1], database="tplr")
+logger.log("train", {}, {"loss": 0.5})
+tachograph.put_metric("loss", 0.5)
+time.sleep(0.5)
+sys.stdout.flush()
+if os.fork() == 0:
+    told(0.5)
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"""
+    with receiving() as server:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        done = run(tmp_path, TOLD + program, endpoint, INFLUXDB_HOST=endpoint, INFLUXDB_DATABASE="tplr")
+    assert done.returncode == 0, done.stderr
+    assert "[]\n" in done.stdout

@@ -71,10 +71,9 @@ class Workers:
         self._under_way: dict[threading.Thread, tuple[Served, float]] = {}
 
     def join(self, queue: Served) -> None:
-        """Serve a queue from now on."""
+        """Serve a queue from now on: once threads are started, which in a forked child may be never."""
         with self.changed:
             self._queues.append(queue)
-            self.start(queue)
 
     def leave(self, queue: Served) -> None:
         """Serve a queue no longer; the threads end with the last one."""
