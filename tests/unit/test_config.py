@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import enum
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -34,9 +35,7 @@ class Made:
     def __init__(self) -> None:
         self.registry = Registry()
         self.journal = Journal(self.registry)
-        self.dictionary = Dictionary(
-            "tachograph.config", "tachograph.config", registry=self.registry, journal=self.journal
-        )
+        self.dictionary = Dictionary("tachograph.config", registry=self.registry, journal=self.journal)
         self.merge = self.dictionary.merge
 
     def logged(self) -> list[Mapping[str, Any]]:
@@ -226,6 +225,49 @@ def test_threads_lose_no_key() -> None:
     for thread in threads:
         thread.join()
     assert len(made.logged()[-1]) == 400
+
+
+def test_a_signal_handler_may_call_in_the_middle_of_a_call() -> None:
+    """A handler that adds keys while its own thread is at it neither waits for ever nor loses any."""
+    made = Made()
+    turns = iter(range(10_000))
+    before = signal.signal(signal.SIGALRM, lambda *_: made.merge({f"handler{next(turns)}": 1}))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for number in range(200):
+            made.merge({f"key{number}": number})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    handled = next(turns)
+    assert handled > 0
+    kept = made.logged()[-1]
+    assert [key for key in kept if key.startswith("key")] == [f"key{number}" for number in range(200)]
+    assert len(kept) == min(200 + handled, MOST_KEYS)
+
+
+class Unnamed:
+    """A key without a name."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise RuntimeError("hostile")
+
+
+def test_a_key_that_has_no_name_costs_itself_alone() -> None:
+    """A key whose __str__ raises is counted; the others are kept."""
+    made = Made()
+    made.merge({Unnamed(): 1, "lr": 0.1})
+    assert made.logged() == [{"lr": 0.1}]
+    assert made.dropped() == 1
+
+
+@pytest.mark.process
+def test_the_module_loads_nothing_for_it() -> None:
+    """Who records with a Metric alone pays for no argparse."""
+    program = "import sys; from tachograph import Metric; print('argparse' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_it_is_an_event_of_the_process() -> None:

@@ -78,7 +78,7 @@ class KeptRequests:
     def take(self, items: int | None) -> RequestBatch:
         """Return the oldest that were not taken yet: about so many items, or one request; none where there is none.
 
-        What was taken waits for :meth:`end` or :meth:`give_back`.
+        They wait for :meth:`end` or :meth:`give_back`.
 
         Raises:
             OSError: they cannot be read now.

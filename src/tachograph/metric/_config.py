@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import enum
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.points import AttributeValue, encodable
 from tachograph.recording.registry import Registry
 from tachograph.recording.registry import default as default_registry
-from tachograph.recording.values import fits_int64, unwrapped
+from tachograph.recording.values import fits_int64, shown, unwrapped
 
 MOST_KEYS = 512
 _DEPTH = 32  # of nested mappings: one that holds itself has no end
@@ -33,22 +33,19 @@ class Dictionary:
     """One dictionary of this process, of which each change is an event with all of it.
 
     Args:
-        name: of the event, and of the attribute that holds the dictionary.
-        what: the call, as messages name it.
+        name: of the event, of the attribute that holds the dictionary, and of the call in messages.
         registry: where keys are counted that cannot be kept.
         journal: where the events go.
-        masks: mask the strings of keys that name a secret.
     """
 
-    def __init__(self, name: str, what: str, *, registry: Registry, journal: Journal, masks: bool = True) -> None:
-        self._name, self._what, self._masks = name, what, masks
-        self._registry, self._journal = registry, journal
+    def __init__(self, name: str, *, registry: Registry, journal: Journal) -> None:
+        self._name, self._registry, self._journal = name, registry, journal
         self._log_once = LogOnce()
         self.reset()
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
         self._values: dict[str, AttributeValue] = {}
         self._logged = ""
 
@@ -58,7 +55,7 @@ class Dictionary:
         Raises:
             TypeError: it is no mapping, no argparse Namespace and no dataclass.
         """
-        found = dict(self._flattened("", _items(values, self._what), 0))
+        found = dict(self._flattened("", _items(values, self._name), 0))
         with self._lock:
             for key, value in found.items():
                 if key not in self._values and len(self._values) >= MOST_KEYS:
@@ -68,15 +65,14 @@ class Dictionary:
             now = repr(self._values)  # NaN is not equal to itself
             if now != self._logged:
                 self._logged = now
-                told = cast(
-                    "Mapping[str, AttributeValue]", {self._name: dict(self._values)}
-                )  # a map, as a logger's tags
-                self._journal.append(self._name, time.time_ns(), told)
+                told = {self._name: dict(self._values)}  # a map as an attribute, as a logger's tags are
+                self._journal.append(self._name, time.time_ns(), cast("Mapping[str, AttributeValue]", told))
 
     def _flattened(self, prefix: str, items: Iterator[tuple[object, object]], depth: int) -> Iterator[tuple[str, Any]]:
         for key, value in items:
-            name = encodable(f"{prefix}{key}")[:_TEXT]
+            name = prefix
             try:
+                name = encodable(f"{prefix}{key}")[:_TEXT]
                 inner = _inner(value)
                 if inner is not None and depth < _DEPTH:
                     yield from self._flattened(f"{name}.", inner, depth + 1)
@@ -103,12 +99,12 @@ class Dictionary:
             return float(value)
         if isinstance(value, str):
             text = encodable(str.__str__(value))
-            return (masked(name, text) if self._masks else text)[:_TEXT]
+            return masked(name, text)[:_TEXT]
         raise TypeError
 
     def _lose(self, why: str, key: str) -> None:
         self._registry.count_dropped("attribute", "journal")
-        self._log_once(why, "%s: %r was not kept (further ones are counted): %s", self._what, key[:100], why)
+        self._log_once(why, "%s: %r was not kept (further ones are counted): %s", self._name, key[:100], why)
 
 
 def _simple(value: object) -> object:
@@ -126,37 +122,28 @@ def _simple(value: object) -> object:
     return value
 
 
-def _items(values: object, what: str) -> Iterator[tuple[object, object]]:
+def _items(values: object, name: str) -> Iterator[tuple[object, object]]:
     inner = _inner(values)
     if inner is None:
-        raise TypeError(
-            f"{what}() takes a mapping, an argparse Namespace or a dataclass, "
-            f"not {type(values).__name__}: {_shown(values)}"
-        )
+        kind = type(values).__name__
+        raise TypeError(f"{name}() takes a mapping, an argparse Namespace or a dataclass, not {kind}: {shown(values)}")
     return inner
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:100]
-    except Exception as error:  # noqa: BLE001 - the border to user code
-        pass_on(error)
-        return "<not printable>"
 
 
 def _inner(value: object) -> Iterator[tuple[object, object]] | None:
     """Return the keys and values of a mapping, a Namespace or a dataclass; None for all else."""
     if isinstance(value, Mapping):
         return iter(list(value.items()))
-    if isinstance(value, argparse.Namespace):
+    argparse = sys.modules.get("argparse")  # a program that has a Namespace has loaded it; others pay no milliseconds
+    if argparse is not None and isinstance(value, argparse.Namespace):
         return iter(list(vars(value).items()))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return iter([(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)])
     return None
 
 
-_config = Dictionary(CONFIG, "tachograph.config", registry=default_registry, journal=default_journal)
-_summary = Dictionary(SUMMARY, "tachograph.summary", registry=default_registry, journal=default_journal)
+_config = Dictionary(CONFIG, registry=default_registry, journal=default_journal)
+_summary = Dictionary(SUMMARY, registry=default_registry, journal=default_journal)
 
 
 def config(values: object) -> None:

@@ -331,8 +331,7 @@ class Pipeline:
         send_missed()
 
     def _end(self, deadline: float, *, exiting: bool) -> None:
-        longest = LONGEST_EXIT if exiting else _left(deadline)
-        last_moment = time.monotonic() + longest
+        last_moment = time.monotonic() + (LONGEST_EXIT if exiting else _left(deadline))
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
         self._collection.settle()
@@ -340,8 +339,8 @@ class Pipeline:
         self._identity.take_leave(deliver, dying=self._dying)
         self._collection.stop()
         began = time.monotonic()
-        longest = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
-        if not self._collection.wait(longest):  # a tick is at work
+        patience = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
+        if not self._collection.wait(patience):  # a tick is at work
             self._registry.count_error("end")
             _log.error("what was recorded last is lost: a collection hangs, in a callback of an instrument or a source")
         deadline += time.monotonic() - began
