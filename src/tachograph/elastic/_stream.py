@@ -68,5 +68,7 @@ def recorder(group: str, name: str, attributes: Mapping[str, object] | None = No
     check_name(group, "metric group")
     if not registry.default.enabled:
         return nothing
-    record: Record = registry.default.group(group).instrument(name).series(attributes or {}).record
+    instrument = registry.default.group(group).instrument(name)
+    instrument.keep_curves(registry.default.curves)
+    record: Record = instrument.series(attributes or {}).record
     return record

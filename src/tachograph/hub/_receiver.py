@@ -24,11 +24,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tachograph.exporters.otlp.http import READS
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.forwarding import SENDER, Forwarding
 from tachograph.hub.hub import Hub, Rejected
+from tachograph.recording.journal import SCHEMA
 from tachograph.recording.log import LogOnce
+from tachograph.recording.packed_points import PACKED
 from tachograph.runs.store import StoreError
 
 MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be stored
@@ -58,6 +61,18 @@ _KINDS = (
     _Kind("logs", ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records"),
     _Kind("traces", ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans"),
 )
+
+
+def _without_points(request: Any) -> bool:
+    """Leave packed points out of a request, which only a hub of ours can read; tell whether it had any."""
+    found = False
+    for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
+        rest = [record for record in scope.log_records if record.event_name != PACKED]
+        if len(rest) < len(scope.log_records):
+            found = True
+            del scope.log_records[:]
+            scope.log_records.extend(rest)
+    return found
 
 
 class Receiver:
@@ -135,14 +150,15 @@ class Receiver:
             success = answer.partial_success  # type: ignore[attr-defined]
             setattr(success, kind.rejected, rejected.items)
             success.error_message = rejected.why
-        return Response(encode(answer, media_type), media_type=media_type)
+        return Response(encode(answer, media_type), headers={READS: str(SCHEMA)}, media_type=media_type)
 
     def _take(self, kind: _Kind, found: bytes | Message, passes_on: bool) -> Rejected:
         """Store a request, decoded first where it is bytes, and pass it on."""
         message = decode(found, PROTOBUF, kind.request) if isinstance(found, bytes) else found
         rejected = self._kept(kind, message)
         if passes_on and self._forwarding is not None:
-            body = found if isinstance(found, bytes) else message.SerializeToString()
+            changed = kind.signal == "logs" and not self._forwarding.takes_points() and _without_points(message)
+            body = found if isinstance(found, bytes) and not changed else message.SerializeToString()
             self._forwarding(kind.signal, body, message)
         return rejected
 

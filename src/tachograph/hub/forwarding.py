@@ -19,6 +19,7 @@ from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
 from tachograph.recording.own_metrics import Reason
+from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
@@ -90,6 +91,10 @@ class Forwarding:
             request: the same as a message: its items are counted where they are lost.
         """
         self._queue.put(body, len(body), items=items(signal, request), kind=signal)
+
+    def takes_points(self) -> bool:
+        """Tell whether the receiver is a hub of ours, by its answers: only that can read packed points."""
+        return any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values())
 
     def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
         for request in requests:

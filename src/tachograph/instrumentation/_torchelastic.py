@@ -308,7 +308,9 @@ class ElasticMetrics:
             elif self._shared:
                 elastic.put_metric(name, value, group)
             else:
-                self._registry.group(group).instrument(name).record(value)
+                instrument = self._registry.group(group).instrument(name)
+                instrument.keep_curves(self._registry.curves)
+                instrument.record(value)
         except Exception as error:  # noqa: BLE001 - the border to the program: it gets no error of ours
             self._registry.count_error("torchelastic")
             self._log_once("point", "a point of torchelastic cannot be recorded (further ones are counted): %r", error)

@@ -18,6 +18,7 @@ from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 _TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs": "events"}  # fields of a route
@@ -64,6 +65,9 @@ class Route(NamedTuple):
         retry_now: makes its next attempt now, even where the receiver has asked for time, and further ones soon, for so
             many seconds: the end is near.
         is_loading: tells whether it still loads its library, and can deliver nothing yet.
+        reads: returns the newest schema of our records that its receiver reads: our own hub says so in its answers; 0
+            for every other receiver, None as long as it has not answered. It takes the points of curves, packed.
+        apart: it takes the points of curves, a record each, where it is no hub of ours: TACHOGRAPH_CURVES.
         queues: those of its receivers, where it may have several.
     """
 
@@ -75,6 +79,8 @@ class Route(NamedTuple):
     reader: ReaderFeed | None = None
     retry_now: Callable[[float], None] = lambda _longest: None
     is_loading: Callable[[], bool] = lambda: False
+    reads: Callable[[], int | None] = lambda: 0
+    apart: bool = False
     queues: Sequence[Queue] = ()
 
 
@@ -228,7 +234,7 @@ def build_routes(
         elif exporter != "prometheus":
             built_in = _built_in(exporter, settings, registry, taken)
             routes.extend(_to(exporter, registry, taken) if built_in is None else [built_in])
-    return routes
+    return [route._replace(apart=route.events) for route in routes] if settings.curves == "all" else routes
 
 
 def _takes(signals: Sequence[Signal]) -> Any:
@@ -289,12 +295,14 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
         store=settings.store,
         run_id=settings.run_id,
         spool_limit=settings.spool_limit or 0,  # only where it was asked for
+        reads=PACKED_SCHEMA if settings.own_hub else None,
     )
     return Route(
         exporter,
         temporality=exporter.temporality,
         retry_now=exporter.retry_now,
         queues=exporter.queues,
+        reads=exporter.reads,
         **_takes(signals),
     )
 

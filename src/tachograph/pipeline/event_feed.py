@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import timer
+from tachograph.recording.curve import POINT
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.journal import Journal, LogEvent
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
 EVENTS_PER_BATCH = 2048
+POINTS_PER_BATCH = 65_536
 _SLICE = 256
 _GATHERING = 0.5  # seconds for the events that are not in the journal yet
 _POLL = 0.001
@@ -81,8 +84,8 @@ class EventFeed:
         self._takes = self._halted = False
 
     def waiting(self) -> int:
-        """Return how many events there are to deliver; 1 where a holder may have some."""
-        return len(self._journal) or bool(self._journal.holders)
+        """Return how many events there are to deliver; 1 where a holder or a curve may have some."""
+        return len(self._journal) or bool(self._journal.holders) or self._registry.points.waiting()
 
     def deliver(
         self,
@@ -109,12 +112,48 @@ class EventFeed:
             batch = Batch([], None, [], resource, time.time_ns(), events)
             for route in takers:
                 self._hand_over(route, batch)
+        return self._deliver_points(takers, resource, deadline)
+
+    def _deliver_points(
+        self, takers: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None
+    ) -> bool:
+        """Hand over the points of curves: packed to our own hub, elsewhere apart, where that is asked for."""
+        points = self._registry.points
+        points.wanted = _takes_points(takers)
+        if not points.wanted:
+            return points.wanted is not None or not points.waiting()
+        packed: list[LogEvent] = []
+        alone: list[LogEvent] = []
+        for first, found in points.drain(everything=not timer.default.is_at_work()):
+            event = packed_event(found, first, points.stream)
+            packed.append(event)
+            alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
+            if sum(each.points for each in packed) < POINTS_PER_BATCH:
+                continue
+            self._hand_over_points(takers, resource, packed, alone)
+            packed, alone = [], []
+            if self._halted or (deadline is not None and time.monotonic() >= deadline):
+                return False
+        self._hand_over_points(takers, resource, packed, alone)
         return True
+
+    def _hand_over_points(
+        self,
+        takers: Sequence[Route],
+        resource: Mapping[str, AttributeValue],
+        packed: Sequence[LogEvent],
+        alone: Sequence[LogEvent],
+    ) -> None:
+        for route in takers:
+            events = packed if route.reads() else alone if route.apart else ()
+            if events:
+                self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""
         self._takes, self._halted = any(route.events for route in routes), False
         self._journal.keep(self._takes)
+        self._registry.points.wanted = _takes_points([route for route in routes if route.events])
 
     def flush(self, _timeout: float) -> bool:
         """Return True: nothing leaves by another pipeline."""
@@ -159,6 +198,7 @@ class EventFeed:
     def close(self, *, exiting: bool) -> None:
         """End: events that could not leave wait for a later start, or are counted where the process ends."""
         self._journal.keep(True)
+        self._registry.points.wanted = None
         lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
@@ -183,10 +223,28 @@ class EventFeed:
         try:
             route.destination(batch)
         except Exception as error:  # noqa: BLE001 - one destination that fails shall cost the others nothing
-            self._registry.count_dropped("encoding", name, len(batch.events))
+            self._registry.count_dropped("encoding", name, sum(event.points for event in batch.events))
             if name not in self._failed:
                 self._failed.add(name)
                 _log.error("%s took no events (further losses are counted): %r", name, error)
+
+
+def packed_event(points: PackedPoints, first: int, stream: str) -> LogEvent:
+    """Return points as one event, as it leaves to our own hub."""
+    last = points.times[-1]
+    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, len(points))
+
+
+def apart(points: PackedPoints, packed: LogEvent) -> Iterator[LogEvent]:
+    """Yield an event of each point, for destinations that do not know packed ones."""
+    for place, at, attributes in points.apart():
+        yield LogEvent(POINT, at, packed.observed_unix_nano, attributes, packed.seq + place, 0, 0, 0, packed.stream)
+
+
+def _takes_points(takers: Sequence[Route]) -> bool | None:
+    """Tell whether any destination takes the points of curves; None as long as one has not said."""
+    said = [route.apart or (None if route.reads() is None else bool(route.reads())) for route in takers]
+    return True if True in said else None if None in said else False
 
 
 class Host(Protocol):
@@ -224,7 +282,11 @@ class GuestFeed:
 
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""
-        self._attached = [Route(route.destination, events=True) for route in routes if route.events]
+        self._attached = [
+            Route(route.destination, events=True, reads=route.reads, apart=route.apart)
+            for route in routes
+            if route.events
+        ]
         for route in self._attached:
             self._host.attach(route)
 

@@ -16,7 +16,7 @@ from tachograph.exporters.otel_exporters import EntryPointExporter, installed, i
 from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, endpoint_variables, read_otlp_settings
 from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
-from tachograph.identity.environment import Setting, setting
+from tachograph.identity.environment import Setting, setting, text
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.points import Attributes, AttributeValue, attributes_key
 
@@ -59,6 +59,8 @@ class Settings:
         set_global: make the global providers of OpenTelemetry where the program has none.
         join: deliver into the program's own providers.
         prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
+        curves: where the points of curves go that are not events anyway: ``hub``, to our own hub alone, or ``all``.
+        own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
     """
 
     disabled: bool
@@ -81,6 +83,8 @@ class Settings:
     set_global: bool = True
     join: bool = True
     prometheus_registry: bool = True
+    curves: str = "hub"
+    own_hub: bool = False
 
     def otlp_for(self, signal: Signal) -> OtlpSettings | None:
         """Return how a signal leaves as OTLP; ``None`` where it does not."""
@@ -197,6 +201,8 @@ def read_settings(
         join: deliver into the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
             Off where they belong to a backend that is paid by the series.
 
+    TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`.
+
     Raises:
         ValueError: a wrong value; the message names where it was given, and the allowed ones.
         TypeError: an argument of a wrong type.
@@ -237,6 +243,7 @@ def read_settings(
     host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
+    curves = find("", None, "TACHOGRAPH_CURVES")
     further = _attributes(resource)
     attributes = who.resource_attributes(
         environ,
@@ -265,6 +272,8 @@ def read_settings(
         system_metrics=hardware.boolean() if hardware else False,
         set_global=globally.boolean() if globally else True,
         join=joining.boolean() if joining else True,
+        curves=curves.choice(("hub", "all")) if curves else "hub",
+        own_hub=endpoint is not None and text(environ, "TACHOGRAPH_HUB") == "1",
     )
 
 

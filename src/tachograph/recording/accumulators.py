@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
@@ -31,6 +31,9 @@ from tachograph.recording.summary import (
 )
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_finite
+
+if TYPE_CHECKING:
+    from tachograph.recording.gauge_curve import GaugeCurve
 
 _WAITING_LIMIT = 64
 LIMIT = 65_536
@@ -53,9 +56,11 @@ class LastValue:
     Attributes:
         current: that value; a recorder that it follows may set it, where it is newer.
         followed: the recorders whose values it shows, too.
+        record: records one value: :meth:`set`, or its curve's.
+        curve: keeps the values, too; None where nothing asks for them.
     """
 
-    __slots__ = ("_waiting", "current", "followed", "losses", "start_unix_nano")
+    __slots__ = ("_waiting", "current", "curve", "followed", "losses", "record", "start_unix_nano")
 
     def __init__(self, losses: SeriesLosses) -> None:
         self.losses = losses
@@ -63,8 +68,14 @@ class LastValue:
         self.current: Number | None = None
         self._waiting: deque[Pending] | None = None
         self.followed: tuple[Followed, ...] = ()
+        self.curve: GaugeCurve | None = None
+        self.record: Callable[[Any], None] = self.set
 
-    def record(self, value: Any) -> None:
+    def keep(self, curve: GaugeCurve) -> None:
+        """Keep the values in a curve from now on."""
+        self.curve, self.record = curve, curve.record
+
+    def set(self, value: Any) -> None:
         """Set the gauge. NaN and infinities are shown as they are, and counted."""
         if value.__class__ is float:
             self.current = value
@@ -110,6 +121,7 @@ class LastValue:
     def fold(self) -> bool:
         """Take over values from elsewhere, and device values that have arrived; True where none is on its way."""
         waiting = self._waiting
+        all_arrived = self.curve is None or self.curve.show_newest()
         if not switch.on:
             self._waiting = None
             return True
@@ -123,7 +135,7 @@ class LastValue:
             number = self.losses.arrived(arrived) if waiting is self._waiting else None
             if number is not None:
                 self._set(number)
-        return not waiting
+        return all_arrived and not waiting
 
     def value(self) -> Number | None:
         """Return the last value, or None where there was none yet."""
@@ -135,6 +147,8 @@ class LastValue:
         self._waiting = None
         self.followed = ()
         self.start_unix_nano = time.time_ns()
+        if self.curve is not None:
+            self.curve.reset()
 
 
 class _Buffered:

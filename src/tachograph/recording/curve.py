@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import finite
+from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.journal import Journal, Raw
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
@@ -39,13 +40,6 @@ _BRANCHES = 16  # of one interval that wait for their turn
 _NANO = 1e9
 _FAR = sys.float_info.max
 _WHOLE = 2**1023  # whole numbers below it are finite as floats
-# From CPython 3.11 on, other threads and signal handlers run only after a call or a jump back: a stretch without any is
-# one step (Python/ceval.c, CHECK_EVAL_BREAKER). Without that, every value goes through the buffer.
-ATOMIC = (
-    sys.implementation.name == "cpython"
-    and sys.version_info >= (3, 11)
-    and getattr(sys, "_is_gil_enabled", lambda: True)()
-)
 
 
 def _run_start() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from tachograph.recording.accumulators import Accumulator, Distribution, LastValue, Sum
 from tachograph.recording.losses import SeriesLosses
@@ -19,6 +20,9 @@ from tachograph.recording.points import (
     histogram_point,
     identity,
 )
+
+if TYPE_CHECKING:
+    from tachograph.recording.gauge_curve import GaugeCurves
 
 CARDINALITY_LIMIT = 2000
 FOLD_WAIT = 0.2
@@ -46,6 +50,7 @@ class Instrument:
     """
 
     __slots__ = (
+        "_curves",
         "_enabled",
         "_limit",
         "_series",
@@ -82,6 +87,21 @@ class Instrument:
         self._limit = limit
         self._enabled = enabled
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
+        self._curves: GaugeCurves | None = None
+
+    def keep_curves(self, curves: GaugeCurves) -> None:
+        """Keep the values of each series in a curve from now on, where it is a gauge."""
+        if self._curves is not None or self.kind != "gauge" or not self._enabled:
+            return
+        with creation.lock:
+            self._curves = curves
+            for attributes, series in self.all_series():
+                self._follow(attributes, series)
+
+    def _follow(self, attributes: Attributes, series: Accumulator) -> Accumulator:
+        if self._curves is not None and isinstance(series, LastValue) and series.curve is None:
+            series.keep(self._curves.follow(series, self.group, self.name, self.unit, attributes))
+        return series
 
     def bind(self, /, **attributes: AttributeValue) -> Record:
         """Return the bare function that records one value into the series with these attributes.
@@ -108,7 +128,7 @@ class Instrument:
             if wanted not in self._series and len(self._series) >= self._limit - 1 and key:
                 key, wanted = OVERFLOW, identity(OVERFLOW)
             if wanted not in self._series:
-                self._series.setdefault(wanted, (key, self._accumulator()))
+                self._series.setdefault(wanted, (key, self._follow(key, self._accumulator())))
             return self._series[wanted][1]
 
     def _accumulator(self) -> Accumulator:

@@ -7,8 +7,17 @@ is. A guard around the program's objects that took it for an error of theirs wou
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import CodeType, TracebackType
+
+# From CPython 3.11 on, other threads and signal handlers run only after a call or a jump back: a stretch without any is
+# one step (Python/ceval.c, CHECK_EVAL_BREAKER). Without that, every value goes through the buffer.
+ATOMIC = (
+    sys.implementation.name == "cpython"
+    and sys.version_info >= (3, 11)
+    and getattr(sys, "_is_gil_enabled", lambda: True)()
+)
 
 
 def pass_on(error: Exception) -> None:

@@ -24,7 +24,7 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LIMIT = 65_536
-SCHEMA = 1  # of the records: a reader skips, and counts, newer ones than it knows
+SCHEMA = 2  # of the records: a reader skips, and counts, newer ones than it knows
 CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
@@ -38,6 +38,7 @@ class LogEvent(NamedTuple):
     """One event: an OpenTelemetry log record with an ``event_name``.
 
     ``time_unix_nano`` is when it happened, ``observed_unix_nano`` when it was logged; ids are 0 outside a sampled span.
+    ``schema`` is the first one whose readers know it; ``points`` how much it counts where it is lost.
     """
 
     name: str
@@ -49,12 +50,14 @@ class LogEvent(NamedTuple):
     span_id: int
     trace_flags: int
     stream: str
+    schema: int = 1
+    points: int = 1
 
     def record_attributes(self) -> dict[str, AttributeValue]:
         """Return the attributes as they leave: those by which a reader knows it again come with them."""
         return {
             **self.attributes,
-            "tachograph.schema": SCHEMA,
+            "tachograph.schema": self.schema,
             "tachograph.stream": self.stream,
             "tachograph.seq": self.seq,
         }
@@ -147,7 +150,7 @@ class Journal:
             some = waiting[:_AT_ONCE]
             while events and len(events) + len(some) > limit:
                 self._drop_oldest()
-            # No call in between, so that they are in one place or the other: see tachograph.recording.curve.ATOMIC.
+            # No call in between, so that they are in one place or the other: see interrupts.ATOMIC.
             del waiting[:_AT_ONCE]
             events.extend(some)
 

@@ -6,6 +6,7 @@ collections.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,7 +16,9 @@ from typing import Any
 from tachograph.recording.accumulators import Accumulator
 from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
+from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import KINDS, Kind, Meaning, check_boundaries, check_name, meaning
 from tachograph.recording.own_metrics import (
@@ -30,6 +33,7 @@ from tachograph.recording.own_metrics import (
     OwnMetric,
     Reason,
 )
+from tachograph.recording.packed_points import PointSources
 from tachograph.recording.points import OVERFLOW, Attributes, HistogramPoint, MetricPoints, NumberPoint, encodable
 from tachograph.recording.switch import switch
 
@@ -178,6 +182,8 @@ class Registry:
 
     Attributes:
         closed_windows: those of Stats, for readers that want each of them.
+        curves: of gauges whose values are kept.
+        points: the packed points of curves, for destinations that take them.
         told: called with the name of each new group; to change it, put another sequence in its place.
         silenced: tells of a group whether it shall leave by no way out; see :meth:`silence`.
     """
@@ -194,9 +200,12 @@ class Registry:
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
         self.closed_windows = ClosedWindows()
+        self.points = PointSources(self._point_source_failed)
+        self.curves = GaugeCurves(self.points)
         self.told: Sequence[Callable[[str], object]] = ()
         self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit, self._begun = cardinality_limit, begun
+        self._log_once = LogOnce()
         self._start_unix_nano = time.time_ns()
         own = self.group(OWN_GROUP)
         self._dropped, self._errors, self._resent = own.own(DROPPED), own.own(ERRORS), own.own(RESENT)
@@ -239,6 +248,10 @@ class Registry:
     def count_error(self, where: str) -> None:
         """Count an exception that was kept away from the program: exported as ``tachograph.errors``."""
         self._errors.record(1, {"where": where})
+
+    def _point_source_failed(self, error: Exception) -> None:
+        self.count_error("curves")
+        self._log_once("curves", "points of a curve are lost: %r", error, level=logging.ERROR, exc_info=error)
 
     def collect(self, pace: Callable[[], None] | None = None) -> list[MetricPoints]:
         """Fold everything and return it, cumulative since the process began to record.
@@ -291,6 +304,7 @@ class Registry:
         self._start_unix_nano = time.time_ns()
         for group in list(self.groups.values()):
             group.reset()
+        self.points.reset()
         switch.on = True
 
 
@@ -339,4 +353,6 @@ def declare(
     """
     if not isinstance(description, str):
         raise TypeError(f"the description of {name!r:.100} must be a string, not {type(description).__name__}")
-    return default.group(group).declare(name, kind=kind, unit=unit, description=description, boundaries=boundaries)
+    found = default.group(group).declare(name, kind=kind, unit=unit, description=description, boundaries=boundaries)
+    found.keep_curves(default.curves)
+    return found

@@ -16,7 +16,7 @@ from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.http import partial_success
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.otlp.settings import OtlpSettings, Signal, Temporality
+from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, Temporality
 from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
@@ -31,6 +31,8 @@ _left_to_the_parent: list[object] = []
 
 class Sender(Protocol):
     """Carries one encoded request to its receiver, and the answer back."""
+
+    reads: int | None  # the newest schema of ours that the receiver reads, by its last answer; None before the first
 
     def __call__(self, body: bytes, timeout: float) -> bytes:
         """Send; raises :class:`tachograph.exporters.delivery.Retry` where another attempt may succeed."""
@@ -50,6 +52,7 @@ class OtlpExporter:
         run_id: of the run. What a process of it leaves on the disk is sent by a later one of the same run, or by
             ``tachograph replay``, and by no other run.
         spool_limit: bytes on the disk for each receiver; 0 for none.
+        reads: the newest schema of ours that the receiver is known to read; None where its answers shall tell.
         first_back_off: seconds between the first two attempts.
         clock: seconds, monotonic.
 
@@ -66,10 +69,12 @@ class OtlpExporter:
         store: Path | None = None,
         run_id: str = "",
         spool_limit: int = 0,
+        reads: int | None = None,
         first_back_off: float = FIRST_BACK_OFF,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
+        self._reads = reads
         self._registry = registry
         self._pace = pace or GilYield()
         self._losses = LossReport(NAME, registry)
@@ -118,6 +123,17 @@ class OtlpExporter:
         if "logs" in self._settings:
             for logs, count in log_requests(batch.events, batch.resource, self._lose, self._pace):
                 self.put("logs", logs.SerializeToString(), count)
+
+    def reads(self) -> int | None:
+        """Return the newest schema of ours that the receiver of events reads; None as long as it has not answered."""
+        if self._reads is None and "logs" in self._settings:
+            receiver = _receiver(self._settings["logs"])
+            said = [self._senders[signal].reads for signal in SIGNALS if self._has_receiver(signal, receiver)]
+            self._reads = max([found for found in said if found is not None], default=None)
+        return self._reads
+
+    def _has_receiver(self, signal: Signal, receiver: tuple[str, str]) -> bool:
+        return signal in self._settings and _receiver(self._settings[signal]) == receiver
 
     def flush(self, timeout: float) -> bool:
         """Send everything queued; True where all of it arrived within ``timeout`` seconds."""

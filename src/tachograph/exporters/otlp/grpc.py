@@ -43,6 +43,8 @@ class GrpcSender:
     The channel is made by the first request, in the process that sends it.
     """
 
+    reads: int | None = 0  # our own hub has no gRPC
+
     def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings
         self._channel: grpc.Channel | None = None

@@ -32,6 +32,8 @@ _RETRYABLE = {
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
+READS = "tachograph-reads"  # header of our own hub's answers: the newest schema of records that it reads
+_DIGITS = 4
 _LONGEST_ANSWER = 2**20
 _LONGEST_REASON = 300
 # OpenTelemetry specification, "OpenTelemetry Protocol Exporter", "User Agent": a distribution's product comes first.
@@ -61,9 +63,15 @@ class _Adapter(HTTPAdapter):
 
 
 class HttpSender:
-    """Posts encoded requests to one URL; used by one thread."""
+    """Posts encoded requests to one URL; used by one thread.
+
+    Attributes:
+        reads: the newest schema of ours that the receiver reads, by its last answer: 0 where it is no hub of ours, None
+            before the first.
+    """
 
     def __init__(self, settings: OtlpSettings) -> None:
+        self.reads: int | None = None
         self._settings = settings
         self._host = urlsplit(settings.endpoint).netloc.rpartition("@")[2]
         self._limit = TimeLimit()
@@ -121,6 +129,8 @@ class HttpSender:
             )
         if not response.ok or response.is_redirect:
             raise Refused(self._said(response, answer))
+        said = response.headers.get(READS, "")
+        self.reads = int(said) if said.isdecimal() and len(said) <= _DIGITS else 0
         return answer
 
     def close(self) -> None:

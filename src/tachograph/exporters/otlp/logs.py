@@ -20,7 +20,7 @@ _SLICE = 8
 def log_requests(
     events: Sequence[LogEvent], resource: Mapping[str, AttributeValue], lose: Lose, pace: Callable[[], None]
 ) -> Iterator[tuple[ExportLogsServiceRequest, int]]:
-    """Yield the requests that carry the events, each with its number of events.
+    """Yield the requests that carry the events, each with its number of events; packed points count each.
 
     Args:
         events: as they were logged.
@@ -29,30 +29,30 @@ def log_requests(
         pace: called between slices.
     """
     if not has_memory():
-        lose(len(events), OUT_OF_MEMORY)
+        lose(sum(event.points for event in events), OUT_OF_MEMORY)
         return
     request, records = _empty(resource)
-    size = 0
+    size = points = 0
     for number, event in enumerate(events, 1):
         if number % _SLICE == 0:
             pace()
         try:
             record = _record(event)
         except Exception as error:  # noqa: BLE001 - whatever one event holds, the others leave
-            lose(1, f"{event.name!r:.100}: {type(error).__name__}: {error}")
+            lose(event.points, f"{event.name!r:.100}: {type(error).__name__}: {error}")
             continue
         added = record.ByteSize()
         if records.log_records and (size + added > BYTES_PER_REQUEST or len(records.log_records) >= EVENTS_PER_REQUEST):
-            yield request, len(records.log_records)
+            yield request, points
             if not has_memory():
-                lose(len(events) - number + 1, OUT_OF_MEMORY)
+                lose(sum(left.points for left in events[number - 1 :]), OUT_OF_MEMORY)
                 return
             request, records = _empty(resource)
-            size = 0
+            size = points = 0
         records.log_records.append(record)
-        size += added
+        size, points = size + added, points + event.points
     if records.log_records:
-        yield request, len(records.log_records)
+        yield request, points
 
 
 def _empty(resource: Mapping[str, AttributeValue]) -> tuple[ExportLogsServiceRequest, ScopeLogs]:

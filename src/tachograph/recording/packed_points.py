@@ -1,0 +1,154 @@
+"""Packed points: those of gauges' curves and of ``log()``, in columns, on their way to our own hub.
+
+One record of the journal a point would cost more than recording it. Columns of one table leave as one record of bytes,
+which the hub takes over as slices; another destination gets a record a point, and only where TACHOGRAPH_CURVES asks.
+They wait where they were recorded, never in the journal, so that they displace none of its exact events.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tachograph.recording.ids import random_hex
+
+if TYPE_CHECKING:
+    from tachograph.recording.points import Attributes, AttributeValue
+
+PACKED = "tachograph.points"  # event
+PACKED_SCHEMA = 2  # the first one whose readers know it
+INTERVALS = ("min", "max", "count", "nonfinite")  # columns of points that stand for several values
+LEFT_OUT = "left_out"
+
+
+class PackedPoints(NamedTuple):
+    """Points of a table: a row each, with a value of every metric.
+
+    Attributes:
+        metrics: their names.
+        group: theirs; empty for none.
+        attributes: those that distinguish the table's curves from others of the metrics.
+        units: of the one metric; empty for none.
+        branch: its number.
+        times: of the rows, in nanoseconds since 1970; ``array("q")``.
+        x: of the rows, finite; ``array("d")``.
+        values: metric after metric; ``array("d")``.
+        more: further columns: of one metric those of :data:`INTERVALS`; :data:`LEFT_OUT`, of bytes, says 1 where a row
+            has no value of a metric.
+    """
+
+    metrics: tuple[str, ...]
+    group: str
+    attributes: Attributes
+    units: str
+    branch: int
+    times: array[int]
+    x: array[float]
+    values: array[float]
+    more: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """Return the number of points, those that were left out included: each has a number."""
+        return len(self.values)
+
+    def record(self) -> dict[str, AttributeValue]:
+        """Return all of them as the attributes of one record."""
+        found: dict[str, Any] = {"metric": self.metrics, "group": self.group, "n": len(self.times)}
+        if self.attributes:
+            found["attributes"] = dict(self.attributes)
+        if self.units:
+            found["units"] = self.units
+        if self.branch:
+            found["branch"] = self.branch
+        columns = {"time": self.times, "x": self.x, "value": self.values, **self.more}
+        return found | {name: _little_endian(column) for name, column in columns.items()}
+
+    def apart(self) -> Iterator[tuple[int, int, dict[str, AttributeValue]]]:
+        """Yield each point for a record of its own: its place in the numbers, its time, and its attributes."""
+        rows, left_out = len(self.times), self.more.get(LEFT_OUT)
+        columns = {name: self.more[name] for name in INTERVALS if name in self.more}
+        for place, value in enumerate(self.values):
+            if left_out is not None and left_out[place]:
+                continue
+            metric, row = divmod(place, rows)
+            found: dict[str, Any] = {"metric": self.metrics[metric]}
+            if self.group:
+                found["group"] = self.group
+            if self.attributes:
+                found["attributes"] = dict(self.attributes)
+            found |= {"x": self.x[row], "value": value, "branch": self.branch}
+            if columns and columns["count"][row] > 1:
+                more = {name: column[row] for name, column in columns.items()}
+                found |= {name: told for name, told in more.items() if isfinite(told) and (told or name != "nonfinite")}
+            yield place, self.times[row], found
+
+
+def _little_endian(column: Any) -> bytes:
+    if sys.byteorder == "big" and isinstance(column, array):
+        column = array(column.typecode, column)
+        column.byteswap()
+    return bytes(column)
+
+
+class PointSource(Protocol):
+    """A source of packed points."""
+
+    def waiting(self) -> bool:
+        """Tell whether there may be points to take."""
+
+    def take(self, *, everything: bool) -> Iterator[PackedPoints]:
+        """Yield the points that are due, or all that were recorded so far; each leaves once."""
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
+
+
+class PointSources:
+    """The sources of a process's packed points, and the stream that these leave by: its numbers are of points.
+
+    Args:
+        failed: called with the exception of a source: one that fails costs the others nothing.
+
+    Attributes:
+        wanted: whether any destination takes them; None as long as that is not known: they are kept.
+        stream: random for each process start; see :class:`tachograph.recording.journal.LogEvent`.
+    """
+
+    def __init__(self, failed: Callable[[Exception], object]) -> None:
+        self._failed = failed
+        self._sources: list[PointSource] = []
+        self.reset()
+
+    def add(self, source: PointSource) -> None:
+        """Ask a source from now on."""
+        self._sources.append(source)
+
+    def waiting(self) -> bool:
+        """Tell whether there may be points to take."""
+        return self.wanted is not False and any(source.waiting() for source in self._sources)
+
+    def drain(self, *, everything: bool) -> Iterator[tuple[int, PackedPoints]]:
+        """Yield the points that are due, or all that were recorded so far, each with its first number."""
+        for source in self._sources:
+            try:
+                found = list(source.take(everything=everything))
+            except Exception as error:  # noqa: BLE001 - the caller has said what to do with it
+                self._failed(error)
+                continue
+            for points in found:
+                with self._lock:
+                    first = self._next
+                    self._next += len(points)
+                yield first, points
+
+    def reset(self) -> None:
+        """Forget everything and begin a new stream, as a forked child does."""
+        self._lock = threading.Lock()
+        self._next, self.stream = 1, random_hex()
+        self.wanted: bool | None = None
+        for source in self._sources:
+            source.reset()
