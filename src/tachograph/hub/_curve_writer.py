@@ -19,7 +19,7 @@ from tachograph.runs.blocks import PAIR, Block, Outline, PackedRows, Sample, joi
 FULL = 1024  # points, from which on a block stays as it is
 _FRESH, _GATHERED, _FINAL = range(3)
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
-_ENDS = 4096  # of a stream's derived curves that are kept in memory
+_ENDS = 1000  # of a stream's derived curves that are kept in memory
 _NANO = 1e9
 
 _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
