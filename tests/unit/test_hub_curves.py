@@ -18,12 +18,16 @@ from hypothesis import strategies as st
 from hub_requests import SECOND, START, Clock, logs, only, rank
 from tachograph import runs
 from tachograph.exporters.otlp.logs import log_requests
+from tachograph.hub._curve_writer import thin_points
 from tachograph.hub._dedup import SequenceNumbers, arrived
+from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.pipeline.event_feed import apart, packed_event
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.packed_points import PackedPoints
+from tachograph.runs.file import RunFile, look
 from tachograph.runs.store import Store, path_of
+from tachograph.studio.overview import about
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -513,3 +517,81 @@ def test_doors_do_not_take_each_others_curves(hub: Hub, tmp_path: Path) -> None:
     assert [value for _, _, value in xs(tmp_path, "loss", "")] == [1.0, 1.0, 1.0, 4.0]
     assert sorted(value for _, _, value in xs(tmp_path, "loss", "train")) == [2.0, 2.0, 3.0]
     assert len(runs.open("run", tmp_path).curves("loss")) == 4
+
+
+def gauge(n: int, first: int, *, spike: float = 50.0) -> PackedPoints:
+    """Return the points of a gauge of three values each, with a spike, a value that is not finite, and none at all."""
+    values = [float(number % 7) for number in range(first, first + n)]
+    low, high = array("d", [value - 0.5 for value in values]), array("d", [value + 0.5 for value in values])
+    high[n // 3], values[n // 2] = spike, math.nan
+    low[-1] = high[-1] = values[-1] = math.nan
+    hidden = array("q", [1 if math.isnan(value) else 0 for value in values])
+    hidden[-1] = 3
+    more = {"min": low, "max": high, "count": array("q", [3] * n), "nonfinite": hidden}
+    return table([(value,) for value in values], metrics=["gauge"], x=range(first, first + n), units="s", **more)
+
+
+def thinned_to(folder: Path, most: int) -> int:
+    """Thin a run's curves to so many points, whatever its size, and return how many points went."""
+    store = Store(folder, "run")
+    try:
+        return thin_points(store, 0, most=most)
+    finally:
+        store.close()
+
+
+def test_long_gauges_are_thinned_and_keep_their_extremes(hub: Hub, tmp_path: Path) -> None:
+    """Where a file is too large a gauge keeps so many points; nothing that was exact is touched, and no spike is lost.
+
+    The counts of values, and of those that were not finite, stay what they were; later points go on behind.
+    """
+    for branch in (0, 1):
+        packed = gauge(5000, 0, spike=50.0 + branch)._asdict() | {"branch": branch}
+        send(hub, [packed_event(PackedPoints(**packed), 1 + 5000 * branch, "s.p")])
+    send(hub, [packed_event(table([(float(row), 1.0) for row in range(5000)]), 20_001, "s.p")])
+    hub.receive_logs(
+        logs(rank(0), *[("tachograph.metric", {"metric": "exact", "x": 0.0, "value": 1.0, "count": 2})] * 3000)
+    )
+    hub.close()
+    run = runs.open("run", tmp_path)
+    before = {each.name: each for each in run.metrics()}
+    assert thinned_to(tmp_path, 20_000) == 0  # none has more
+    gone = thinned_to(tmp_path, 1000)
+    after = {each.name: each for each in run.metrics()}
+    assert before["gauge"].points - after["gauge"].points == gone
+    assert 900 < after["gauge"].points - 2 * 904 <= 1000 + 16  # the last blocks were not full
+    for name in ("loss", "lr", "exact"):
+        assert after[name] == before[name]
+    told = ("min", "max", "nonfinite", "branches", "x1")
+    assert [getattr(after["gauge"], name) for name in told] == [getattr(before["gauge"], name) for name in told]
+    found = list(run.points("gauge"))
+    assert sum(int(each.more.get("count", 1)) for each in found) == 30_000
+    assert [(each.more["max_x"], each.max) for each in found if each.max >= 50] == [(1666, 50.0), (1666, 51.0)]
+    assert [each.seq for each in found] == sorted(each.seq for each in found)
+    hub = Hub(tmp_path, run="run")
+    send(hub, [packed_event(gauge(5000, 5000), 40_001, "s.p")])
+    hub.close()
+    assert thinned_to(tmp_path, 1000) > 0
+    assert sum(int(each.more.get("count", 1)) for each in run.points("gauge")) == 45_000
+    assert not run.damage
+
+
+def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
+    """The hub's upkeep does it by itself, counts it, and says so of the run; a damaged block stays as it is."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    send(hub, [packed_event(gauge(30_000, 0), 1, "s.p")])
+    with sqlite3.connect(path_of(tmp_path, "run")) as connection:
+        connection.execute("UPDATE block SET rest = x'00' WHERE id = 3")
+    connection.close()
+    live = hub._index.default
+    assert live.store is not None
+    live.history = History(live.store, most_bytes=100_000)
+    hub.tick()
+    assert only(hub.page()[1], "tachograph_hub_points_thinned_total") == 14 * 1024
+    hub.close()
+    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+        assert about(reading, "run", [], START, written=False)["thinned"] == 1
+    run = runs.open("run", tmp_path)
+    assert sum(int(each.more.get("count", 1)) for each in run.points()) == 3 * (30_000 - 1024)
+    assert len(run.damage) == 1

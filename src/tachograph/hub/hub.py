@@ -385,6 +385,10 @@ class Hub:
         gone = run.history.thin()
         if gone:
             self.count("tachograph.hub.samples.thinned", gone)
+            return
+        merged = run.history.thin_points()
+        if merged:
+            self.count("tachograph.hub.points.thinned", merged)
 
     def _is_due(self, what: str, now: int, every: int) -> bool:
         if now < self._due[what]:

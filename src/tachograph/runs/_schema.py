@@ -106,7 +106,7 @@ MIGRATIONS = (
         id INTEGER PRIMARY KEY,
         curve INTEGER NOT NULL REFERENCES curve (id),
         branch INTEGER NOT NULL,
-        level INTEGER NOT NULL,          -- blocks of a level are joined when there are many; 2 is for good
+        level INTEGER NOT NULL,          -- many blocks of a level are joined; 2 is for good, 3 is thinned
         seq0 INTEGER NOT NULL,
         seq1 INTEGER NOT NULL,
         n INTEGER NOT NULL,

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.blocks import THINNED, Block, Sample, unpack
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.catalogue import files_of, id_of, paths_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
@@ -90,6 +90,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     started = min([*begun, *(first for first, _ in times)], default=changed)
     last = max((last for _, last in times), default=changed)
     points = sum(row[0] or 0 for row in reading.rows("SELECT sum(n) FROM block"))
+    thinned = sum(row[0] for row in reading.rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
     return {
         "id": name,
         "program": _program(found),
@@ -101,6 +102,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "processes": sum(each.role != NODE for each in found),
         "restarts": max((len(each.starts) - 1 for each in found), default=0),
         "points": points,
+        "thinned": thinned,
         "bytes": _size(reading.file.path),
         "damage": [],
     }
@@ -109,7 +111,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
 def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
-    counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "bytes": _size(path)}
+    counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
     return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "damage": [why]}
 
 
