@@ -12,12 +12,10 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording.ids import random_hex
-
-if TYPE_CHECKING:
-    from tachograph.recording.points import Attributes, AttributeValue
+from tachograph.recording.points import Attributes, AttributeValue
 
 PACKED = "tachograph.points"  # event
 PACKED_SCHEMA = 2  # the first one whose readers know it
