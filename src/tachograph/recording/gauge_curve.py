@@ -10,7 +10,6 @@ x is the number of values before.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.interrupts import ATOMIC
-from tachograph.recording.packed_points import PackedPoints, PointSources
+from tachograph.recording.packed_points import PackedPoints, PointSources, first_branch
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Pending, as_float
@@ -311,7 +310,7 @@ class GaugeCurves:
     def __init__(self, sources: PointSources, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.sources, self.clock = sources, clock
         self._curves: list[GaugeCurve] = []
-        self._branch = _restarts()
+        self._branch = first_branch()
         sources.add(self)
 
     def interval(self) -> float:
@@ -352,8 +351,3 @@ class GaugeCurves:
         """Forget everything, as a forked child does."""
         for curve in list(self._curves):
             curve.reset()
-
-
-def _restarts() -> int:
-    found = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    return int(found) if found.isdecimal() else 0
