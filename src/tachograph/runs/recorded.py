@@ -133,6 +133,31 @@ class Point(NamedTuple):
         return self.more.get("max", self.value)
 
 
+class Moment(NamedTuple):
+    """A value of a curve, and when it was recorded: its x, and nanoseconds since the epoch."""
+
+    value: float
+    x: float
+    time_unix_nano: int
+
+
+class CurveSummary(NamedTuple):
+    """The result of one curve.
+
+    Attributes:
+        points: their number.
+        last: the value that was recorded last.
+        min: the smallest finite value; None where there is none.
+        max: the largest finite value; None where there is none.
+    """
+
+    curve: Curve
+    points: int
+    last: Moment | None
+    min: Moment | None
+    max: Moment | None
+
+
 def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...]]) -> RecordedMetric:
     """Return a metric from its curves.
 

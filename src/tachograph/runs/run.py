@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
-from tachograph.runs.members import dictionary, mapping, pairs, rank_of
-from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
+from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
+from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric, metric_of
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import StoredEvent
@@ -74,8 +75,35 @@ class Run:
 
     @property
     def summary(self) -> dict[str, AttributeValue]:
-        """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest."""
+        """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest.
+
+        The results of the curves, which need not be told, are in :meth:`summaries`.
+        """
         return dictionary(self._file.rows, "summary")
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags, sorted: those of ``tachograph run --tag`` and of ``tachograph.start(tags=…)``."""
+        return tags(self._file.rows)
+
+    @property
+    def notes(self) -> str:
+        """The newest notes; the empty string where there are none."""
+        return notes(self._file.rows)
+
+    @property
+    def program(self) -> dict[str, AttributeValue]:
+        """The facts about the newest start by ``tachograph run``; empty where none were kept.
+
+        ``argv``, ``cwd``, ``host`` (a list where the run had several), ``python``, ``torch``, ``cuda``, ``git.commit``
+        and ``git.dirty``, as far as they are known. Secrets are masked.
+        """
+        return program(self._file.rows)
+
+    @property
+    def programs(self) -> list[dict[str, AttributeValue]]:
+        """The facts about each start by ``tachograph run``, the oldest first."""
+        return programs(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
@@ -114,6 +142,50 @@ class Run:
             metric_of(name, each, [about[one.number] for one in each if one.number in about])
             for (name, _), each in curves.items()
         ]
+
+    def summaries(self, name: str | None = None, *, rank: int | None = None) -> list[CurveSummary]:
+        """Return the last, the smallest and the largest value of each curve that has points, and when they were.
+
+        Of each curve it reads three blocks of points at most.
+
+        Raises:
+            LookupError: there is no such metric, or no curve of it in this rank.
+        """
+        curves = self.curves(name, rank=rank)
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        try:
+            with self._file.snapshot() as connection:
+                for curve, *about in connection.execute("SELECT curve, id, seq0, seq1, n, min, max FROM block"):
+                    found.setdefault(curve, []).append(tuple(about))
+                return [self._summary(connection, each, found[each.number]) for each in curves if each.number in found]
+        except sqlite3.DatabaseError as error:
+            self._file.note(str(error))
+            return []
+
+    def _summary(self, connection: sqlite3.Connection, curve: Curve, blocks: Sequence[tuple[Any, ...]]) -> CurveSummary:
+        read: dict[int, list[Sample]] = {}
+
+        def samples(block: tuple[Any, ...]) -> list[Sample]:
+            if block[0] not in read:
+                read[block[0]] = [sample for _, sample in self._block(connection, block[:3])]
+            return read[block[0]]
+
+        def extreme(column: str, place: int, best: Callable[..., Any]) -> Moment | None:
+            """Return the extreme of a column of intervals, or of the values where a point stands for no other."""
+            of_blocks = [block for block in blocks if block[place] is not None]
+            if not of_blocks:
+                return None
+            moments = []
+            for sample in samples(best(of_blocks, key=lambda block: block[place])):
+                value = sample.more.get(column, sample.value)
+                if isfinite(value):
+                    moments.append(Moment(value, sample.more.get(f"{column}_x", sample.x), sample.time_unix_nano))
+            return best(moments, key=lambda moment: moment.value, default=None)  # type: ignore[no-any-return]
+
+        newest = max(samples(max(blocks, key=lambda block: block[2])), key=lambda each: each.seq, default=None)
+        last = None if newest is None else Moment(newest.value, newest.x, newest.time_unix_nano)
+        points = sum(block[3] for block in blocks)
+        return CurveSummary(curve, points, last, extreme("min", 4, min), extreme("max", 5, max))
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
         """Return the latest definition of each metric in each task and start of a process, with its rank."""
