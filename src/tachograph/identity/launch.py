@@ -170,7 +170,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state(folder: Path, environ: Mapping[str, str], *, timeout: float = GIT_TIMEOUT) -> dict[str, AttributeValue]:
-    """Return the commit of a working tree, and whether tracked files differ from it; what git does not say is left out.
+    """Return the commit of a working tree, and whether tracked files differ from it, as far as git tells.
 
     Files that git does not track make no tree dirty, as for ``git describe --dirty``: to look for them takes long where
     data lies in the tree.
@@ -191,7 +191,7 @@ def git_state(folder: Path, environ: Mapping[str, str], *, timeout: float = GIT_
 
 
 def _git(arguments: Sequence[str], folder: Path, environ: Mapping[str, str], deadline: float) -> str | None:
-    """Return what git says; None where there is none, where it fails, and where it is not ready in time."""
+    """Return the output of git; None where there is no git, where it fails, and where it is not ready in time."""
     import subprocess
 
     if time.monotonic() >= deadline:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from math import isfinite
+from struct import Struct
+from typing import Any, Literal, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -245,6 +247,55 @@ def _columns(form: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(each, str) and each[:1] in _TYPES for each in found):
         raise ValueError(f"a block's columns are not legible: {form!r:.100}")
     return found
+
+
+def last_moment(block: Block) -> Moment:
+    """Return the value that was recorded last, of a block that has points.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    _, row = _row(block)
+    _, time, *_ = row.unpack_from(block.rest, len(block.rest) - row.size)
+    x, value = PAIR.unpack_from(block.pairs, len(block.pairs) - PAIR.size)
+    return Moment(value, x, time)
+
+
+def extreme_moment(block: Block, column: Literal["min", "max"]) -> Moment | None:
+    """Return the smallest or the largest finite value of a block's points and their intervals, and when it was.
+
+    Several times as fast as reading all of its points.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    columns, row = _row(block)
+    best = min if column == "min" else max
+    of_interval = next((place for place, name in enumerate(columns) if name[1:] == column), None)
+    if of_interval is None:
+        values = [value for _, value in PAIR.iter_unpack(block.pairs)]
+    else:
+        bit, place = 1 << of_interval, 3 + of_interval
+        pairs = zip(PAIR.iter_unpack(block.pairs), row.iter_unpack(block.rest), strict=True)
+        values = [cells[place] if cells[2] & bit else value for (_, value), cells in pairs]
+    finite = [(value, place) for place, value in enumerate(values) if isfinite(value)]
+    if not finite:
+        return None
+    value, place = best(finite, key=lambda each: each[0])
+    _, time, there, *cells = row.unpack_from(block.rest, place * row.size)
+    x, _ = PAIR.unpack_from(block.pairs, place * PAIR.size)
+    named = {name[1:]: cell for bit, (name, cell) in enumerate(zip(columns, cells, strict=True)) if there >> bit & 1}
+    return Moment(value, named.get(f"{column}_x", x) if column in named else x, time)
+
+
+def _row(block: Block) -> tuple[list[str], Struct]:
+    """Return the further columns of a block, and the structure of a point's row in its rest."""
+    columns = _columns(block.form)
+    row = Struct("<qqq" + "".join(name[0] for name in columns))
+    n, left = divmod(len(block.pairs), PAIR.size)
+    if not n or left or len(block.rest) != n * row.size:
+        raise ValueError(f"a block of {n} points has {len(block.rest)} bytes for the rest, not {n * row.size}")
+    return columns, row
 
 
 class StoredEvent(NamedTuple):

@@ -6,9 +6,8 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,17 @@ from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
 from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
-from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric, metric_of
+from tachograph.runs.recorded import (
+    Curve,
+    CurveSummary,
+    Moment,
+    Point,
+    Process,
+    RecordedMetric,
+    extreme_moment,
+    last_moment,
+    metric_of,
+)
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import StoredEvent
@@ -163,29 +172,23 @@ class Run:
             return []
 
     def _summary(self, connection: sqlite3.Connection, curve: Curve, blocks: Sequence[tuple[Any, ...]]) -> CurveSummary:
-        read: dict[int, list[Sample]] = {}
-
-        def samples(block: tuple[Any, ...]) -> list[Sample]:
-            if block[0] not in read:
-                read[block[0]] = [sample for _, sample in self._block(connection, block[:3])]
-            return read[block[0]]
-
-        def extreme(column: str, place: int, best: Callable[..., Any]) -> Moment | None:
-            """Return the extreme of a column of intervals, or of the values where a point stands for no other."""
-            of_blocks = [block for block in blocks if block[place] is not None]
-            if not of_blocks:
+        def found(moment: Callable[[Block], Moment | None], block: Sequence[Any]) -> Moment | None:
+            try:
+                return moment(self._checked(connection, block[0])[1])
+            except (sqlite3.DatabaseError, ValueError) as error:
+                self._note_points(block[:3], error)
                 return None
-            moments = []
-            for sample in samples(best(of_blocks, key=lambda block: block[place])):
-                value = sample.more.get(column, sample.value)
-                if isfinite(value):
-                    moments.append(Moment(value, sample.more.get(f"{column}_x", sample.x), sample.time_unix_nano))
-            return best(moments, key=lambda moment: moment.value, default=None)  # type: ignore[no-any-return]
 
-        newest = max(samples(max(blocks, key=lambda block: block[2])), key=lambda each: each.seq, default=None)
-        last = None if newest is None else Moment(newest.value, newest.x, newest.time_unix_nano)
-        points = sum(block[3] for block in blocks)
-        return CurveSummary(curve, points, last, extreme("min", 4, min), extreme("max", 5, max))
+        last = found(last_moment, max(blocks, key=lambda block: block[2]))
+        low = min((block for block in blocks if block[4] is not None), key=lambda block: block[4], default=None)
+        high = max((block for block in blocks if block[5] is not None), key=lambda block: block[5], default=None)
+        return CurveSummary(
+            curve,
+            sum(block[3] for block in blocks),
+            last,
+            None if low is None else found(partial(extreme_moment, column="min"), low),
+            None if high is None else found(partial(extreme_moment, column="max"), high),
+        )
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
         """Return the latest definition of each metric in each task and start of a process, with its rank."""
@@ -246,16 +249,29 @@ class Run:
         return sorted(found, key=lambda row: row[1])
 
     def _block(self, connection: sqlite3.Connection, place: Place) -> list[tuple[int, Sample]]:
-        find = "SELECT branch, crc, form, pairs, rest FROM block WHERE id = ?"
         try:
-            ((branch, crc, *parts),) = connection.execute(find, place[:1])
-            block = Block(*parts)
-            if block.crc() != crc:
-                raise ValueError("not what was written")  # noqa: TRY301 - as the others
+            branch, block = self._checked(connection, place[0])
             return [(branch, sample) for sample in unpack(block)]
         except (sqlite3.DatabaseError, ValueError) as error:
-            self._file.note(f"points {place[1]} to {place[2]} of a stream: {error}")
+            self._note_points(place, error)
             return []
+
+    def _checked(self, connection: sqlite3.Connection, number: int) -> tuple[int, Block]:
+        """Return the branch and the points of a block.
+
+        Raises:
+            sqlite3.DatabaseError: it cannot be read.
+            ValueError: it is not as it was written.
+        """
+        find = "SELECT branch, crc, form, pairs, rest FROM block WHERE id = ?"
+        ((branch, crc, *parts),) = connection.execute(find, (number,))
+        block = Block(*parts)
+        if block.crc() != crc:
+            raise ValueError("not what was written")
+        return branch, block
+
+    def _note_points(self, place: Sequence[int], error: Exception) -> None:
+        self._file.note(f"points {place[1]} to {place[2]} of a stream: {error}")
 
     def thinned(
         self, name: str, *, pairs: int = PAIRS, rank: int | None = None
