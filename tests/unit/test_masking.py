@@ -59,7 +59,10 @@ def test_urls(text: str, expected: str) -> None:
         (["--token=", "--password", ""], ["--token=", "--password", ""]),
         (["-e", "API_KEY=hunter2", "--db", "x://u:p@h"], ["-e", "API_KEY=***", "--db", "x://***@h"]),
         (["+logger.api_key=hunter2", "--env=API_KEY=a=b"], ["+logger.api_key=***", "--env=API_KEY=***"]),
-        (["bash", "-c", "TOKEN='a b' run --api-key x --lr 3"], ["bash", "-c", "TOKEN=*** run --api-key *** --lr 3"]),
+        (
+            ["bash", "-c", "env K=1 TOKEN='a b' x --api-key y -l 3"],
+            ["bash", "-c", "env K=1 TOKEN=*** x --api-key *** -l 3"],
+        ),
         (['{"api_key": "hunter2", "max_tokens": 3}'], ['{"api_key": ***, "max_tokens": 3}']),
         (["http://host/?a=1&token=x1&b=2"], ["http://host/?a=1&token=***&b=2"]),
         (
