@@ -270,22 +270,20 @@ def extreme_moment(block: Block, column: Literal["min", "max"]) -> Moment | None
         ValueError: it is damaged.
     """
     columns, row = _row(block)
-    best = min if column == "min" else max
-    of_interval = next((place for place, name in enumerate(columns) if name[1:] == column), None)
-    if of_interval is None:
-        values = [value for _, value in PAIR.iter_unpack(block.pairs)]
-    else:
-        bit, place = 1 << of_interval, 3 + of_interval
-        pairs = zip(PAIR.iter_unpack(block.pairs), row.iter_unpack(block.rest), strict=True)
-        values = [cells[place] if cells[2] & bit else value for (_, value), cells in pairs]
-    finite = [(value, place) for place, value in enumerate(values) if isfinite(value)]
+    told = [(value, place, "") for place, (_, value) in enumerate(PAIR.iter_unpack(block.pairs))]
+    rows: list[tuple[Any, ...]] = []
+    for bit, name in enumerate(each[1:] for each in columns):
+        if name in ("min", "max"):
+            rows = rows or list(row.iter_unpack(block.rest))
+            told += [(cells[3 + bit], place, name) for place, cells in enumerate(rows) if cells[2] >> bit & 1]
+    finite = [each for each in told if isfinite(each[0])]
     if not finite:
         return None
-    value, place = best(finite, key=lambda each: each[0])
+    value, place, source = (min if column == "min" else max)(finite, key=lambda each: each[0])
     _, time, there, *cells = row.unpack_from(block.rest, place * row.size)
     x, _ = PAIR.unpack_from(block.pairs, place * PAIR.size)
-    named = {name[1:]: cell for bit, (name, cell) in enumerate(zip(columns, cells, strict=True)) if there >> bit & 1}
-    return Moment(value, named.get(f"{column}_x", x) if column in named else x, time)
+    more = {name[1:]: cell for bit, (name, cell) in enumerate(zip(columns, cells, strict=True)) if there >> bit & 1}
+    return Moment(float(value), float(more.get(f"{source}_x", x)), time)
 
 
 def _row(block: Block) -> tuple[list[str], Struct]:

@@ -160,16 +160,22 @@ class Run:
         Raises:
             LookupError: there is no such metric, or no curve of it in this rank.
         """
-        curves = self.curves(name, rank=rank)
-        found: dict[int, list[tuple[Any, ...]]] = {}
+        found = []
+        outlines = "SELECT id, seq0, seq1, n, min, max FROM block WHERE curve = ? ORDER BY seq0"
         try:
             with self._file.snapshot() as connection:
-                for curve, *about in connection.execute("SELECT curve, id, seq0, seq1, n, min, max FROM block"):
-                    found.setdefault(curve, []).append(tuple(about))
-                return [self._summary(connection, each, found[each.number]) for each in curves if each.number in found]
+                for curve in self.curves(name, rank=rank):
+                    blocks = []
+                    try:
+                        for block in connection.execute(outlines, (curve.number,)):
+                            blocks.append(block)  # noqa: PERF402 - those before the damage count
+                    except sqlite3.DatabaseError as error:
+                        self._file.note(str(error))
+                    if blocks:
+                        found.append(self._summary(connection, curve, blocks))
         except sqlite3.DatabaseError as error:
             self._file.note(str(error))
-            return []
+        return found
 
     def _summary(self, connection: sqlite3.Connection, curve: Curve, blocks: Sequence[tuple[Any, ...]]) -> CurveSummary:
         def found(moment: Callable[[Block], Moment | None], block: Sequence[Any]) -> Moment | None:
