@@ -19,6 +19,7 @@ import pytest
 import tachograph
 from hubs import serving
 from launches import base, run, run_program
+from programs import run as run_alone
 from receivers import receiving
 
 OPTIONS = ("--run-id", "job", "--port", "0", "--linger", "0")
@@ -200,6 +201,31 @@ def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     assert one["run"]["tags"] == found.tags
     assert (one["notes"], one["program"]) == (found.notes, found.program)
     assert {each["id"]: each["tags"] for each in every["runs"]} == {"job": found.tags, "other": []}
+
+
+@pytest.mark.usefixtures("traced")
+def test_every_start_may_add_tags(tmp_path: Path) -> None:
+    """A start() that differs in tags and notes alone is the one that runs, and each tells its own."""
+    program = """
+        import tachograph
+        one = tachograph.start(logs="jsonl", metrics="none", jsonl="out.jsonl", tags=["a"])
+        assert tachograph.start(logs="jsonl", metrics="none", jsonl="out.jsonl", tags=("b", "c"), notes="n") is one
+        assert tachograph.start(logs="jsonl", metrics="none", jsonl="out.jsonl") is one
+    """
+    done = run_alone(tmp_path, program)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    found = [
+        {each["key"]: each["value"] for each in record["attributes"]}
+        for line in lines
+        for resource in line.get("resourceLogs", ())
+        for scope in resource["scopeLogs"]
+        for record in scope["logRecords"]
+        if record["eventName"] == "tachograph.run"
+    ]
+    tags = [[value["stringValue"] for value in each["tags"]["arrayValue"]["values"]] for each in found]
+    assert tags == [["a"], ["b", "c"]]
+    assert found[1]["notes"] == {"stringValue": "n"}
 
 
 def test_no_other_destination_gets_the_program(tree: Path) -> None:

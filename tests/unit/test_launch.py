@@ -180,17 +180,15 @@ def test_a_run_has_64_tags(tmp_path: Path) -> None:
 
 
 def test_a_launch_is_kept_once_and_over_restarts(tmp_path: Path) -> None:
-    """A hub that learns more, or starts again, replaces its entry; a further start of the run adds one."""
-    for time, facts in (
-        (START, {"argv": ["a"]}),
-        (START, {"argv": ["a"], "git.dirty": True}),
-        (START + 1, {"argv": ["b"]}),
-    ):
+    """A hub that learns more adds it, one that starts again changes nothing; a further start of the run is another."""
+    first, other = {"argv": ["a"]}, {"argv": ["b"]}
+    told = ((START, first), (START, {**first, "git.dirty": False}), (START, {**first, "git.dirty": True}))
+    for time, facts in (*told, (START + 1, other)):
         hub = Hub(tmp_path, run="run")
         hub.launched(Launch(time, "one", {**facts, "host": "one"}, ("t",), "notes"))
         hub.close()
     run = runs.open("run", tmp_path)
-    assert run.programs == [{"argv": ["a"], "git.dirty": True, "host": "one"}, {"argv": ["b"], "host": "one"}]
+    assert run.programs == [{"argv": ["a"], "git.dirty": False, "host": "one"}, {"argv": ["b"], "host": "one"}]
     assert run.program == run.programs[-1]
     assert (run.tags, run.notes) == (["t"], "notes")
 

@@ -15,6 +15,7 @@ from tachograph.hub._history import History, Numbers, save_process
 from tachograph.hub.events import Events, Record, describe, records
 from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.identity.launch import Launch
+from tachograph.runs.members import mapping
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import BEGIN, END
 from tachograph.runs.store import Store, StoreError
@@ -121,9 +122,12 @@ class LiveRun:
             with self.store.transaction() as connection:
                 describe(connection, launch.time_unix_nano, launch.tags, launch.notes)
                 if launch.program:
-                    facts = json.dumps(dict(launch.program))
-                    row = (launch.time_unix_nano, launch.host, facts)
-                    connection.execute("INSERT OR REPLACE INTO launch VALUES (?, ?, ?)", row)
+                    key = (launch.time_unix_nano, launch.host)
+                    find = "SELECT program FROM launch WHERE time = ? AND host = ?"
+                    known = [mapping(facts) for (facts,) in connection.execute(find, key)]
+                    # A fact of the start stays, though a hub that was killed and started again finds the tree changed.
+                    facts = {**launch.program, **(known[0] if known else {})}
+                    connection.execute("INSERT OR REPLACE INTO launch VALUES (?, ?, ?)", (*key, json.dumps(facts)))
         except BaseException:
             self.launch_unsaved = True
             raise

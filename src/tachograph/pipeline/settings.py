@@ -17,7 +17,6 @@ from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, en
 from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
 from tachograph.identity.environment import Setting, setting, text
-from tachograph.identity.launch import RECORD_PROGRAM, notes_of, tags_of
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.points import Attributes, AttributeValue, attributes_key
 
@@ -231,7 +230,7 @@ def read_settings(
     helpers = find("", None, "TACHOGRAPH_HELPERS")
     if helpers:
         helpers.choice(("0", "1"))
-    recorded = find("", None, RECORD_PROGRAM)
+    recorded = find("", None, "TACHOGRAPH_RECORD_PROGRAM")
     if recorded:
         recorded.boolean()  # for tachograph run
     chosen: dict[Signal, object] = {"metrics": metrics, "traces": traces, "logs": logs}
@@ -288,9 +287,25 @@ def read_settings(
         join=joining.boolean() if joining else True,
         curves=curves.choice(("hub", "all")) if curves else "hub",
         own_hub=endpoint is not None and text(environ, "TACHOGRAPH_HUB") == "1",
-        tags=() if tags is None else tags_of(Setting("tags=", tags)),
-        notes="" if notes is None else notes_of(Setting("notes=", notes)),
+        **_description(tags, notes),
     )
+
+
+class _Description(TypedDict, total=False):
+    tags: tuple[str, ...]
+    notes: str
+
+
+def _description(tags: object, notes: object) -> _Description:
+    """Return the tags and notes of the run, where there are some."""
+    if tags is None and notes is None:
+        return {}
+    from tachograph.identity.launch import notes_of, tags_of  # 7 ms, which few processes need
+
+    return {
+        "tags": tags_of(Setting("tags=", () if tags is None else tags)),
+        "notes": notes_of(Setting("notes=", "" if notes is None else notes)),
+    }
 
 
 def _influx(environ: Mapping[str, str]) -> InfluxTarget:
