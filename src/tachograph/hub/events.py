@@ -14,7 +14,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
 from tachograph.hub._dedup import SequenceNumbers, arrived
-from tachograph.recording.journal import CONFIG, SCHEMA, SUMMARY
+from tachograph.identity.launch import MOST_TAGS, described
+from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import MOST_COLUMNS, Block, Outline, Sample, join, outline, pack
 from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes
@@ -319,6 +320,18 @@ def _keep(connection: sqlite3.Connection, stream: int, record: Record) -> None:
     )
 
 
+def describe(connection: sqlite3.Connection, time: int, tags: Iterable[str], notes: str) -> None:
+    """Add tags to those of a run, as many as it may have, and give it notes, where it has no newer ones."""
+    add = "INSERT OR IGNORE INTO tag SELECT ? WHERE (SELECT count(*) FROM tag) < ?"
+    connection.executemany(add, [(tag, MOST_TAGS) for tag in tags])
+    if notes:
+        connection.execute(
+            "INSERT INTO notes VALUES (1, ?, ?) ON CONFLICT (id) DO UPDATE"
+            " SET time = excluded.time, text = excluded.text WHERE excluded.time >= time",
+            (time, notes),
+        )
+
+
 class Events:
     """The events of a run.
 
@@ -348,6 +361,9 @@ class Events:
             for record in fresh:
                 if record.name in _DICTIONARIES and not record.newer:
                     _keep(connection, stream.row, record)
+                elif record.name == RUN and not record.newer:
+                    said = dict(plain_attributes(LogRecord.FromString(record.data).attributes))
+                    describe(connection, record.time, *described(said))
             stream.arrived.save(connection, stream.row)
             new += fresh
         return new
