@@ -53,6 +53,9 @@ class Feed(Protocol):
             False where something is left.
         """
 
+    def undecided(self) -> bool:
+        """Tell whether something waits for the first answer of a receiver, which says whether it takes that."""
+
     def open(self, routes: Sequence[Route]) -> None:
         """Begin."""
 
@@ -121,7 +124,7 @@ class EventFeed:
         points = self._registry.points
         points.wanted = _takes_points(takers)
         if not points.wanted:
-            return points.wanted is not None or not points.waiting()
+            return True
         packed: list[LogEvent] = []
         alone: list[LogEvent] = []
         stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
@@ -149,6 +152,10 @@ class EventFeed:
             events = packed if route.reads() else alone if route.apart else ()
             if events:
                 self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
+
+    def undecided(self) -> bool:
+        """Tell whether points of curves wait until a receiver has said whether it is a hub of ours."""
+        return self._takes and self._registry.points.wanted is None and self._registry.points.waiting()
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""
@@ -280,6 +287,10 @@ class GuestFeed:
     def waiting(self) -> int:
         """Return 0: the host looks after them."""
         return 0
+
+    def undecided(self) -> bool:
+        """Return False: the host looks after them."""
+        return False
 
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""

@@ -13,7 +13,19 @@ from tachograph.runs.blocks import Bucket
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
-from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric
+from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric
 from tachograph.runs.run import Run
 
-__all__ = ["Bucket", "Curve", "Point", "Process", "RecordedMetric", "Run", "Summary", "list", "open"]
+__all__ = [
+    "Bucket",
+    "Curve",
+    "CurveSummary",
+    "Moment",
+    "Point",
+    "Process",
+    "RecordedMetric",
+    "Run",
+    "Summary",
+    "list",
+    "open",
+]

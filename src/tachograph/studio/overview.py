@@ -15,7 +15,7 @@ from tachograph.runs.buckets import Buckets
 from tachograph.runs.catalogue import files_of, id_of, paths_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state
+from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
 from tachograph.runs.recorded import BEGIN
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -104,6 +104,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "points": points,
         "thinned": thinned,
         "bytes": _size(reading.file.path),
+        "tags": tags(reading.rows),
         "damage": [],
     }
 
@@ -112,7 +113,7 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
     counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
-    return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "damage": [why]}
+    return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "tags": [], "damage": [why]}
 
 
 def _program(found: Sequence[Member]) -> str:
