@@ -37,6 +37,14 @@ for number in range(700):
     tachograph.put_metric("loss", value, "gauges")
     note("gauges", "loss", number, value)
 """
+LOG = """
+import tachograph
+for step in [*range(2000), *range(1900, 2100)]:
+    loss = 50.0 if step == 77 else 2 / (step + 1)
+    tachograph.log({"epochs/loss": loss, "valid": {"accuracy": step / 3}, "valid/note": "text"}, step=step)
+    note("epochs", "loss", step, loss)
+    note("valid", "accuracy", step, step / 3)
+"""
 LOGGER = """
 from tachograph import MetricsLogger
 logger = MetricsLogger(role="miner", uid="7")
@@ -151,7 +159,7 @@ def check(folder: Path, found: Run, instances: dict[str, int | None]) -> None:
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("door", [GAUGE, LOGGER, STAT], ids=["put_metric", "MetricsLogger", "Stat"])
+@pytest.mark.parametrize("door", [GAUGE, LOG, LOGGER, STAT], ids=["put_metric", "log", "MetricsLogger", "Stat"])
 def test_a_door_has_its_curves(tmp_path: Path, door: str) -> None:
     """A program of one door, with the imports of its documents, has each of its values in the run, with its x."""
     found = launched(tmp_path, NOTING + door + ENDING, ranks=1)
@@ -168,13 +176,15 @@ def test_a_door_has_its_curves(tmp_path: Path, door: str) -> None:
 def test_two_ranks_have_their_curves(tmp_path: Path) -> None:
     """Two ranks of a real torchrun have a curve each of every metric, of all doors and of the real torch.monitor."""
     pytest.importorskip("torch")
-    found = launched(tmp_path, NOTING + GAUGE + LOGGER + STAT.replace("load", "own") + TORCH + ENDING, ranks=2)
+    found = launched(tmp_path, NOTING + GAUGE + LOG + LOGGER + STAT.replace("load", "own") + TORCH + ENDING, ranks=2)
     check(tmp_path, found, {"0": 0, "1": 1})
     ranks: dict[tuple[str, str], list[Any]] = {}
     for curve in found.curves():
         ranks.setdefault((curve.group, curve.metric), []).append(curve.rank)
     mine = {
-        name: each for name, each in ranks.items() if name[0] in ("gauges", "train", "machine") or "forward" in name[1]
+        name: each
+        for name, each in ranks.items()
+        if name[0] in ("gauges", "epochs", "valid", "train", "machine") or "forward" in name[1]
     }
-    assert len(mine) == 6
+    assert len(mine) == 8
     assert all(sorted(each) == [0, 1] for each in mine.values()), mine
