@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress
 from math import inf, isfinite
-from operator import itemgetter, le
+from operator import and_, itemgetter, le
 from struct import unpack_from
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ _FRESH, _GATHERED, _FINAL = range(3)
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
 _ENDS = 1000  # of a stream's derived curves that are kept in memory
 _NANO = 1e9
+_TURNED = bytes([1]) + bytes(255)  # 0 becomes 1, all else 0
 
 _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LONG = (
@@ -146,22 +147,22 @@ class Points:
                     for name in found.metrics
                 ],
             )
-        columns = []
+        columns, there = [], _there(found, new)
         for start, metric in zip(range(0, len(found.values), rows), found.metrics, strict=True):
-            kept = _kept(found, start, new)
-            if kept is None or any(kept):
+            kept = there[start : start + rows]
+            if any(kept):
                 columns.append((self._own_curve(*named, metric, found.attributes), start, kept))
         for low in () if found.intervals else range(0, rows, FULL):
             high = min(low + FULL, rows)
             packed = PackedRows(found.times[low:high], found.x[low:high])
             for curve, start, kept in columns:
-                if kept is None:
+                if all(kept):
                     seqs = array("q", range(found.first + start + low, found.first + start + high))
                     about, block = packed.block(seqs, found.values[start + low : start + high])
                     self._insert(curve, found.branch, _FRESH, about, block)
         for curve, start, kept in columns:
-            if kept is not None or found.intervals:
-                picked = range(rows) if kept is None else compress(range(rows), kept)
+            if found.intervals or not all(kept):
+                picked = compress(range(rows), kept)
                 samples = [found.sample(found.first + start + row, row, start) for row in picked]
                 self._insert_samples(curve, found.branch, samples)
 
@@ -300,27 +301,20 @@ class Points:
         self._insert(curve, branch, level + 1, about, block)
 
 
-def _kept(found: PackedRecord, start: int, new: Sequence[tuple[int, int]]) -> bytearray | None:
-    """Return a byte each point of a metric, 1 where it is new; None where all are.
+def _there(found: PackedRecord, new: Sequence[tuple[int, int]]) -> bytes:
+    """Return a byte each point, 0 for those that were left out and for those that were there already.
 
     Args:
         found: the record.
-        start: place of the metric's first point in it.
         new: the first and the last of each range of its numbers that were not there yet.
     """
-    rows = len(found.times)
-    left_out = found.left_out[start : start + rows] if found.left_out else b""
-    if new[0] == (found.first, found.last) and not any(left_out):
-        return None
-    kept = bytearray(rows)
+    given = (found.left_out or bytes(len(found.values))).translate(_TURNED)
+    if new[0] == (found.first, found.last):
+        return given
+    fresh = bytearray(len(found.values))
     for low, high in new:
-        first, stop = max(low - found.first - start, 0), min(high + 1 - found.first - start, rows)
-        if first < stop:
-            kept[first:stop] = bytes([1]) * (stop - first)
-    for place, out in enumerate(left_out):
-        if out:
-            kept[place] = 0
-    return kept
+        fresh[low - found.first : high + 1 - found.first] = bytes([1]) * (high + 1 - low)
+    return bytes(map(and_, given, fresh))
 
 
 def _in_order(parts: Sequence[_Derived]) -> _Derived:
