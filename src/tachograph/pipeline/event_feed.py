@@ -56,6 +56,12 @@ class Feed(Protocol):
     def open(self, routes: Sequence[Route]) -> None:
         """Begin."""
 
+    def on_half_full(self, call: Callable[[], object]) -> None:
+        """Call something where so many events wait that they are to leave at once: see :class:`Journal`."""
+
+    def is_half_full(self) -> bool:
+        """Tell whether so many wait."""
+
     def flush(self, timeout: float) -> bool:
         """Deliver the events that leave by another pipeline; False where ``timeout`` seconds were too short."""
 
@@ -155,6 +161,14 @@ class EventFeed:
         self._journal.keep(self._takes)
         self._registry.points.wanted = _takes_points([route for route in routes if route.events])
 
+    def on_half_full(self, call: Callable[[], object]) -> None:
+        """Have the journal call something where it is half full, until the end."""
+        self._journal.on_half_full = call
+
+    def is_half_full(self) -> bool:
+        """Tell whether the journal is."""
+        return self._journal.is_half_full()
+
     def flush(self, _timeout: float) -> bool:
         """Return True: nothing leaves by another pipeline."""
         return True
@@ -197,6 +211,7 @@ class EventFeed:
 
     def close(self, *, exiting: bool) -> None:
         """End: events that could not leave wait for a later start, or are counted where the process ends."""
+        self._journal.on_half_full = lambda: None
         self._journal.keep(True)
         self._registry.points.wanted = None
         lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
@@ -206,7 +221,7 @@ class EventFeed:
             _log.warning("journal: %s lost, the process ended before delivery", what)
 
     def _drained(self, limit: int) -> list[LogEvent]:
-        pace, events = GilYield(), list[LogEvent]()
+        pace, events = GilYield(hurries=self.is_half_full), list[LogEvent]()
         while len(events) < limit and len(self._journal):  # a slice may be empty: of events that cannot be made
             some: list[LogEvent] = []
             try:
@@ -289,6 +304,13 @@ class GuestFeed:
         ]
         for route in self._attached:
             self._host.attach(route)
+
+    def on_half_full(self, call: Callable[[], object]) -> None:
+        """Do nothing: the host's journal calls the host."""
+
+    def is_half_full(self) -> bool:
+        """Return False: the host hands over what waits there."""
+        return False
 
     def deliver(
         self,

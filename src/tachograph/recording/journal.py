@@ -95,6 +95,8 @@ class Journal:
         last_words: called before the last events of the process leave, with the seconds that each may take, for events
             that are logged at the end alone, such as those of open windows.
         holders: asked before events are taken out, for events that are not logged yet.
+        on_half_full: called where an event is logged while the journal is half full or more: it must cost next to
+            nothing, take no lock and never raise; a signal handler may be what logs. A forked child has none.
     """
 
     append: Append
@@ -113,8 +115,8 @@ class Journal:
 
     def _appender(self) -> Append:
         """Return :attr:`append`: variables of the function around it are read faster than attributes."""
-        events, limit, state = self._events, self._limit, switch
-        drop_oldest, now = self._drop_oldest, time.time_ns
+        events, half, state = self._events, self._limit // 2, switch
+        make_room, now = self._make_room, time.time_ns
 
         def append(
             name: str,
@@ -127,11 +129,18 @@ class Journal:
         ) -> None:
             if not state.on:
                 return
-            if len(events) >= limit:
-                drop_oldest()
+            if len(events) >= half:
+                make_room(1)
             events.append((name, time_unix_nano, now(), attributes, trace_id, span_id, trace_flags))
 
         return append
+
+    def _make_room(self, wanted: int) -> None:
+        """Say that events wait for too long, and drop the oldest where there is no room for so many."""
+        events = self._events
+        while events and len(events) + wanted > self._limit:
+            self._drop_oldest()
+        self.on_half_full()
 
     def _drop_oldest(self) -> None:
         try:
@@ -143,13 +152,13 @@ class Journal:
 
     def take_over(self, waiting: list[Raw]) -> None:
         """Log the events of a list, and take them out of it: each once, wherever an interrupt comes."""
-        events, limit = self._events, self._limit
+        events, half = self._events, self._limit // 2
         if self.append is _nothing or not switch.on:
             waiting.clear()
         while waiting:
             some = waiting[:_AT_ONCE]
-            while events and len(events) + len(some) > limit:
-                self._drop_oldest()
+            if len(events) + len(some) > half:
+                self._make_room(len(some))
             # No call in between, so that they are in one place or the other: see interrupts.ATOMIC.
             del waiting[:_AT_ONCE]
             events.extend(some)
@@ -221,16 +230,21 @@ class Journal:
     def __len__(self) -> int:
         return len(self._events)
 
+    def is_half_full(self) -> bool:
+        """Tell whether events are to leave at once, so that none is dropped."""
+        return len(self._events) >= self._limit // 2
+
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
+        self.on_half_full: Callable[[], object] = _nothing
         self._numbers = NumberSequence()
         self.stream = random_hex()
         self._open()
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Log nothing."""
+    """Do nothing."""
 
 
 default = Journal(registries.default)

@@ -69,6 +69,11 @@ class Task:
             return math.inf
         return -math.inf if self._woken else self._due
 
+    def hurry(self) -> None:
+        """Call :meth:`wake`, unless that was called since the last call began: it costs next to nothing, then."""
+        if not self._woken:
+            self.wake()
+
     def wake(self) -> None:
         """Call it as soon as possible. Takes no lock: it may be called wherever an object's last reference goes."""
         self._woken = True
