@@ -16,7 +16,8 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from array import array
+from collections import defaultdict, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from math import inf, nan
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,7 @@ from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.journal import Journal, Raw
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
+from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, as_float
@@ -36,6 +38,7 @@ LIMIT = 65_536 * 3
 _STRIDE = 3  # of a buffer: a value, its x (None: the time), and when it was recorded
 _CHUNK = 512 * _STRIDE
 _FEW = 8 * _STRIDE
+_WORTH_PACKING = 4  # points
 _BRANCHES = 16  # of one interval that wait for their turn
 _NANO = 1e9
 _FAR = sys.float_info.max
@@ -476,6 +479,35 @@ def _attributes(
 ) -> Mapping[str, AttributeValue]:
     """Return a point as it leaves."""
     return {**labels, **point.attributes(), "elapsed": elapsed(time_unix_nano)}
+
+
+def packed(events: Sequence[Raw]) -> tuple[list[PackedPoints], list[Raw]]:
+    """Return the points among events that stand for one value each, packed by curve and branch, and the other events.
+
+    Points in order stay so; a curve's few points are left among the others.
+    """
+    curves: defaultdict[tuple[int, int], list[Raw]] = defaultdict(list)  # a curve's points share their labels
+    others: list[Raw] = []
+    for event in events:
+        later: Any = event[3]
+        if later.__class__ is tuple and later[0] is _attributes and later[2].values == 1:
+            curves[id(later[1]), later[2].branch].append(event)
+        else:
+            others.append(event)
+    found: list[PackedPoints] = []
+    for some in curves.values():
+        if len(some) < _WORTH_PACKING:
+            others += some
+            continue
+        laters: list[Any] = [event[3] for event in some]
+        labels, points = laters[0][1], [later[2] for later in laters]
+        times = array("q", [event[1] for event in some])
+        x, values = array("d", [point.x for point in points]), array("d", [point.value for point in points])
+        group, execution = labels.get("group", ""), labels.get("execution", 0)
+        found.append(
+            PackedPoints((labels["metric"],), group, (), "", points[0].branch, times, x, values, {}, execution)
+        )
+    return found, others
 
 
 class _NullCurve(CurveRecorder):

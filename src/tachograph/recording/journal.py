@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording import registry as registries
@@ -19,6 +19,7 @@ from tachograph.recording.holders import Holders
 from tachograph.recording.ids import NumberSequence, random_hex
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -31,6 +32,8 @@ SCOPE = "tachograph"  # the instrumentation scope of every record
 Later = tuple[Any, ...]
 # As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
 Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
+# Returns points of those events packed, and the other ones.
+Pack = Callable[[Sequence[Raw]], tuple[list[PackedPoints], list[Raw]]]
 _AT_ONCE = 1024
 
 
@@ -61,6 +64,12 @@ class LogEvent(NamedTuple):
             "tachograph.stream": self.stream,
             "tachograph.seq": self.seq,
         }
+
+
+def packed_event(points: PackedPoints, first: int, stream: str) -> LogEvent:
+    """Return points as one event, as it leaves to our own hub; ``first`` is the number of the first one."""
+    last = points.times[-1]
+    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, len(points))
 
 
 class Append(Protocol):
@@ -195,22 +204,41 @@ class Journal:
         keeps = self.kept and self._registry.enabled
         self.append = self._appender() if keeps else _nothing
 
-    def drain(self, limit: int | None = None) -> list[LogEvent]:
-        """Take events out, the oldest first, ``limit`` at most; each leaves once."""
-        events, next_number, stream = self._events, self._numbers.next, self.stream
+    def drain(self, limit: int | None = None, *, pack: Pack | None = None) -> list[LogEvent]:
+        """Take events out, the oldest first; each leaves once.
+
+        Args:
+            limit: so many at most.
+            pack: packs points among them: a record of them takes as many numbers as it has points.
+        """
+        events = self._events
         found: list[LogEvent] = []
-        with contextlib.suppress(IndexError):  # another thread takes some out, too
-            for _ in range(len(events) if limit is None else limit):
-                name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
-                number = next_number()
-                try:
-                    if isinstance(attributes, tuple):
-                        attributes = attributes[0](*attributes[1:])
-                    span = trace_id, span_id, flags
-                    found.append(LogEvent(name, at, observed, attributes, number, *span, stream))
-                except Exception as error:  # noqa: BLE001 - one that cannot be made (out of memory) costs itself alone
-                    self._fail(name, error)
+        if pack is None:
+            with contextlib.suppress(IndexError):  # another thread takes some out, too
+                for _ in range(len(events) if limit is None else limit):
+                    self._make(events.popleft(), found)
+            return found
+        taken: list[Raw] = []
+        with contextlib.suppress(IndexError):
+            taken.extend(events.popleft() for _ in range(len(events) if limit is None else limit))
+        try:
+            packed, others = pack(taken)
+        except MemoryError:
+            packed, others = [], taken
+        found += [packed_event(points, self._numbers.take(len(points)), self.stream) for points in packed]
+        for event in others:
+            self._make(event, found)
         return found
+
+    def _make(self, event: Raw, found: list[LogEvent]) -> None:
+        name, at, observed, attributes, trace_id, span_id, flags = event
+        number = self._numbers.next()
+        try:
+            if isinstance(attributes, tuple):
+                attributes = attributes[0](*attributes[1:])
+            found.append(LogEvent(name, at, observed, attributes, number, trace_id, span_id, flags, self.stream))
+        except Exception as error:  # noqa: BLE001 - one that cannot be made (out of memory) costs itself alone
+            self._fail(name, error)
 
     def _fail(self, name: str, error: Exception) -> None:
         self._registry.count_dropped("encoding", "journal")
