@@ -83,7 +83,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 announcement.started(url, hub.summary())
             await living
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
-            summary = hub.summary(at_the_end=options.parent is not None)
+            summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}
         finally:
             hub.close()
             if marks is not None and os.getppid() != options.parent:  # which else does it

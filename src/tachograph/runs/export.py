@@ -124,6 +124,10 @@ def shown(run: Run) -> str:
             named = [metric.name, metric.group or "-", metric.units or "-", ranks]
             rows.append([*named, *counts, *extremes, f"{metric.nonfinite:,}"])
         parts.append(table(rows, right=(4, 5, 7, 8, 9)))
+    if lost := run.losses:
+        rows = [["LOST", "DESTINATION", "POINTS", ""]]
+        rows += [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in lost]
+        parts.append(table(rows, right=(2,)))
     if events:
         rows = [["EVENT", "COUNT"], *([name, f"{count:,}"] for name, count in sorted(events.items()))]
         parts.append(table(rows, right=(1,)))

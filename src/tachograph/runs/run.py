@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
+from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import dictionary, mapping, pairs, rank_of
 from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
 
@@ -76,6 +77,11 @@ class Run:
     def summary(self) -> dict[str, AttributeValue]:
         """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest."""
         return dictionary(self._file.rows, "summary")
+
+    @property
+    def losses(self) -> list[Loss]:
+        """The points that are lost, by reason and destination, the most first."""
+        return losses(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
