@@ -43,7 +43,7 @@ def spans(count: int) -> ExportTraceServiceRequest:
 
 def events(url: str) -> int:
     """Return how many events a hub says that it has."""
-    return int(json.loads(ask(url, "/healthz").body)["events"])
+    return int(json.loads(ask(url, "/healthz").body)["log_records"])
 
 
 def logs(count: int) -> ExportLogsServiceRequest:

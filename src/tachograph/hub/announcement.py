@@ -43,7 +43,7 @@ class Announcement:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
             found = [Loss(each["reason"], each["destination"], each["points"]) for each in summary["losses"]]
             kept = f"{summary['points']:,} points and {summary['events']:,} events kept"
-            _say(f"{kept}, {f'lost: {in_words(found)}' if found else 'nothing lost'}{lost}")
+            _say(f"{kept}, {f'lost: {in_words(found)}' if found else 'none lost'}{lost}")
             for each in summary["renewed"]:
                 _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
 

@@ -52,8 +52,9 @@ def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
     found: Counter[tuple[str, str]] = Counter()
     counted: Counter[int] = Counter()  # of points with a number, by process
     for process, attributes, data in rows(
-        "SELECT process, attributes, data FROM series JOIN state ON series.id = state.series WHERE name = ?",
-        DROPPED.name,
+        "SELECT process, attributes, data FROM series JOIN state ON series.id = state.series"
+        " WHERE scope = ? AND name = ? AND shape = 'counter'",
+        *(DROPPED.group, DROPPED.name),
     ):
         try:
             told, amount = dict(json.loads(attributes)), _total(json.loads(data))
