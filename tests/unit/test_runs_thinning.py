@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recorded_runs import points, record
 from tachograph import runs
-from tachograph.hub.events import Points
+from tachograph.hub._curve_writer import Points
 from tachograph.runs.blocks import Raw, Sample, outline, pack, thin, thin_slowly
 from tachograph.runs.store import Store
 

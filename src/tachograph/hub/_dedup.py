@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable
 
 SPANS = 32  # stretches with gaps between them, a writer; beyond them the two oldest become one
@@ -110,6 +110,27 @@ class SequenceNumbers:
             after -= 1
         self._changed.add(first[after])
         return True
+
+    def add_range(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Note that numbers have arrived; return the first and the last of each range of them that had not."""
+        first, last = self._first, self._last
+        begin, end = bisect_left(last, low - 1), bisect_right(first, high + 1)  # of the ranges that it touches
+        new, after = list[tuple[int, int]](), low
+        for known, until in zip(first[begin:end], last[begin:end], strict=True):
+            if known > after:
+                new.append((after, min(known - 1, high)))
+            after = max(after, until + 1)
+        if after <= high:
+            new.append((after, high))
+        if new:
+            touched = first[begin:end]
+            low, high = min([low, *touched[:1]]), max([high, *last[begin:end][-1:]])
+            self.count += sum(until - start + 1 for start, until in new)
+            self._gone.update(touched)
+            self._changed.difference_update(touched)
+            self._changed.add(low)
+            first[begin:end], last[begin:end] = [low], [high]
+        return new
 
     def save(self, connection: sqlite3.Connection, stream: int) -> None:
         """Write the changes since the last call, in the transaction of ``connection``."""

@@ -89,7 +89,8 @@ class LiveRun:
             with self.history.transaction() as numbers:
                 for process, incarnation, listed in found:
                     late = {record[:2] for record in listed if self.events.is_late(numbers.connection, record)}
-                    new = self.events.add(numbers.connection, numbers.process(process), listed)
+                    row, restart = numbers.process(process), incarnation.key.restart
+                    new = self.events.add(numbers.connection, row, listed, restart=restart)
                     lives = [record for record in new if record.name in (BEGIN, END) and not record.newer]
                     stored.new.extend(new)
                     stored.lives.extend([Life(process, incarnation, each, each[:2] in late) for each in lives])

@@ -5,220 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from math import isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs
 
+from tachograph.hub._curve_records import (
+    LARGEST,
+    SCHEMA_KEY,
+    SEQ,
+    STREAM,
+    CurveRecord,
+    DerivedPoints,
+    PackedRecord,
+    told,
+)
+from tachograph.hub._curve_writer import CurveEnds, Points
 from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.recording.journal import CONFIG, SCHEMA, SUMMARY
-from tachograph.recording.points import AttributeValue
-from tachograph.runs.blocks import MOST_COLUMNS, Block, Outline, Sample, join, outline, pack
 from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes
 from tachograph.runs.store import Store
 
-POINT, DEFINITION = "tachograph.metric", "tachograph.definition"
-_OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
-OURS = frozenset(_OURS)
 _DICTIONARIES = {CONFIG: "config", SUMMARY: "summary"}  # events, and the tables of their keys
-FULL = 1024  # points, from which on a block stays as it is
-_FRESH, _GATHERED, _FINAL = range(3)
-_MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
-_EXACT = 2**53
-_MOST_HIDDEN = 2**32  # values that one point stands for: the sum of a block's fits into SQLite's integers
-
-_ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
-_LARGEST = 2**63 - 1
+_NOTHING = AnyValue()
 _SEQ_BITS = 63
 _READ_AT_ONCE = 1000
 _STREAMS = 1000  # that are kept in memory
-
-
-class CurveRecord(NamedTuple):
-    """A record of a curve: a point (``sample``), or, where that is None, a metric's definition (``about``).
-
-    Attributes:
-        execution: the number of the task; 0 for the process.
-        attributes: of the curve, as JSON: pairs, sorted by key.
-        branch: goes up where x goes back.
-    """
-
-    execution: int
-    metric: str
-    group: str
-    attributes: str
-    branch: int
-    sample: Sample | None
-    about: Mapping[str, AttributeValue]
-
-
-def told(record: LogRecord, seq: int, time: int) -> CurveRecord | None:
-    """Return the curve's point, or the definition, in a record.
-
-    None for records that a block cannot give back exactly: of another name or within a span, without a metric and a
-    value at a finite x, or with more than numbers beside them.
-
-    Args:
-        record: the message.
-        seq: its number.
-        time: its time in nanoseconds.
-    """
-    if record.event_name == DEFINITION:
-        return _definition(record)
-    if record.event_name != POINT or record.trace_id:
-        return None
-    names: dict[str, str] = {"group": "", "attributes": "[]"}
-    numbers: dict[str, int | float] = {}
-    for each in record.attributes:
-        key, value = each.key, each.value
-        kind = value.WhichOneof("value")
-        if key in OURS:
-            continue
-        if kind == "double_value":
-            numbers[key] = value.double_value
-        elif kind == "int_value":
-            numbers[key] = value.int_value
-        elif kind == "string_value" and key in ("metric", "group"):
-            names[key] = value.string_value
-        elif kind == "kvlist_value" and key == "attributes" and _exact(value.kvlist_value.values):
-            names[key] = json.dumps(plain_attributes(value.kvlist_value.values), separators=(",", ":"))
-        else:
-            return None
-    return _point(names, numbers, seq, time)
-
-
-def _point(names: Mapping[str, str], numbers: dict[str, int | float], seq: int, time: int) -> CurveRecord | None:
-    execution, branch = numbers.pop("execution", 0), numbers.pop("branch", 0)
-    x, value = numbers.pop("x", None), numbers.pop("value", None)
-    if not (names.get("metric") and isinstance(execution, int) and isinstance(branch, int)):
-        return None
-    if x is None or value is None or not (_holds(x) and _holds(value) and isfinite(x)):
-        return None
-    if not numbers.keys().isdisjoint(names) or len(numbers) > MOST_COLUMNS:
-        return None
-    hidden = numbers.get("nonfinite", 0)
-    if not isinstance(hidden, int) or not 0 <= hidden <= _MOST_HIDDEN:
-        return None
-    sample = Sample(seq, time, float(x), float(value), numbers)
-    return CurveRecord(execution, names["metric"], names["group"], names["attributes"], branch, sample, {})
-
-
-def _exact(attributes: Iterable[KeyValue]) -> bool:
-    """Tell whether JSON gives attributes back exactly."""
-    kinds = [(each.value.WhichOneof("value"), each.value) for each in attributes]
-    return all(
-        kind in ("string_value", "bool_value", "int_value") or (kind == "double_value" and isfinite(value.double_value))
-        for kind, value in kinds
-    )
-
-
-def _holds(number: float) -> bool:
-    """Tell whether a float holds a number exactly."""
-    return isinstance(number, float) or -_EXACT <= number <= _EXACT
-
-
-def _definition(record: LogRecord) -> CurveRecord | None:
-    about = {key: value for key, value in plain_attributes(record.attributes) if key not in OURS}
-    metric, execution, group = about.get("metric"), about.get("execution", 0), about.get("group", "")
-    if isinstance(metric, str) and metric and isinstance(execution, int) and isinstance(group, str):
-        return CurveRecord(execution, metric, group, "[]", 0, None, about)
-    return None
-
-
-class Points:
-    """Writes points and definitions of one stream, in a transaction that the caller commits.
-
-    The points of a request are a block of their own; blocks are joined when there are many, until they are full.
-
-    Args:
-        connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
-        stream: the number of the stream in the file.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
-        self._connection = connection
-        self._stream = stream
-
-    def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
-        """Add new records of curves, each with its number and time."""
-        samples: dict[tuple[int, str, str, str], dict[int, list[Sample]]] = {}
-        for seq, time, each in found:
-            if each.sample is None:
-                self._define(seq, time, each)
-            else:
-                curve = samples.setdefault((each.execution, each.group, each.metric, each.attributes), {})
-                curve.setdefault(each.branch, []).append(each.sample)
-        for named, branches in samples.items():
-            row = self._curve(*named)
-            for branch, listed in branches.items():
-                listed.sort(key=lambda sample: sample.seq)
-                for first in range(0, len(listed), FULL):
-                    part = listed[first : first + FULL]
-                    self._insert(row, branch, _FRESH, outline(part), pack(part))
-
-    def _define(self, seq: int, time: int, each: CurveRecord) -> None:
-        group = each.group or self._group(each.execution, each.metric)
-        self._name(each.execution, group, each.metric)
-        self._connection.execute(
-            "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, scope, metric) DO"
-            " UPDATE SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
-            (self._stream, each.execution, group, each.metric, seq, time, json.dumps(dict(each.about))),
-        )
-
-    def _group(self, execution: int, metric: str) -> str:
-        """Return the group in the newest definition of a metric; empty where there is none."""
-        where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
-        said = self._connection.execute(
-            f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
-            (self._stream, execution, metric),
-        ).fetchone()
-        return str(said[0]) if said else ""
-
-    def _name(self, execution: int, group: str, metric: str) -> None:
-        """Set the group of a metric that had none: a ``Metric`` may get it after its first points."""
-        if not group:
-            return
-        named = (group, self._stream, execution, metric)
-        of_metric = "SET scope = ? WHERE stream = ? AND execution = ? AND scope = '' AND metric = ?"
-        self._connection.execute(f"UPDATE OR IGNORE definition {of_metric}", named)
-        self._connection.execute(f"UPDATE OR IGNORE curve {of_metric}", named)
-
-    def _curve(self, execution: int, group: str, metric: str, attributes: str) -> int:
-        """Return the number of a curve, a new one where there is none; its group may stand in its definition alone."""
-        group = group or self._group(execution, metric)
-        key = (self._stream, execution, group, metric, attributes)
-        find = "SELECT id FROM curve WHERE stream = ? AND execution = ? AND scope = ? AND metric = ? AND attributes = ?"
-        known = self._connection.execute(find, key).fetchone()
-        if known is None and group:
-            self._name(execution, group, metric)
-            known = self._connection.execute(find, key).fetchone()
-        if known is not None:
-            return int(known[0])
-        add = "INSERT INTO curve (stream, execution, scope, metric, attributes) VALUES (?, ?, ?, ?, ?)"
-        return int(self._connection.execute(add, key).lastrowid or 0)
-
-    def _insert(self, curve: int, branch: int, level: int, about: Outline, block: Block) -> None:
-        if about.n >= FULL:
-            level = _FINAL
-        self._connection.execute(_ADD, (curve, branch, level, *about, block.crc(), *block))
-        if level == _FINAL:
-            return
-        place = (curve, branch, level)
-        which = "FROM block WHERE curve = ? AND branch = ? AND level = ?"
-        ((count, points),) = self._connection.execute(f"SELECT count(*), sum(n) {which}", place)
-        if count < _MANY[level] and points < FULL:
-            return
-        rows = self._connection.execute(f"SELECT {_COLUMNS} {which}", place).fetchall()
-        self._connection.execute(f"DELETE {which}", place)
-        try:
-            about, block = join([(Outline(*row[:10]), Block(*row[10:])) for row in rows])
-        except ValueError as error:
-            raise sqlite3.DatabaseError(str(error)) from error
-        self._insert(curve, branch, level + 1, about, block)
 
 
 class Record(NamedTuple):
@@ -229,11 +43,11 @@ class Record(NamedTuple):
         seq: its number in the stream.
         time: nanoseconds since the epoch.
         observed: the same, of when it was logged.
-        data: the record itself, as protobuf; empty where ``told`` has it.
+        data: the record itself, as protobuf; empty where ``told`` has all of it.
         newer: its schema is unknown to this version: it is stored, and not interpreted.
         reason: of the last record of a process: why the process ended.
         numbered: the sender gave it its number, so that a gap shows.
-        told: its point of a curve, or its definition; None for all other events.
+        told: its points of curves, or its definition; None for all other events.
     """
 
     stream: str
@@ -246,7 +60,7 @@ class Record(NamedTuple):
     newer: bool
     reason: str
     numbered: bool
-    told: CurveRecord | None
+    told: CurveRecord | PackedRecord | DerivedPoints | None
 
 
 def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
@@ -258,40 +72,38 @@ def records(logs: ResourceLogs, instance: str) -> Iterator[Record]:
     for scope_logs in logs.scope_logs:
         scope = scope_logs.scope.name
         for record in scope_logs.log_records:
-            seq, stream, schema = _ours(record)
-            observed = min(record.observed_time_unix_nano, _LARGEST)
-            time = min(record.time_unix_nano or observed, _LARGEST)
-            name, newer = record.event_name, isinstance(schema, int) and schema > SCHEMA
-            numbered = isinstance(seq, int) and isinstance(stream, str) and 0 < seq <= _LARGEST and bool(stream)
-            curve = told(record, int(seq), time) if numbered and not newer else None
-            data = b"" if curve else record.SerializeToString(deterministic=True)
+            said = {each.key: each.value for each in record.attributes}
+            number, of = said.get(SEQ, _NOTHING).int_value, said.get(STREAM, _NOTHING).string_value
+            observed = min(record.observed_time_unix_nano, LARGEST)
+            time = min(record.time_unix_nano or observed, LARGEST)
+            name, newer = record.event_name, said.get(SCHEMA_KEY, _NOTHING).int_value > SCHEMA
+            numbered = number > 0 and bool(of)
+            curve = told(record, said, number, time) if numbered and not newer else None
+            is_event = curve is None or curve.__class__ is DerivedPoints
+            data = record.SerializeToString(deterministic=True) if is_event else b""
             if not numbered:
                 digest = hashlib.blake2b(scope.encode() + b"\0" + data, digest_size=8).digest()
-                seq, stream = int.from_bytes(digest, "big") >> (64 - _SEQ_BITS), f"content:{instance}"
+                number, of = int.from_bytes(digest, "big") >> (64 - _SEQ_BITS), f"content:{instance}"
             reason = ""
             if name == END and not newer:
                 reason = str(dict(plain_attributes(record.attributes)).get("reason", ""))
-            yield Record(str(stream), int(seq or 0), time, observed, name, scope, data, newer, reason, numbered, curve)
-
-
-def _ours(record: LogRecord) -> list[Any]:
-    """Return number, stream and schema; senders write them last, in the opposite order."""
-    attributes = record.attributes
-    if len(attributes) >= len(_OURS):
-        last = attributes[-1], attributes[-2], attributes[-3]
-        if tuple(each.key for each in last) == _OURS:
-            return [last[0].value.int_value, last[1].value.string_value, last[2].value.int_value]
-    found = dict(plain_attributes(each for each in attributes if each.key in OURS))
-    return [found.get(key) for key in _OURS]
+            yield Record(of, number, time, observed, name, scope, data, newer, reason, numbered, curve)
 
 
 class _Stream:
-    """The records of one stream: a gap is the difference between its highest number and the number of its records."""
+    """The records of one stream: a gap is the difference between its highest number and the number of its records.
 
-    __slots__ = ("arrived", "gap", "lost", "row")
+    Attributes:
+        ends: of the curves that follow from its events.
+        began: when the run did, in nanoseconds; 0 as long as nothing asked.
+    """
+
+    __slots__ = ("arrived", "began", "ends", "gap", "lost", "row")
 
     def __init__(self, row: int, numbers: SequenceNumbers) -> None:
         self.row = row
+        self.ends: CurveEnds = {}
+        self.began = 0
         self.arrived = numbers
         self.gap = self.lost = numbers.highest - numbers.count
 
@@ -319,6 +131,14 @@ def _keep(connection: sqlite3.Connection, stream: int, record: Record) -> None:
     )
 
 
+def _run_began(connection: sqlite3.Connection, stream: int) -> int:
+    """Return when the run began, as the first event of a stream says; the time of that event where it says nothing."""
+    first = "SELECT time, record FROM event WHERE stream = ? ORDER BY seq LIMIT 1"
+    ((time, data),) = connection.execute(first, (stream,))
+    said = dict(plain_attributes(LogRecord.FromString(data).attributes)).get("run_start")
+    return said if isinstance(said, int) and said > 0 else int(time)
+
+
 class Events:
     """The events of a run.
 
@@ -330,21 +150,29 @@ class Events:
         self._store = store
         self._streams: dict[str, _Stream] = {}
 
-    def add(self, connection: sqlite3.Connection, process: int, found: Iterable[Record]) -> list[Record]:
+    def add(
+        self, connection: sqlite3.Connection, process: int, found: Iterable[Record], *, restart: int = 0
+    ) -> list[Record]:
         """Insert records in the transaction of ``connection``, and return those that were not there yet.
 
         Args:
             connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
             process: the number of the process in the store.
             found: its records.
+            restart: the number of its restarts: of the first branch of a curve that follows from its events.
         """
         new: list[Record] = []
         for name, of_stream in groupby(found, key=lambda record: record.stream):
             stream = self._streams.get(name) or self._stream(connection, name, process)
-            fresh = [record for record in of_stream if self._insert(connection, stream, record)]
-            curves = [(record.seq, record.time, record.told) for record in fresh if record.told]
-            if curves:
-                Points(connection, stream.row).add(curves)
+            points = Points(connection, stream.row)
+            fresh = [record for record in of_stream if self._insert(connection, stream, record, points)]
+            single = [(each[1], each[2], each.told) for each in fresh if isinstance(each.told, CurveRecord)]
+            if single:
+                points.add(single)
+            derived = [(each[1], each[2], each.told) for each in fresh if isinstance(each.told, DerivedPoints)]
+            if derived:
+                stream.began = stream.began or _run_began(connection, stream.row)
+                points.add_derived(derived, stream.ends, began=stream.began, branch=restart)
             for record in fresh:
                 if record.name in _DICTIONARIES and not record.newer:
                     _keep(connection, stream.row, record)
@@ -363,11 +191,18 @@ class Events:
         )
         return found.fetchone() is not None
 
-    def _insert(self, connection: sqlite3.Connection, stream: _Stream, record: Record) -> bool:
-        """Insert an event, unless it is a curve's; tell whether it was not there yet."""
+    @staticmethod
+    def _insert(connection: sqlite3.Connection, stream: _Stream, record: Record, points: Points) -> bool:
+        """Insert an event, or packed points; tell whether they were not there yet."""
+        curve = record.told
+        if isinstance(curve, PackedRecord):
+            new = stream.arrived.add_range(curve.first, curve.last)
+            if new:
+                points.add_packed(curve, new)
+            return bool(new)
         if record.numbered and not stream.arrived.add(record.seq):
             return False
-        if record.told is not None:
+        if isinstance(curve, CurveRecord):
             return True
         values = (stream.row, *record[1:7])
         inserted = connection.execute("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", values)

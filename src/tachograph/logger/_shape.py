@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from tachograph.logger._fields import Arriving, Field, Plain, Statistics, field
+from tachograph.logger._identity import COUNTING
 from tachograph.logger._readings import TAGS as GPU_TAGS
 from tachograph.logger._readings import get_gpu_metrics, get_system_metrics
 from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
@@ -220,7 +221,7 @@ class Shape:
             encodable(name): encodable(_text(value)) for name, value in zip(self.tag_names, tag_values, strict=True)
         }
         fields = self._fields(field_values)
-        x = self._x(tags)
+        x_name, x = self._x(tags)
         if origin.as_fields:
             self._move_counting(tags, fields)
         for own in (device or {}), origin.tags:
@@ -229,6 +230,8 @@ class Shape:
         point = LoggerPoint({MEASUREMENT: encodable(self.measurement), TAGS: tags, FIELDS: fields}, origin.to)
         if x is not None:
             point["x"] = x
+            if origin.counting != COUNTING:
+                point["x_name"] = encodable(x_name)
         return point
 
     def _fields(self, values: Sequence[Field | None]) -> dict[str, Number | str]:
@@ -258,13 +261,13 @@ class Shape:
             else:
                 fields[encodable(flat)] = number
 
-    def _x(self, tags: Mapping[str, str]) -> Number | None:
+    def _x(self, tags: Mapping[str, str]) -> tuple[str, Number | None]:
         for name in self.origin.counting:
             if name in tags:
                 found = _number(tags[name])
                 if found is not None:
-                    return found
-        return None
+                    return name, found
+        return "", None
 
     def _move_counting(self, tags: dict[str, str], fields: dict[str, Number | str]) -> None:
         census = self.origin.census

@@ -17,6 +17,7 @@ from tachograph.identity.rank import OWNER, descends_from_rank, owner_mark
 from tachograph.identity.resource import announced, instance_id, resource_attributes
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
+from tachograph.recording.curve import RUN_START
 from tachograph.recording.points import AttributeValue
 
 STARTED, ENDED = "tachograph.process.start", "tachograph.process.end"
@@ -111,9 +112,9 @@ class GivenIdentity:
 class AmbientIdentity:
     """The identity of a process under zero code, which may become a rank while it runs.
 
-    Its first event is ``tachograph.process.start``; the last one, where the process ends in an orderly way,
-    ``tachograph.process.end`` with its ``reason``: ``exit``, ``exception``, ``sigterm``; ``renamed`` where the process
-    goes on under another identity.
+    Its first event is ``tachograph.process.start``, with the start of the run in nanoseconds; the last one, where the
+    process ends in an orderly way, ``tachograph.process.end`` with its ``reason``: ``exit``, ``exception``,
+    ``sigterm``; ``renamed`` where the process goes on under another identity.
 
     Args:
         settings: of the pipeline.
@@ -160,7 +161,8 @@ class AmbientIdentity:
         announced.announce(found, self._settings.resource_labels)
 
     def _say_start(self) -> None:
-        self._journal.append(STARTED, time.time_ns(), {"interval": self._settings.interval})
+        said = {"interval": self._settings.interval, "run_start": RUN_START}
+        self._journal.append(STARTED, time.time_ns(), said)
 
     def settle(self, deliver: Callable[[], object]) -> bool:
         """Look the identity up; False as long as it is not known. One thread at a time."""

@@ -6,6 +6,7 @@ A block has two parts, so that a chart reads no more than it draws: x and value 
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,6 +93,41 @@ def pack(samples: Sequence[Sample]) -> Block:
         rest += row.pack(sample.seq, sample.time_unix_nano, there, *cells)
     pairs = b"".join([PAIR.pack(sample.x, sample.value) for sample in samples])
     return Block(json.dumps(list(columns)), pairs, bytes(rest))
+
+
+class PackedRows:
+    """Rows of a table with one x and time each, whose columns become blocks: those of :func:`pack`, from slices.
+
+    Args:
+        times: of the rows, in nanoseconds; at least one.
+        xs: theirs, all finite.
+    """
+
+    def __init__(self, times: array[int], xs: array[float]) -> None:
+        self._pairs, self._rest = array("d", bytes(PAIR.size * len(xs))), array("q", bytes(_HEAD_BYTES * len(xs)))
+        self._pairs[0::2], self._rest[1::3] = xs, times
+        self._spans = min(times), max(times), min(xs), max(xs)
+
+    def block(self, seqs: array[int], values: array[float]) -> tuple[Outline, Block]:
+        """Return the block of a column, and its outline.
+
+        Args:
+            seqs: the numbers of its points, ascending.
+            values: theirs.
+        """
+        self._rest[0::3], self._pairs[1::2] = seqs, values
+        total = sum(values)
+        finite = values if total - total == 0 else [value for value in values if isfinite(value)]
+        low, high = (min(finite), max(finite)) if finite else (None, None)
+        about = Outline(seqs[0], seqs[-1], len(values), *self._spans, low, high, len(values) - len(finite))
+        return about, Block("[]", _little_endian(self._pairs), _little_endian(self._rest))
+
+
+def _little_endian(column: array[Any]) -> bytes:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
 
 
 def _column(key: str, value: float) -> str:

@@ -1,0 +1,325 @@
+"""Writing of curves: their points into blocks, and the definitions of their metrics, in a run's file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import chain, compress
+from math import inf
+from operator import itemgetter, le
+from struct import unpack
+from typing import Any, NamedTuple
+
+from tachograph.hub._curve_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
+from tachograph.runs.blocks import PAIR, Block, Outline, PackedRows, Sample, join, outline, pack
+
+FULL = 1024  # points, from which on a block stays as it is
+_FRESH, _GATHERED, _FINAL = range(3)
+_MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
+_ENDS = 4096  # of a stream's derived curves that are kept in memory
+_NANO = 1e9
+
+_ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
+
+
+class CurveEnd:
+    """The end of a derived curve, from which it goes on.
+
+    Attributes:
+        row: the number of the curve in the file.
+        seq: the number of its newest point; 0 before the first.
+        x: of that.
+        branch: of that: goes up where x goes back.
+    """
+
+    __slots__ = ("branch", "row", "seq", "x")
+
+    def __init__(self, row: int, seq: int, x: float, branch: int) -> None:
+        self.row, self.seq, self.x, self.branch = row, seq, x, branch
+
+
+CurveEnds = dict[tuple[str, str, str], CurveEnd]  # by group, metric and attributes
+
+
+class _Derived(NamedTuple):
+    """Points of a derived curve, in columns.
+
+    Attributes:
+        given: x as the event says it; None for the time.
+        xs: x, that of the time, too.
+    """
+
+    seqs: Sequence[int]
+    times: Sequence[int]
+    given: Sequence[float | None]
+    xs: Sequence[float]
+    values: Sequence[float]
+
+    def block(self, low: int, high: int) -> tuple[Outline, Block]:
+        """Return the block of those at some places."""
+        rows = PackedRows(array("q", self.times[low:high]), array("d", self.xs[low:high]))
+        return rows.block(array("q", self.seqs[low:high]), array("d", self.values[low:high]))
+
+    def runs(
+        self, low: int, high: int, x: float, branch: int, *, most: int
+    ) -> tuple[list[tuple[int, int, int]], float]:
+        """Return points by their branches, as places; and the x after them.
+
+        Args:
+            low: place of the first one.
+            high: the place behind the last.
+            x: before them.
+            branch: the same.
+            most: the highest branch that they may have.
+        """
+        xs, given = self.xs, self.given
+        if xs[low] >= x and _ascends(xs[low:high]):
+            return [(low, high, branch)], xs[high - 1]
+        runs, first = [], low
+        for place in range(low, high):
+            if xs[place] >= x or given[place] is None:
+                x = max(x, xs[place])
+                continue
+            x = xs[place]
+            if branch < most:
+                if place > first:
+                    runs.append((first, place, branch))
+                first, branch = place, branch + 1
+        runs.append((first, high, branch))
+        return runs, x
+
+
+class Points:
+    """Writes points and definitions of one stream, in a transaction that the caller commits.
+
+    The points of a request are a block of their own; blocks are joined when there are many, until they are full.
+
+    Args:
+        connection: lent by :meth:`tachograph.runs.store.Store.transaction`.
+        stream: the number of the stream in the file.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def add(self, found: Sequence[tuple[int, int, CurveRecord]]) -> None:
+        """Add new records of curves, each with its number and time."""
+        samples: dict[tuple[int, str, str, str], dict[int, list[Sample]]] = {}
+        for seq, time, each in found:
+            if each.sample is None:
+                self._define(seq, time, each)
+            else:
+                curve = samples.setdefault((each.execution, each.group, each.metric, each.attributes), {})
+                curve.setdefault(each.branch, []).append(each.sample)
+        for named, branches in samples.items():
+            row = self._curve(*named)
+            for branch, listed in branches.items():
+                listed.sort(key=lambda sample: sample.seq)
+                self._insert_samples(row, branch, listed)
+
+    def add_packed(self, found: PackedRecord, new: Sequence[tuple[int, int]]) -> None:
+        """Add packed points.
+
+        Args:
+            found: the record.
+            new: the first and the last of each range of its numbers that were not there yet.
+        """
+        rows, named = len(found.times), (found.execution, found.group)
+        if found.units:
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO definition VALUES (?, ?, ?, ?, 0, ?, ?)",
+                [
+                    (self._stream, *named, name, found.times[0], json.dumps({"metric": name, "units": found.units}))
+                    for name in found.metrics
+                ],
+            )
+        columns = []
+        for start, metric in zip(range(0, len(found.values), rows), found.metrics, strict=True):
+            kept = _kept(found, start, new)
+            if kept is None or any(kept):
+                columns.append((self._own_curve(*named, metric, found.attributes), start, kept))
+        for low in () if found.intervals else range(0, rows, FULL):
+            high = min(low + FULL, rows)
+            packed = PackedRows(found.times[low:high], found.x[low:high])
+            for curve, start, kept in columns:
+                if kept is None:
+                    seqs = array("q", range(found.first + start + low, found.first + start + high))
+                    about, block = packed.block(seqs, found.values[start + low : start + high])
+                    self._insert(curve, found.branch, _FRESH, about, block)
+        for curve, start, kept in columns:
+            if kept is not None or found.intervals:
+                picked = range(rows) if kept is None else compress(range(rows), kept)
+                samples = [found.sample(found.first + start + row, row, start) for row in picked]
+                self._insert_samples(curve, found.branch, samples)
+
+    def add_derived(
+        self, found: Sequence[tuple[int, int, DerivedPoints]], ends: CurveEnds, *, began: int, branch: int
+    ) -> None:
+        """Add points that follow from new events, each event with its number and time.
+
+        Args:
+            found: see above.
+            ends: of the stream's derived curves, as far as they are known; it is kept up to date.
+            began: when the run did, in nanoseconds: x where it is the time.
+            branch: the first one of a new curve.
+        """
+        tables: dict[tuple[str, str, tuple[str, ...]], list[tuple[Any, ...]]] = {}
+        for seq, time, (group, attributes, metrics, values, x) in found:
+            tables.setdefault((group, attributes, metrics), []).append((seq, time, x, *values))
+        curves: dict[tuple[str, str, str], list[_Derived]] = {}
+        for (group, attributes, metrics), rows in tables.items():
+            seqs, times, given, *columns = zip(*rows, strict=True)
+            xs = [(time - began) / _NANO if x is None else x for x, time in zip(given, times, strict=True)]
+            for metric, values in zip(metrics, columns, strict=True):
+                curves.setdefault((group, metric, attributes), []).append(_Derived(seqs, times, given, xs, values))
+        for named, parts in curves.items():
+            points = parts[0] if len(parts) == 1 and _ascends(parts[0].seqs) else _in_order(parts)
+            end = ends.get(named)
+            if end is None:
+                if len(ends) >= _ENDS:  # one that is forgotten is read from the file again
+                    ends.clear()
+                end = ends[named] = self._end(named, branch)
+            for low, high, of in self._branches(end, points):
+                for first in range(low, high, FULL):
+                    about, block = points.block(first, min(first + FULL, high))
+                    self._insert(end.row, of, _FRESH, about, block)
+
+    def _end(self, named: tuple[str, str, str], branch: int) -> CurveEnd:
+        """Return the end of a derived curve from the file."""
+        row = self._own_curve(0, *named)
+        found = self._connection.execute(
+            "SELECT seq1, branch, substr(pairs, -16, 8) FROM block WHERE curve = ? ORDER BY seq1 DESC LIMIT 1", (row,)
+        ).fetchone()
+        if found is None:
+            return CurveEnd(row, 0, -inf, branch)
+        seq, branch, x = found
+        return CurveEnd(row, seq, unpack("<d", x)[0] if len(x) == PAIR.size // 2 else -inf, branch)
+
+    def _branches(self, end: CurveEnd, points: _Derived) -> list[tuple[int, int, int]]:
+        """Return the first place, the one behind the last, and the branch of points; they are the curve's end then.
+
+        A new branch begins where a given x goes back. Points that come late continue the one that was under way.
+        """
+        seqs, found = points.seqs, list[tuple[int, int, int]]()
+        late = bisect_left(seqs, end.seq)
+        if late:
+            ((branch,),) = self._connection.execute(
+                "SELECT coalesce((SELECT branch FROM block WHERE curve = ?1 AND seq0 < ?2 ORDER BY seq0 DESC LIMIT 1),"
+                " (SELECT min(branch) FROM block WHERE curve = ?1), 0)",
+                (end.row, seqs[0]),
+            )
+            found, _ = points.runs(0, late, -inf, branch, most=end.branch)
+        if late < len(seqs):
+            more, x = points.runs(late, len(seqs), end.x, end.branch, most=LARGEST)
+            found += more
+            end.seq, end.x, end.branch = seqs[-1], x, more[-1][2]
+        return found
+
+    def _define(self, seq: int, time: int, each: CurveRecord) -> None:
+        group = each.group or self._group(each.execution, each.metric)
+        self._name(each.execution, group, each.metric)
+        self._connection.execute(
+            "INSERT INTO definition VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream, execution, scope, metric) DO"
+            " UPDATE SET seq = excluded.seq, time = excluded.time, about = excluded.about WHERE excluded.seq > seq",
+            (self._stream, each.execution, group, each.metric, seq, time, json.dumps(dict(each.about))),
+        )
+
+    def _group(self, execution: int, metric: str) -> str:
+        """Return the group in the newest definition of a metric; empty where there is none."""
+        where = "stream = ? AND execution = ? AND metric = ? ORDER BY seq DESC LIMIT 1"
+        said = self._connection.execute(
+            f"SELECT scope FROM definition WHERE {where}",  # noqa: S608 - a constant
+            (self._stream, execution, metric),
+        ).fetchone()
+        return str(said[0]) if said else ""
+
+    def _name(self, execution: int, group: str, metric: str) -> None:
+        """Set the group of a metric that had none: a ``Metric`` may get it after its first points."""
+        if not group:
+            return
+        named = (group, self._stream, execution, metric)
+        of_metric = "SET scope = ? WHERE stream = ? AND execution = ? AND scope = '' AND metric = ?"
+        self._connection.execute(f"UPDATE OR IGNORE definition {of_metric}", named)
+        self._connection.execute(f"UPDATE OR IGNORE curve {of_metric}", named)
+
+    def _curve(self, execution: int, group: str, metric: str, attributes: str) -> int:
+        """Return the number of a ``Metric``'s curve, whose group may stand in its definition alone."""
+        group = group or self._group(execution, metric)
+        if group and self._find(execution, group, metric, attributes) is None:
+            self._name(execution, group, metric)
+        return self._own_curve(execution, group, metric, attributes)
+
+    def _own_curve(self, *named: int | str) -> int:
+        """Return the number of a curve by execution, group, metric and attributes; a new one where there is none."""
+        known = self._find(*named)
+        if known is not None:
+            return known
+        add = "INSERT INTO curve (stream, execution, scope, metric, attributes) VALUES (?, ?, ?, ?, ?)"
+        return int(self._connection.execute(add, (self._stream, *named)).lastrowid or 0)
+
+    def _find(self, *named: int | str) -> int | None:
+        find = "SELECT id FROM curve WHERE stream = ? AND execution = ? AND scope = ? AND metric = ? AND attributes = ?"
+        known = self._connection.execute(find, (self._stream, *named)).fetchone()
+        return None if known is None else int(known[0])
+
+    def _insert_samples(self, curve: int, branch: int, samples: Sequence[Sample]) -> None:
+        for first in range(0, len(samples), FULL):
+            part = samples[first : first + FULL]
+            self._insert(curve, branch, _FRESH, outline(part), pack(part))
+
+    def _insert(self, curve: int, branch: int, level: int, about: Outline, block: Block) -> None:
+        if about.n >= FULL:
+            level = _FINAL
+        self._connection.execute(_ADD, (curve, branch, level, *about, block.crc(), *block))
+        if level == _FINAL:
+            return
+        place = (curve, branch, level)
+        which = "FROM block WHERE curve = ? AND branch = ? AND level = ?"
+        ((count, points),) = self._connection.execute(f"SELECT count(*), sum(n) {which}", place)
+        if count < _MANY[level] and points < FULL:
+            return
+        rows = self._connection.execute(f"SELECT {_COLUMNS} {which}", place).fetchall()
+        self._connection.execute(f"DELETE {which}", place)
+        try:
+            about, block = join([(Outline(*row[:10]), Block(*row[10:])) for row in rows])
+        except ValueError as error:
+            raise sqlite3.DatabaseError(str(error)) from error
+        self._insert(curve, branch, level + 1, about, block)
+
+
+def _kept(found: PackedRecord, start: int, new: Sequence[tuple[int, int]]) -> bytearray | None:
+    """Return a byte each point of a metric, 1 where it is new; None where all are.
+
+    Args:
+        found: the record.
+        start: place of the metric's first point in it.
+        new: the first and the last of each range of its numbers that were not there yet.
+    """
+    rows = len(found.times)
+    left_out = found.left_out[start : start + rows] if found.left_out else b""
+    if new[0] == (found.first, found.last) and not any(left_out):
+        return None
+    kept = bytearray(rows)
+    for low, high in new:
+        first, stop = max(low - found.first - start, 0), min(high + 1 - found.first - start, rows)
+        if first < stop:
+            kept[first:stop] = bytes([1]) * (stop - first)
+    for place, out in enumerate(left_out):
+        if out:
+            kept[place] = 0
+    return kept
+
+
+def _in_order(parts: Sequence[_Derived]) -> _Derived:
+    """Return points by their numbers."""
+    rows = sorted(chain.from_iterable(zip(*part, strict=True) for part in parts), key=itemgetter(0))
+    return _Derived(*zip(*rows, strict=True))
+
+
+def _ascends(numbers: Sequence[float]) -> bool:
+    return all(map(le, numbers[:-1], numbers[1:]))
