@@ -19,6 +19,7 @@ import time
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import groupby
 from math import inf, nan
 from typing import Any, NamedTuple, Protocol
 
@@ -482,32 +483,44 @@ def _attributes(
 
 
 def packed(events: Sequence[Raw]) -> tuple[list[PackedPoints], list[Raw]]:
-    """Return the points among events that stand for one value each, packed by curve and branch, and the other events.
+    """Return the points among events packed, a table a curve and branch, and the other events.
 
-    Points in order stay so; a curve's few points are left among the others.
+    All points of a curve are packed, or none, so that their numbers stay in order: none where they are few, or where
+    one stands for several values, as its extremes have an x of their own.
     """
-    curves: defaultdict[tuple[int, int], list[Raw]] = defaultdict(list)  # a curve's points share their labels
-    others: list[Raw] = []
+    curves: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
+    apart = set[tuple[str, int]]()
     for event in events:
         later: Any = event[3]
-        if later.__class__ is tuple and later[0] is _attributes and later[2].values == 1:
-            curves[id(later[1]), later[2].branch].append(event)
-        else:
-            others.append(event)
-    found: list[PackedPoints] = []
-    for some in curves.values():
-        if len(some) < _WORTH_PACKING:
-            others += some
-            continue
-        laters: list[Any] = [event[3] for event in some]
-        labels, points = laters[0][1], [later[2] for later in laters]
-        times = array("q", [event[1] for event in some])
-        x, values = array("d", [point.x for point in points]), array("d", [point.value for point in points])
-        group, execution = labels.get("group", ""), labels.get("execution", 0)
-        found.append(
-            PackedPoints((labels["metric"],), group, (), "", points[0].branch, times, x, values, {}, execution)
-        )
-    return found, others
+        if later.__class__ is tuple and later[0] is _attributes:
+            curves[_named(later[1])].append(later)
+            if later[2].values > 1:
+                apart.add(_named(later[1]))
+    apart.update(named for named, points in curves.items() if len(points) < _WORTH_PACKING)
+    found = [
+        _table(list(points))
+        for named, of_curve in curves.items()
+        if named not in apart
+        for _, points in groupby(of_curve, lambda later: (id(later[1]), later[2].branch))
+    ]
+    return found, list(events) if not found else [event for event in events if not _is_packed(event[3], apart)]
+
+
+def _named(labels: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the metric and its execution: a metric that gets its group later has other labels from then on."""
+    return labels["metric"], labels.get("execution", 0)
+
+
+def _is_packed(later: Any, apart: Container[tuple[str, int]]) -> bool:
+    return later.__class__ is tuple and later[0] is _attributes and _named(later[1]) not in apart
+
+
+def _table(laters: Sequence[Any]) -> PackedPoints:
+    labels, points = laters[0][1], [later[2] for later in laters]
+    times = array("q", [later[3] for later in laters])
+    x, values = array("d", [point.x for point in points]), array("d", [point.value for point in points])
+    group, execution = labels.get("group", ""), labels.get("execution", 0)
+    return PackedPoints((labels["metric"],), group, (), "", points[0].branch, times, x, values, {}, execution)
 
 
 class _NullCurve(CurveRecorder):
