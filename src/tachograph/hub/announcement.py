@@ -37,7 +37,7 @@ class Announcement:
             _say(f"run {summary['run']}, kept in {summary['store']}")
 
     def ended(self, summary: Mapping[str, Any]) -> None:
-        """Announce the end, with what is kept and what is lost."""
+        """Announce the end, with the points and events that are kept, and those that are lost."""
         self._write(summary)
         if not self._quiet:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""

@@ -434,7 +434,7 @@ class Hub:
         }
 
     def kept(self) -> dict[str, Any]:
-        """Return what is in the files of the runs now, ready for JSON: points, events, and the losses by reason.
+        """Return the contents of the files of the runs now, ready for JSON: points, events, and the losses by reason.
 
         All is saved first, so that these are the numbers that every reader finds.
         """

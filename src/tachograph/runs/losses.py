@@ -44,7 +44,7 @@ class Loss(NamedTuple):
 
 
 def losses(rows: Callable[..., Iterable[Sequence[Any]]]) -> list[Loss]:
-    """Return what a run has lost, the most first.
+    """Return the losses of a run, the most first.
 
     Args:
         rows: returns the rows of a query.
