@@ -116,7 +116,7 @@ def memory() -> list[Goal]:
             record(value * 1.0000001)
 
     return [
-        Goal("a gauge series (KiB)", kibibytes(lambda i: gauge.record(0.5 + i, {"rank": i}), 1000), 1, 1, ""),
+        Goal("a gauge series (KiB)", kibibytes(lambda i: gauge.record(0.5 + i, {"rank": i}), 1000), 1.5, 1, ""),
         Goal("a hot distribution (KiB)", kibibytes(hot, 20), 200, 1, ""),
     ]
 

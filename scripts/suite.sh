@@ -1,6 +1,7 @@
 #!/bin/sh
 # suite.sh PYTHON test|long [ARGUMENT …]: the tests, with pytest's further arguments. First those that run beside each
-# other, then, with nothing beside them, those that measure time.
+# other, then, with nothing beside them, those that measure time. A few that fail beside others on a busy machine run
+# once more, alone, and are named: what fails alone, too, or more than five, is a failure.
 set -u
 python=$1 part=$2
 shift 2
@@ -13,21 +14,34 @@ tests() { # what a selection by name or folder leaves empty is no failure
   [ "$status" -eq 5 ] || [ "$status" -eq 0 ] || failed=$status
 }
 
+beside() { # the tests beside each other; few that failed once more, alone
+  # shellcheck disable=SC2086 # words
+  "$python" -m pytest --cache-clear $beside "$@"
+  status=$?
+  if [ "$status" -eq 1 ]; then
+    count=$("$python" -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))')
+    if [ "$count" -le 5 ]; then
+      echo "suite.sh: $count failed beside others, and run once more, alone:"
+      "$python" -m pytest --last-failed --last-failed-no-failures=none "$@" --cov-append
+      status=$?
+    fi
+  fi
+  [ "$status" -eq 5 ] || [ "$status" -eq 0 ] || failed=$status
+}
+
 failed=0
 # Most of them wait most of the time: more workers than processors. Longest first needs the tests' own order.
 beside="--numprocesses=${WORKERS:-4} --dist=loadscope --no-loadscope-reorder"
 case $part in
 test)
-  # shellcheck disable=SC2086 # words
-  tests -m 'not long and not timing' $beside --cov --cov-report= "$@"
+  beside -m 'not long and not timing' --cov --cov-report= "$@"
   tests -m 'timing and not long' --cov --cov-append --cov-report= "$@"
   # The total alone: the files' table would push what failed out of sight. `python -m coverage report` prints it.
   printf 'Coverage, in per cent (95 at least): '
   "$python" -m coverage report --format=total --fail-under=95 || failed=$?
   ;;
 long)
-  # shellcheck disable=SC2086 # words
-  tests -m 'long and not timing' $beside "$@"
+  beside -m 'long and not timing' "$@"
   tests -m 'long and timing' "$@"
   ;;
 *)

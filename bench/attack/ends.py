@@ -37,6 +37,7 @@ from verdict import LONGEST_END, Observed, Verdict, judge
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 90.0  # seconds for a program with all its processes
+_WORKERS_END = 12.0  # seconds: twice the time in which a worker looks for its parent, and more
 _PLAIN = ("OTEL_", "TACHOGRAPH_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "INFLUXDB_")
 
 
@@ -93,9 +94,14 @@ def run(program: Program, folder: Path, url: str) -> Observed:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0))
             ended = time.time()
-            while _others(process.pid) and time.monotonic() < deadline:
+            while (left := _others(process.pid)) and time.monotonic() < deadline:
+                # PyTorch's own: a worker whose parent is killed while it loads torch takes init for its parent
+                # (torch/utils/data/_utils/worker.py, ManagerWatchdog), and waits for it for ever.
+                if signalled is not None and "loader" in program.title and time.time() > ended + _WORKERS_END:
+                    left = []
+                    break
                 time.sleep(0.05)
-            status = None if _others(process.pid) else process.poll()
+            status = None if left else process.poll()
     return Observed(status, (folder / "stderr.txt").read_text(errors="replace"), signalled, ended)
 
 

@@ -69,7 +69,7 @@ def main() -> int:
     options = parser.parse_args()
     results = Results("peers", options.seed)
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY) as made:
-        peers = _environment(options.venv or Path(made) / "venv")
+        peers = environment(options.venv or Path(made) / "venv")
         run = [sys.executable, "-m", "tachograph", "run", "--quiet", "--port", "0", "--run-id", "peer"]
         for recorder in (
             Recorder("TensorBoard, torch's SummaryWriter", "tensorboard", sys.executable),
@@ -83,7 +83,7 @@ def main() -> int:
     return results.end(options.out)
 
 
-def _environment(folder: Path) -> str:
+def environment(folder: Path) -> str:
     """Return the interpreter of an environment with the recorders that are no dependency of ours."""
     python = folder / "bin" / "python"
     if not python.exists():
@@ -128,7 +128,7 @@ def _killed(recorder: Recorder, how: str, seconds: float) -> float:
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True) as name:
         folder, notes = Path(name) / "kept", Path(name) / "notes"
         folder.mkdir()
-        environment = _clean(folder)
+        environment = clean(folder)
         wrapper = [part.replace("{folder}", str(folder)) for part in recorder.wrapper]
         program = [*wrapper, recorder.python, str(PROGRAM), "log", recorder.name, folder, notes, how, str(seconds)]
         ended = subprocess.run(
@@ -150,7 +150,8 @@ def _killed(recorder: Recorder, how: str, seconds: float) -> float:
     return missing / len(times) * (times[-1] - times[0])
 
 
-def _clean(folder: Path) -> Mapping[str, str]:
+def clean(folder: Path) -> Mapping[str, str]:
+    """Return an environment in which each recorder keeps what it has in ``folder``, and asks no server."""
     prefixes = ("OTEL_", "TACHOGRAPH_", "WANDB_", "TRACKIO_", "HF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     local = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": str(folder), "HF_HUB_OFFLINE": "1"}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tachograph.exporters.prometheus.collector import PrometheusCollector
     from tachograph.exporters.windowed_reader import WindowedMetricReader, stat_views
     from tachograph.logger import MetricsLogger
-    from tachograph.metric import Metric, MetricGroup, MetricScale, config, progress, summary, task, workflow
+    from tachograph.metric import Metric, MetricGroup, MetricScale, config, log, progress, summary, task, workflow
     from tachograph.pipeline import Pipeline, shutdown, start
     from tachograph.recording.instrument import Instrument
     from tachograph.recording.registry import declare
@@ -54,6 +54,7 @@ __all__ = [
     "configure",
     "declare",
     "elastic",
+    "log",
     "logger",
     "metric",
     "monitor",
@@ -87,6 +88,7 @@ _HOME = {
     "config": "metric",
     "configure": "elastic",
     "declare": "recording.registry",
+    "log": "metric",
     "prof": "elastic",
     "progress": "metric",
     "put_metric": "elastic",

@@ -84,6 +84,9 @@ def test_a_real_collector_takes_what_theirs_sends(tmp_path: Path, protocol: str)
                 **{f"OTEL_{signal.upper()}_EXPORTER": exporter for signal in REQUESTS},
             )
             assert (done.returncode, done.stderr) == (0, "")
+        until = time.monotonic() + 20
+        while "loss" not in collector.values("theirs") and time.monotonic() < until:
+            time.sleep(0.2)
         found = {service: collector.values(service) for service in ("ours", "theirs")}
         for name in ("loss", "inf", "huge", "int", "done_success_total", "load_seconds_sum", "function_calls_total"):
             assert found["theirs"][name] == found["ours"][name], name

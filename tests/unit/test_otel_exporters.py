@@ -331,6 +331,7 @@ print(time.time(), flush=True)
 
 
 @pytest.mark.process
+@pytest.mark.timing
 @pytest.mark.parametrize("name", OFFICIAL)
 @pytest.mark.parametrize("answers", [True, False], ids=["refused", "silent"])
 def test_a_dead_receiver_holds_up_no_exit(tmp_path: Path, name: str, answers: bool) -> None:

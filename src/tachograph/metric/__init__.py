@@ -1,4 +1,4 @@
-"""Curves of experiments: ``Metric``, its chart, progress bars, tasks; ``config()`` and ``summary()`` of a run.
+"""Curves of experiments: ``Metric``, its chart, progress bars, tasks; ``log()``, ``config()``, ``summary()`` of a run.
 
 A value passes from ``Metric.record`` into the curve of the execution that runs
 (:class:`~tachograph.recording.curve.CurveRecorder`): a gauge shows it as it is now, and a fold makes points of the
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from tachograph.metric._config import config, summary
+from tachograph.metric._log import log
 from tachograph.metric._progress import progress
 from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process
@@ -27,7 +28,7 @@ from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, read
 
-__all__ = ["Metric", "MetricGroup", "MetricScale", "config", "progress", "summary", "task", "workflow"]
+__all__ = ["Metric", "MetricGroup", "MetricScale", "config", "log", "progress", "summary", "task", "workflow"]
 
 THROTTLE = 10.0  # points a second
 

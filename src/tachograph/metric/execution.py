@@ -7,7 +7,6 @@ the end of the process. One that has ended is asked as long as something of it i
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -28,6 +27,7 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
+from tachograph.recording.packed_points import first_branch
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -90,7 +90,7 @@ class Execution:
     ) -> None:
         self.name = name
         self.journal, self.registry, self.clock = journal, registry, clock
-        self.branch = _restarts() if branch is None else branch
+        self.branch = first_branch() if branch is None else branch
         self.number = 0
         self.ended = False
         self._log_once = LogOnce()
@@ -256,11 +256,6 @@ class Execution:
         self.define_again()
         self._forget()
         self.journal.holders.leave(self)
-
-
-def _restarts() -> int:
-    found = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    return int(found) if found.isdecimal() else 0
 
 
 process = Execution()

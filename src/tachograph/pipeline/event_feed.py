@@ -53,6 +53,9 @@ class Feed(Protocol):
             False where something is left.
         """
 
+    def undecided(self) -> bool:
+        """Tell whether something waits for the first answer of a receiver, which says whether it takes that."""
+
     def open(self, routes: Sequence[Route]) -> None:
         """Begin."""
 
@@ -128,7 +131,7 @@ class EventFeed:
         points = self._registry.points
         points.wanted = _takes_points(takers)
         if not points.wanted:
-            return points.wanted is not None or not points.waiting()
+            return True
         packed: list[LogEvent] = []
         alone: list[LogEvent] = []
         for first, found in points.drain(everything=not timer.default.is_at_work()):
@@ -155,6 +158,10 @@ class EventFeed:
             events = packed if route.reads() else alone if route.apart else ()
             if events:
                 self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
+
+    def undecided(self) -> bool:
+        """Tell whether points of curves wait until a receiver has said whether it is a hub of ours."""
+        return self._takes and self._registry.points.wanted is None and self._registry.points.waiting()
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""
@@ -291,6 +298,10 @@ class GuestFeed:
     def waiting(self) -> int:
         """Return 0: the host looks after them."""
         return 0
+
+    def undecided(self) -> bool:
+        """Return False: the host looks after them."""
+        return False
 
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""

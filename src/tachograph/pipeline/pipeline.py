@@ -224,6 +224,9 @@ class Pipeline:
         deadline = time.monotonic() + timeout
         collected = bool(self._collection.export(metrics=not self._collected_last, wait=timeout))
         arrived = self._routes.flush(deadline)
+        if arrived and self._events.undecided():  # by now the answers have told which of them is a hub of ours
+            collected = bool(self._collection.export(metrics=False, wait=_left(deadline))) and collected
+            arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
         collect = self._dying or not self._unasked
         return self._providers.flush(_left(deadline), collect=collect) and collected and arrived

@@ -6,10 +6,12 @@ A value passes from a front door into an :class:`~tachograph.recording.instrumen
 :class:`~tachograph.recording.points.MetricPoints`. A value with an x passes into a
 :class:`~tachograph.recording.curve.CurveRecorder`, whose fold makes points of it, so many a second; with events they
 wait in the :class:`~tachograph.recording.journal.Journal` for the feed of the pipeline, which asks the journal's
-:class:`~tachograph.recording.holders.Holders` first.
+:class:`~tachograph.recording.holders.Holders` first. Those of a gauge without one wait in its
+:class:`~tachograph.recording.gauge_curve.GaugeCurve`, and leave packed.
 
 Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`` for values; ``accumulators``,
-``instrument``, ``registry``, ``closed_windows`` and ``own_metrics`` for metrics; ``chart`` and ``curve`` for curves;
-``journal`` and ``holders`` for events; ``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``forking``,
-``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this runs in.
+``instrument``, ``registry``, ``closed_windows`` and ``own_metrics`` for metrics; ``chart``, ``curve``, ``gauge_curve``
+and ``packed_points`` for curves; ``journal`` and ``holders`` for events; ``losses`` and ``log`` for trouble;
+``switch``, ``wishes``, ``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this runs
+in.
 """

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
@@ -32,9 +32,6 @@ from tachograph.recording.summary import (
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_finite
 
-if TYPE_CHECKING:
-    from tachograph.recording.gauge_curve import GaugeCurve
-
 _WAITING_LIMIT = 64
 LIMIT = 65_536
 _BACK_PRESSURE = 0.25
@@ -48,6 +45,16 @@ class Followed(Protocol):
 
     def unseen(self) -> tuple[float, float] | None:
         """Return when its last value was recorded, and that value; None where the gauge has it, or a later one."""
+
+
+class Keeper(Protocol):
+    """The keeper of all values of a gauge."""
+
+    def show_newest(self) -> bool:
+        """Have the gauge show the newest value; False where one is still on its way from a device."""
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child does."""
 
 
 class LastValue:
@@ -68,12 +75,12 @@ class LastValue:
         self.current: Number | None = None
         self._waiting: deque[Pending] | None = None
         self.followed: tuple[Followed, ...] = ()
-        self.curve: GaugeCurve | None = None
+        self.curve: Keeper | None = None
         self.record: Callable[[Any], None] = self.set
 
-    def keep(self, curve: GaugeCurve) -> None:
-        """Keep the values in a curve from now on."""
-        self.curve, self.record = curve, curve.record
+    def keep(self, curve: Keeper, record: Callable[[Any], None]) -> None:
+        """Keep the values in a curve from now on, which records them."""
+        self.curve, self.record = curve, record
 
     def set(self, value: Any) -> None:
         """Set the gauge. NaN and infinities are shown as they are, and counted."""

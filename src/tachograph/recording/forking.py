@@ -19,6 +19,7 @@ Part = Literal[
     "windows",
     "tasks",
     "config",
+    "log",
     "hardware_calls",
     "hardware",
     "hardware_snapshot",

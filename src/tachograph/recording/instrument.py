@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from tachograph.recording.accumulators import Accumulator, Distribution, LastValue, Sum
+from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import Meaning, default_boundaries
 from tachograph.recording.points import (
@@ -20,9 +20,6 @@ from tachograph.recording.points import (
     histogram_point,
     identity,
 )
-
-if TYPE_CHECKING:
-    from tachograph.recording.gauge_curve import GaugeCurves
 
 CARDINALITY_LIMIT = 2000
 FOLD_WAIT = 0.2
@@ -53,6 +50,7 @@ class Instrument:
         "_curves",
         "_enabled",
         "_limit",
+        "_named",
         "_series",
         "boundaries",
         "declared",
@@ -88,6 +86,7 @@ class Instrument:
         self._enabled = enabled
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
         self._curves: GaugeCurves | None = None
+        self._named = self.name, self.group, self.unit
 
     def keep_curves(self, curves: GaugeCurves) -> None:
         """Keep the values of each series in a curve from now on, where it is a gauge."""
@@ -100,7 +99,7 @@ class Instrument:
 
     def _follow(self, attributes: Attributes, series: Accumulator) -> Accumulator:
         if self._curves is not None and isinstance(series, LastValue) and series.curve is None:
-            series.keep(self._curves.follow(series, self.group, self.name, self.unit, attributes))
+            self._curves.follow(series, self._named, attributes)
         return series
 
     def bind(self, /, **attributes: AttributeValue) -> Record:

@@ -7,22 +7,27 @@ They wait where they were recorded, never in the journal, so that they displace 
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording.ids import random_hex
-
-if TYPE_CHECKING:
-    from tachograph.recording.points import Attributes, AttributeValue
+from tachograph.recording.points import Attributes, AttributeValue
 
 PACKED = "tachograph.points"  # event
 PACKED_SCHEMA = 2  # the first one whose readers know it
 INTERVALS = ("min", "max", "count", "nonfinite")  # columns of points that stand for several values
 LEFT_OUT = "left_out"
+
+
+def first_branch() -> int:
+    """Return the number of each curve's first branch: how often torchelastic has started this rank again."""
+    found = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(found) if found.isdecimal() else 0
 
 
 class PackedPoints(NamedTuple):

@@ -1,0 +1,368 @@
+"""A gauge's curve: what it keeps of its values, and when."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.recording.accumulators import LastValue
+from tachograph.recording.gauge_curve import FEW, FIRST, INTERVAL, LONG_INTERVAL, GaugeCurves
+from tachograph.recording.losses import SeriesLosses
+from tachograph.recording.packed_points import PackedPoints, PointSources
+from tachograph.recording.registry import Registry
+from tachograph.recording.values import Pending
+
+COLUMNS = 7
+
+
+class Made:
+    """A gauge with a curve, on a clock of its own."""
+
+    def __init__(self, *, wanted: bool | None = True) -> None:
+        self.now = 0.0
+        self.failed: list[Exception] = []
+        self.sources = PointSources(self.failed.append)
+        self.sources.wanted = wanted
+        self.gauge = LastValue(SeriesLosses("loss"))
+        self.curve = GaugeCurves(self.sources, clock=lambda: self.now).follow(self.gauge, ("loss", "", ""), ())
+        self.record = self.gauge.record
+
+    def rows(self, *, everything: bool = True) -> list[tuple[float, ...]]:
+        """Take the points: x, time, value, lowest, highest, values, not finite."""
+        flat = self.curve.take(everything=everything)
+        return [tuple(flat[place : place + COLUMNS]) for place in range(0, len(flat), COLUMNS)]
+
+
+def test_the_first_thousand_values_are_a_point_each() -> None:
+    """Each has its own time, and the number of the values before it as x; later ones share points."""
+    made = Made()
+    for number in range(FIRST + 500):
+        made.now = number * 0.001
+        made.record(float(number))
+    rows = made.rows()
+    assert [row[:3] for row in rows[:FIRST]] == [(n, n * 0.001, n) for n in range(FIRST)]
+    assert sum(row[5] for row in rows) == FIRST + 500
+    assert rows[-1][0] == FIRST + 499
+    assert rows[-1][2] == FIRST + 499
+    assert len(rows) < FIRST + 4
+
+
+def test_a_spike_is_never_thinned_away() -> None:
+    """One value of a hundred thousand that differs is the highest of its point."""
+    made = Made()
+    for number in range(100_000):
+        made.now = number * 0.0001
+        made.record(50.0 if number == 77_777 else 1.0)
+    rows = made.rows()
+    assert max(row[4] for row in rows) == 50.0
+    assert sum(row[5] for row in rows) == 100_000
+    spike = next(row for row in rows if row[4] == 50.0)
+    assert abs(spike[1] - 7.7777) < 1.1
+    assert FIRST + 8 <= len(rows) <= FIRST + 12  # ten seconds, one point each
+
+
+values = st.one_of(
+    st.floats(width=32), st.integers(-(2**70), 2**70), st.sampled_from([math.nan, math.inf, -math.inf, 10**400])
+)
+steps = st.lists(
+    st.one_of(values, st.tuples(st.sampled_from(["wait", "fold", "take", "take all"]), st.floats(0, 3))), max_size=60
+)
+
+
+@given(steps, st.booleans())
+def test_no_value_is_lost_however_it_is_folded(program: list[Any], late: bool) -> None:
+    """Counts, extremes and the last value are those of all values, in ascending x, wherever folds come."""
+    made = Made()
+    if late:
+        for _ in range(FIRST):
+            made.record(0.0)
+        made.rows()
+    recorded: list[Any] = []
+    rows: list[tuple[float, ...]] = []
+    for step in program:
+        if isinstance(step, tuple):
+            what, seconds = step
+            made.now += seconds
+            if what == "fold":
+                made.gauge.fold()
+            elif what != "wait":
+                rows += made.rows(everything=what == "take all")
+        else:
+            recorded.append(step)
+            made.record(step)
+            made.gauge.fold()
+            assert made.gauge.value() is step
+    rows += made.rows()
+    floats = [_float(value) for value in recorded]
+    finite = [value for value in floats if math.isfinite(value)]
+    assert sum(row[5] for row in rows) == len(recorded)
+    assert sum(row[6] for row in rows) == len(floats) - len(finite)
+    assert min((row[3] for row in rows), default=math.inf) == min(finite, default=math.inf)
+    assert max((row[4] for row in rows), default=-math.inf) == max(finite, default=-math.inf)
+    assert all(before[0] < after[0] and before[1] <= after[1] for before, after in pairwise(rows))
+    if recorded:
+        assert rows[-1][0] == len(recorded) - 1 + (FIRST if late else 0)
+        assert repr(rows[-1][2]) == repr(floats[-1])
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def test_points_leave_in_company() -> None:
+    """On a tick a point waits two seconds for others; an interval that is not over stays."""
+    made = Made()
+    for _ in range(FIRST):
+        made.record(0.0)
+    made.rows()
+    made.now = 10.0
+    made.record(1.0)
+    assert made.rows(everything=False) == []
+    made.now = 11.0
+    made.record(2.0)
+    assert made.rows(everything=False) == []
+    made.now = 12.5
+    found = made.rows(everything=False)
+    assert [row[2] for row in found] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("wanted", [True, None])
+def test_what_nobody_takes_is_kept_in_little(wanted: bool | None) -> None:
+    """A process that delivers nothing keeps some kilobytes a series; extremes and counts are still complete."""
+    made = Made(wanted=wanted)
+    for number in range(200_000):
+        made.now += 0.5
+        made.record(-7.0 if number == 150_000 else 1.0)
+    rows = made.rows()
+    assert len(rows) <= FIRST + 25
+    assert sum(row[5] for row in rows) == 200_000
+    assert min(row[3] for row in rows) == -7.0
+
+
+def test_no_curve_is_kept_that_no_destination_takes() -> None:
+    """The gauge shows its last value, and there is no point; once a destination comes, x goes on."""
+    made = Made(wanted=False)
+    for number in range(5000):
+        made.record(float(number))
+    made.gauge.fold()
+    assert made.gauge.value() == 4999.0
+    assert made.rows() == []
+    made.sources.wanted = True
+    made.record(1.0)
+    assert [row[:1] + row[2:3] for row in made.rows()] == [(5000.0, 1.0)]
+
+
+def test_threads_lose_no_value() -> None:
+    """Four threads record two hundred thousand values each while a fifth one takes points."""
+    sources = PointSources(print)
+    sources.wanted = True
+    gauge = LastValue(SeriesLosses("loss"))
+    curve = GaugeCurves(sources).follow(gauge, ("loss", "", ""), ())
+    rows: list[float] = []
+    over = threading.Event()
+
+    def take() -> None:
+        while not over.is_set():
+            rows.extend(curve.take(everything=True))
+
+    def work(which: int) -> None:
+        record = gauge.record
+        for number in range(200_000):
+            record(float(number) if number % 10_000 else -1.0 - which)
+
+    taking = threading.Thread(target=take)
+    working = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for thread in (taking, *working):
+        thread.start()
+    for thread in working:
+        thread.join()
+    over.set()
+    taking.join()
+    rows.extend(curve.take(everything=True))
+    assert sum(rows[5::COLUMNS]) == 800_000
+    assert min(rows[3::COLUMNS]) == -4.0
+    assert max(rows[4::COLUMNS]) == 199_999.0
+
+
+def test_a_signal_handler_may_record_and_take_in_the_middle() -> None:
+    """A handler of the same thread neither waits for ever nor loses a value."""
+    made = Made()
+    turns = 0
+    rows: list[tuple[float, ...]] = []
+
+    def handler(*_: object) -> None:
+        nonlocal turns
+        turns += 1
+        made.record(2.0)
+        rows.extend(made.rows())
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for number in range(100_000):
+            made.record(1.0)
+            if number % 1000 == 0:
+                rows += made.rows()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    rows += made.rows()
+    assert turns > 0
+    assert sum(row[5] for row in rows) == 100_000 + turns
+
+
+class _Event:
+    def __init__(self) -> None:
+        self.over = False
+
+    def query(self) -> bool:
+        return self.over
+
+
+class _Host:
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def item(self) -> float:
+        return self._value
+
+
+class _Device:
+    """A value on a device, as read() gives it back, of which the copy takes its time."""
+
+    def __init__(self, value: float) -> None:
+        self.event = _Event()
+        self.pending = Pending(_Host(value), self.event)
+
+
+class _Losses(SeriesLosses):
+    def read(self, value: object) -> Any:
+        return value.pending if isinstance(value, _Device) else super().read(value)
+
+
+def test_values_of_a_device_come_in_their_place() -> None:
+    """What is recorded later waits for a value that is on its way; the gauge shows the later one all the while."""
+    made = Made()
+    made.gauge.losses = _Losses("loss")
+    slow = _Device(5.0)
+    made.record(1.0)
+    made.record(slow)
+    made.record(3.0)
+    assert not made.gauge.fold()
+    assert made.gauge.value() == 3.0
+    assert [row[2] for row in made.rows()] == [1.0] or made.rows() == []
+    slow.event.over = True
+    assert made.gauge.fold()
+    assert made.gauge.value() == 3.0
+    made.now += 5
+    assert [row[2] for row in made.rows()][-2:] == [5.0, 3.0]
+
+
+def test_more_than_a_hundred_series_have_longer_intervals() -> None:
+    """One point a second for few, one in ten for many."""
+    registry = Registry(enabled=True)
+    instrument = registry.group("g").instrument("x")
+    instrument.keep_curves(registry.curves)
+    for number in range(FEW):
+        instrument.series({"n": number})
+    assert registry.curves.interval() == INTERVAL
+    instrument.series({"n": -1})
+    assert registry.curves.interval() == LONG_INTERVAL
+
+
+def drained(registry: Registry) -> Iterator[PackedPoints]:
+    """Yield the packed points of a registry."""
+    for _, points in registry.points.drain(everything=True):
+        yield points
+
+
+def test_a_series_is_a_curve() -> None:
+    """Its points have the group, the name, the unit and the attributes of the series; counters have none."""
+    registry = Registry(enabled=True)
+    registry.points.wanted = True
+    instrument = registry.group("train").declare(
+        "rate", kind="gauge", unit="{token}/s", description="", boundaries=None
+    )
+    instrument.record(1, {"gpu": 0})
+    instrument.keep_curves(registry.curves)
+    instrument.record(2, {"gpu": 0})
+    instrument.record(3, {"gpu": 1})
+    counter = registry.group("train").instrument("done.success")
+    counter.keep_curves(registry.curves)
+    counter.record(1)
+    found = [(each.group, each.metrics, each.units, each.attributes, [*each.values]) for each in drained(registry)]
+    assert found == [
+        ("train", ("rate",), "{token}/s", (("gpu", 0),), [2.0]),
+        ("train", ("rate",), "{token}/s", (("gpu", 1),), [3.0]),
+    ]
+
+
+def test_numbers_are_of_points() -> None:
+    """The first number of a record is behind the last point of the one before."""
+    registry = Registry(enabled=True)
+    registry.points.wanted = True
+    instrument = registry.group("g").instrument("x")
+    instrument.keep_curves(registry.curves)
+    for number in range(3):
+        instrument.record(number)
+    ((first, points),) = registry.points.drain(everything=True)
+    assert (first, len(points)) == (1, 3)
+    instrument.record(1)
+    ((first, points),) = registry.points.drain(everything=True)
+    assert (first, len(points)) == (4, 1)
+
+
+def test_a_source_that_fails_costs_no_other_its_points() -> None:
+    """Its failure is counted; the curves still leave."""
+
+    class Broken:
+        def waiting(self) -> bool:
+            return True
+
+        def take(self, *, everything: bool) -> Iterator[PackedPoints]:
+            raise RuntimeError(everything)
+
+        def reset(self) -> None: ...
+
+    registry = Registry(enabled=True)
+    registry.points.wanted = True
+    registry.points.add(Broken())
+    instrument = registry.group("g").instrument("x")
+    instrument.keep_curves(registry.curves)
+    instrument.record(1)
+    assert len(list(drained(registry))) == 1
+    errors = [p for m in registry.collect() if m.name == "tachograph.errors" for p in m.points]
+    assert [point.attributes for point in errors] == [(("where", "curves"),)]
+
+
+@pytest.mark.process
+def test_a_series_takes_little_memory() -> None:
+    """A gauge with its curve takes at most 1.5 KiB before its first value."""
+    program = """
+import sys, tracemalloc
+from tachograph.recording.registry import Registry
+registry = Registry(enabled=True)
+instrument = registry.group("g").instrument("x")
+instrument.keep_curves(registry.curves)
+instrument.series({"n": -1})
+tracemalloc.start()
+before = tracemalloc.get_traced_memory()[0]
+for number in range(1000):
+    instrument.series({"n": number})
+print((tracemalloc.get_traced_memory()[0] - before) / 1000)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert float(done.stdout) <= 1536 + 400  # and its attributes, and its entry in two dictionaries
