@@ -317,7 +317,7 @@ class GuestFeed:
         """Do nothing: the host's journal calls the host."""
 
     def is_half_full(self) -> bool:
-        """Return False: the host hands over what waits there."""
+        """Return False: the host's journal is asked by the host."""
         return False
 
     def deliver(
