@@ -171,7 +171,7 @@ class EventFeed:
 
     def on_half_full(self, call: Callable[[], object]) -> None:
         """Have the journal call something where it is half full, until the end."""
-        self._journal.on_half_full = call
+        self._journal.on_half_full = lambda: self._takes and call()
 
     def is_half_full(self) -> bool:
         """Tell whether the journal is."""
