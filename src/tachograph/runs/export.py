@@ -122,6 +122,10 @@ def shown(run: Run) -> str:
             parts.append(table([[title, "VALUE"], *rows]))
     if metrics:
         parts.append(_metrics(metrics, run.summaries()))
+    if lost := run.losses:
+        rows = [["LOST", "DESTINATION", "POINTS", ""]]
+        rows += [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in lost]
+        parts.append(table(rows, right=(2,)))
     if events:
         rows = [["EVENT", "COUNT"], *([name, f"{count:,}"] for name, count in sorted(events.items()))]
         parts.append(table(rows, right=(1,)))
