@@ -248,7 +248,8 @@ def test_a_metric_without_points_has_no_curves(tmp_path: Path) -> None:
     with serving(tmp_path) as hub:
         served = Studio(hub.url)
         (chart,) = served.ask("runs", "run")["charts"]
-        assert chart["metrics"] == [{"metric": "loss", "scale": "metric:loss", "progress": False, "curves": []}]
+        named = {"metric": "loss", "scale": "metric:loss", "progress": False}
+        assert chart["metrics"] == [{**named, "curves": [], "left_out": 0}]
         assert served.ask("runs", "run", "curves", metric="loss") == {"curves": []}
 
 

@@ -22,7 +22,7 @@ from tachograph.runs.members import Member, State, dictionary, members, state
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, samples, series
 from tachograph.studio.occurrences import events
-from tachograph.studio.overview import Overview, about, functions, progress
+from tachograph.studio.overview import Overview, about, functions, losses, progress
 
 MOST_PARTS = 2000  # of a query
 
@@ -264,6 +264,7 @@ class Api:
             "progress": progress(reading, drawn),
             "series": series(reading),
             "functions": functions(reading),
+            "losses": losses(reading),
             "config": dictionary(reading.rows, "config"),
             "summary": dictionary(reading.rows, "summary"),
         }

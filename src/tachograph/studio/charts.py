@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from tachograph.runs.window import stretches
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
 _REPEATED = re.compile(r"(.+)#\d+", re.DOTALL)  # see tachograph.progress
-MOST_REPEATED = 100  # listed calls of a task, or repeated loops, of one rank: the newest ones
+MOST_REPEATED = 100  # listed curves of a metric in one rank: calls of a task, loops, sets of attributes; the newest
 _NUMBERS = ("lower", "upper", "x_lower", "x_upper")
 _TEXTS = ("group", "scale", "task", "units", "x_units")
 _EXTENT = ("branches", "points", "x0", "x1", "min", "max", "nonfinite")
@@ -117,8 +118,11 @@ def newest(drawn: Iterable[Drawn], most: int = MOST_REPEATED) -> list[Drawn]:
     return kept[::-1]
 
 
-def charts(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
-    """Return the charts in the API's form: one for each group, and one for each metric without a group."""
+def charts(look: Look, drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
+    """Return the charts in the API's form, those of a group one after the other.
+
+    Metrics that were defined with a ``MetricGroup`` share a chart; every other metric has one of its own.
+    """
     extents = {
         row[0]: dict(zip(_EXTENT, row[1:], strict=True))
         for row in look.rows(
@@ -126,13 +130,22 @@ def charts(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
             " FROM block GROUP BY curve"
         )
     }
-    by_chart: dict[tuple[str, str], list[Drawn]] = {}
+    recorded = Counter((each.group, each.named) for each in drawn if each.number)
+    shared = {(each.group, each.named) for each in drawn if each.about.get("group")}
+    by_group: dict[str, dict[str | None, list[Drawn]]] = {}
     for each in newest(drawn):
-        by_chart.setdefault((each.group, "" if each.group else each.named), []).append(each)
-    return [_chart(group, listed, extents) for (group, _), listed in by_chart.items()]
+        chart = None if (each.group, each.named) in shared else each.named
+        by_group.setdefault(each.group, {}).setdefault(chart, []).append(each)
+    return [
+        {"group": group, "shared": alone is None, **_chart(listed, extents, recorded)}
+        for group, of_group in by_group.items()
+        for alone, listed in of_group.items()
+    ]
 
 
-def _chart(group: str, listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _chart(
+    listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]], recorded: Mapping[tuple[str, str], int]
+) -> dict[str, Any]:
     by_metric: dict[str, list[Drawn]] = {}
     for each in listed:
         by_metric.setdefault(each.named, []).append(each)
@@ -145,8 +158,10 @@ def _chart(group: str, listed: list[Drawn], extents: Mapping[int, Mapping[str, A
         shared = [each for each in listed if each.about.get("scale", "") == name] if name else some
         scales.setdefault(scale, {"scale": scale, "name": name or None, **_axis(shared, _Y)})
         drawn = [_curve(each, extents.get(each.number, {})) for each in some if each.number]
-        metrics.append({"metric": metric, "scale": scale, "progress": "progress" in about, "curves": drawn})
-    return {"group": group, "x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
+        left_out = recorded[some[0].group, metric] - len(drawn)
+        named = {"metric": metric, "scale": scale, "progress": "progress" in about}
+        metrics.append({**named, "curves": drawn, "left_out": left_out})
+    return {"x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
 
 
 def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,12 +32,13 @@ export class Plot {
     this.u = null;
   }
 
-  /** Draw curves: each with `colour`, `faint`, `width`, `scale`, and perhaps `compared`. */
+  /** Draw curves, as large as the element is: each with `colour`, `faint`, `width`, `scale`, and perhaps `compared`. */
   draw(curves) {
     this.curves = curves;
     const width = Math.max(200, Math.floor(this.host.clientWidth));
-    if (!this.u || this.built !== this.#shape(width)) this.#build(width);
-    else if (this.u.width !== width) this.u.setSize({ width, height: TALL });
+    const height = this.host.clientHeight || TALL;
+    if (!this.u || this.built !== this.#shape(width)) this.#build(width, height);
+    else if (this.u.width !== width || this.u.height !== height) this.u.setSize({ width, height });
     const x = this.zoomed ? drawable(this.zoomed) : ofX(across(curves), this.axes.x);
     const data = [x];
     for (const axis of this.axes.y) {
@@ -61,7 +62,7 @@ export class Plot {
     return `${this.log} ${width < NARROW}`;
   }
 
-  #build(width) {
+  #build(width, height) {
     this.destroy();
     this.built = this.#shape(width);
     const narrow = width < NARROW;
@@ -71,7 +72,7 @@ export class Plot {
     }
     this.u = new uPlot({
       width,
-      height: TALL,
+      height,
       padding: [10, narrow || this.axes.y.length < 2 ? 14 : 4, 0, 2],
       legend: { show: false },
       scales,
