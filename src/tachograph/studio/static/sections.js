@@ -14,6 +14,7 @@ export class Sections {
     this.run = run;
     this.view = view;
     this.sections = new Map();
+    this.order = []; // of their keys
     this.groups = element("div", { class: "groups" });
     this.folded = element("div");
     this.byCurve = new Map(); // cards
@@ -23,6 +24,7 @@ export class Sections {
   /** Show the charts of a run's answer; return how many groups have any. */
   show(answer) {
     const wanted = groupsOf(answer);
+    this.order = wanted.map(({ key }) => key);
     const groups = wanted.filter(({ folded }) => !folded);
     for (const each of wanted) {
       const { key, title, folded, charts } = each;
@@ -91,8 +93,12 @@ export class Sections {
     for (const card of new Set(samples.map(({ series }) => this.bySeries.get(series)))) card?.load();
   }
 
+  /** Return the cards that there are, as they follow each other on the page. */
   cards() {
-    return [...this.sections.values()].flatMap(({ cards }) => [...cards.values()]);
+    return this.order.flatMap((key) => {
+      const { charts, cards } = this.sections.get(key);
+      return charts.flatMap((chart) => cards.get(chart.key) ?? []);
+    });
   }
 }
 
