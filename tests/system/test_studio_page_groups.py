@@ -79,6 +79,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     several = [each for uid in range(SETS) for each in points([float(uid)], "reward", attributes={"uid": uid})]
     store_run(store, "attributes", *sets, *several)
+    for at in (0, 1):
+        both = [each for name in ("adam", "sgd") for each in points([1.0 + at], attributes={"optimizer": name, "k": 2})]
+        store_run(store, "attributes of ranks", *both, number=at)
     _sampled(store)
     _lossy(store)
     store_run(store, "events", ("checkpoint", {"step": 7}))
@@ -189,6 +192,16 @@ def test_curves_that_differ_in_attributes_alone_are_told_apart(page: Tab) -> Non
     card.get_by_role("button", name='{optimizer="sgd"}').click()
     page.until(lambda: {each["y"][0] for each in page.drawn()["loss"]["curves"]} == {1, 3}, "two curves")
     assert page.page.locator("img").count() == 1  # the brand's
+
+
+def test_attributes_are_beside_the_rank(page: Tab) -> None:
+    """Curves of several ranks that have attributes are named by both; a colour is one set of attributes."""
+    curves = page.open("/#/run/attributes%20of%20ranks").loaded("loss")["loss"]["curves"]
+    assert [(each["label"], each["rank"], each["y"]) for each in curves] == [
+        (f'{{k=2, optimizer="{name}"}} rank {at}', at, [1 + at]) for name in ("adam", "sgd") for at in (0, 1)
+    ]
+    assert [each["colour"] for each in curves] == [curves[place]["colour"] for place in (0, 0, 2, 2)]
+    assert curves[0]["colour"] != curves[2]["colour"]
 
 
 def test_of_very_many_sets_of_attributes_the_newest_are_drawn_and_it_says_so(page: Tab) -> None:

@@ -50,18 +50,27 @@ class Drawn(NamedTuple):
         return found[1] if found else self.metric
 
 
-def curves(look: Look) -> list[Drawn]:
-    """Return the curves of a run, and the metrics that are defined only."""
+def curves(look: Look, named: str | None = None) -> list[Drawn]:
+    """Return the curves of a run, and the metrics that are defined only.
+
+    Args:
+        look: at the file.
+        named: only those of a metric, and of its repetitions as a loop; None for all.
+    """
     streams = _streams(look)
+    where = "" if named is None else "WHERE metric = ?1 OR substr(metric, 1, length(?1) + 1) = ?1 || '#'"
+    names = () if named is None else (named,)
     said = {
         (stream, execution, scope, metric): (_defined(about), time)
         for stream, execution, scope, metric, time, about in look.rows(
-            "SELECT stream, execution, scope, metric, time, about FROM definition ORDER BY stream, time"
+            f"SELECT stream, execution, scope, metric, time, about FROM definition {where} ORDER BY stream, time",  # noqa: S608
+            *names,
         )
     }
     found = []
     for number, stream, execution, group, metric, attributes in look.rows(
-        "SELECT id, stream, execution, scope, metric, attributes FROM curve ORDER BY id"
+        f"SELECT id, stream, execution, scope, metric, attributes FROM curve {where} ORDER BY id",  # noqa: S608
+        *names,
     ):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank = streams.get(stream, (0, None))
@@ -271,11 +280,11 @@ def lines(
     Raises:
         LookupError: there is no such metric, or no curve of it in this rank; the message names the existing ones.
     """
-    known = curves(look)
+    known = curves(look, metric)
     of_metric = [each for each in known if metric in (each.named, each.metric) and group in (None, each.group)]
     wanted = newest(each for each in of_metric if each.number and rank in (None, each.rank))
     if not of_metric:
-        raise LookupError(_unknown(metric, group, known))
+        raise LookupError(_unknown(metric, group, curves(look)))
     if not wanted and rank is not None:
         raise LookupError(f"the metric {metric!r:.200} has no points of rank {rank}")
     fair = max(LEAST_PAIRS, min(pairs, MOST_PAIRS // max(1, len(wanted))))
