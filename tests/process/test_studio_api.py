@@ -297,7 +297,7 @@ def test_losses_are_told_by_reason_and_destination(tmp_path: Path) -> None:
             sent.append(number("tachograph.dropped", 0, kind="counter", attributes={"reason": "no_number"}))
             sent.append(number("tachograph.dropped", 20, kind="counter", attributes={"reason": "of tomorrow"}))
         hub.receive_metrics(metrics(rank(at, run="run"), *sent, scope="tachograph"))
-        hub.receive_logs(logs(rank(at, run="run"), *points([1.0, 2.0]), stream=f"s{at}", seqs=[2, 5]))
+        hub.receive_logs(logs(rank(2 + at, run="run"), *points([1.0, 2.0]), stream=f"s{at}", seqs=[2, 5]))
     hub.receive_logs(logs(rank(0, run="run"), ("no number", {}), stream=""))
     hub.close()
     with serving(tmp_path) as hub_:

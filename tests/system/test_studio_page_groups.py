@@ -110,7 +110,7 @@ def _sampled(store: Path) -> None:
 
 
 def _lossy(store: Path) -> None:
-    """Record a run of two ranks that dropped values, and of which points never came."""
+    """Record a run of two ranks that dropped values, and of one whose points never came."""
     hub = Hub(store, run="lossy", clock=lambda: START)
     for at in (0, 1):
         dropped = {"queue_full": 600, "no_number": 17} if at else {"queue_full": 600}
@@ -119,7 +119,7 @@ def _lossy(store: Path) -> None:
             for reason, many in dropped.items()
         ]
         hub.receive_metrics(metrics(rank(at, run="lossy"), *sent, scope="tachograph"))
-    hub.receive_logs(logs(rank(0, run="lossy"), *points([1.0, 2.0]), seqs=[3, 6]))
+    hub.receive_logs(logs(rank(2, run="lossy"), *points([1.0, 2.0]), seqs=[3, 6]))
     hub.close()
 
 

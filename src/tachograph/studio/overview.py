@@ -10,7 +10,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tachograph.recording.own_metrics import DROPPED, REASONS
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.catalogue import files_of, id_of, paths_in
@@ -175,41 +174,6 @@ def _function(key: tuple[str, int | None, str], found: Buckets, failures: Mappin
     middle, high = (mean if found.count == 1 else percentile(found, share) for share in (0.5, 0.99))
     about = {"function": name, "rank": rank, "role": role, "calls": found.count, "failures": failures}
     return {**about, "mean": mean, "p50": middle, "p99": high}
-
-
-MISSING = "missing"
-_NEVER_CAME = "Sent, as the numbers of the others tell, and never received: a process was killed, or its way was cut."
-
-
-def losses(look: Look) -> list[dict[str, Any]]:
-    """Return what a run has lost, the most first: points by reason and destination, each reason in words.
-
-    The reason :data:`MISSING` is the hub's finding, from gaps in the numbers of points and events. All others are
-    those of ``tachograph.dropped``, as each process has counted them.
-    """
-    found: dict[tuple[str, str], int] = {}
-    for attributes, data in look.rows(
-        "SELECT attributes, data FROM series JOIN state ON series.id = state.series WHERE name = ?", DROPPED.name
-    ):
-        try:
-            told, points = dict(json.loads(attributes)), int(_shown(json.loads(data)) or 0)
-        except (ValueError, TypeError, LookupError, OverflowError) as error:
-            look.file.note(f"a state of {DROPPED.name}: {error}")
-            continue
-        key = str(told.get("reason", "")), str(told.get("destination", ""))
-        found[key] = found.get(key, 0) + points
-    for (gap,) in look.rows(
-        "SELECT max(last) - sum(last - first + 1) FROM arrived JOIN stream ON stream.id = stream"
-        " WHERE stream.name NOT LIKE 'content:%' GROUP BY stream"
-    ):
-        found[MISSING, ""] = found.get((MISSING, ""), 0) + max(0, gap)
-    words = {str(reason): why for reason, why in REASONS.items()} | {MISSING: _NEVER_CAME}
-    listed = sorted(found.items(), key=lambda each: (-each[1], each[0]))
-    return [
-        {"reason": reason, "destination": destination, "points": points, "why": words.get(reason, "")}
-        for (reason, destination), points in listed
-        if points > 0
-    ]
 
 
 def percentile(of: Buckets, share: float) -> float | None:
