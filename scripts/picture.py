@@ -32,7 +32,8 @@ def main() -> None:
         for scheme, name in (("light", "studio.png"), ("dark", "studio-dark.png")):
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
             page.goto(options.address)
-            page.wait_for_function(f"__studio.drawn().filter(({{ curves }}) => curves.length).length >= {CHARTS}")
+            while page.evaluate("__studio.drawn().filter(({ curves }) => curves.length).length") < CHARTS:
+                page.wait_for_timeout(100)
             plot = page.locator(".card .u-over").first
             box = plot.bounding_box()
             plot.hover(position={"x": POINTER[0] * box["width"], "y": POINTER[1] * box["height"]})
