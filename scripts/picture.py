@@ -15,8 +15,8 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
-WIDTH, HEIGHT = 1280, 960
-CHARTS = 4  # that are in the picture
+WIDTH, HEIGHT = 1280, 580
+CHARTS = 2  # that are in the picture
 POINTER = (0.3, 0.45)  # of the first chart's width and height
 
 
