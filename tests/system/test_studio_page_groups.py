@@ -79,6 +79,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     several = [each for uid in range(SETS) for each in points([float(uid)], "reward", attributes={"uid": uid})]
     store_run(store, "attributes", *sets, *several)
+    own = [(DEFINITION, {"metric": f"m{place}", "group": "axes"}) for place in range(5)]
+    own += [each for place in range(5) for each in points([0.0, 10.0**place], f"m{place}", group="axes")]
+    store_run(store, "axes", *own)
     for at in (0, 1):
         both = [each for name in ("adam", "sgd") for each in points([1.0 + at], attributes={"optimizer": name, "k": 2})]
         store_run(store, "attributes of ranks", *both, number=at)
@@ -209,6 +212,24 @@ def test_of_very_many_sets_of_attributes_the_newest_are_drawn_and_it_says_so(pag
     curves = page.open("/#/run/attributes").loaded("reward")["reward"]["curves"]
     assert {each["y"][0] for each in curves} == set(range(SETS - 100, SETS))
     assert f"the newest 100 of {SETS} curves" in page.card("reward").inner_text()
+
+
+@pytest.mark.parametrize(("size", "most"), [(WIDE, 3), (NARROW, 2)], ids=["wide", "narrow"])
+def test_axes_leave_room_for_the_curves(browser: Any, url: str, size: tuple[int, int], most: int) -> None:
+    """Each metric without a scale keeps its own axis; those that fit are drawn, and hiding a curve shows another."""
+    with tab(browser, url, size=size) as page:
+        found = page.open("/#/run/axes").loaded("axes")["axes"]
+        tops = [found["scales"][axis["key"]][1] for axis in found["y"]]
+        assert tops == pytest.approx([10**place for place in range(5)], rel=0.1)
+        card = page.card("axes")
+        assert card.locator(".u-axis").count() == 1 + most
+        assert f"{5 - most} axes not drawn" in card.inner_text()
+        for place in range(5 - most):
+            card.get_by_role("button", name=f"m{place}").click()
+        page.until(lambda: "not drawn" not in card.inner_text(), "the other axes")
+        assert card.locator(".u-axis").count() == 1 + most
+        page.shoot(f"axes-{size[0]}")
+        assert page.complaints == []
 
 
 def test_counters_and_histograms_are_charts_of_their_group(page: Tab) -> None:

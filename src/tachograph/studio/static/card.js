@@ -2,6 +2,7 @@
 
 import { Curve } from "./curve.js";
 import { element, fill, say } from "./element.js";
+import { count } from "./format.js";
 import { forget, invalidate } from "./frame.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
@@ -168,7 +169,7 @@ export class Card {
       this.plot.draw(curves.filter((curve) => curve.visible));
     }
     const bad = curves.reduce((sum, curve) => sum + curve.nonfinite.length, 0);
-    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? "× not a finite number" : "", this.plot.outside ? "▲ beyond the axis" : ""];
+    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? "× not a finite number" : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.left ? `${count(this.plot.left, "axis", "axes")} not drawn: hide other curves` : ""];
     say(this.note, notes.filter(Boolean).join(" · "));
   }
 
