@@ -333,3 +333,30 @@ def test_a_chart_moves_when_its_group_is_defined(browser: Any, tmp_path: Path) -
         assert page.complaints == []
         hub.process.terminate()
         hub.end()
+
+
+def test_points_that_no_chart_shows_do_not_keep_the_page_asking(browser: Any, tmp_path: Path) -> None:
+    """Live points of a folded section, or of a set of attributes that is left out, are no reason to look again."""
+    with command(tmp_path, "--run-id", "run") as hub, tab(browser, hub.url) as page:
+
+        def send(first: int, *sent: tuple[str, dict[str, Any]]) -> int:
+            body = logs(rank(0, run="run"), *sent, stream="start", first=first).SerializeToString()
+            assert ask(hub.url, "/v1/logs", body, Content_Type=PROTOBUF).status == 200
+            return first + len(sent)
+
+        def at(x: float, metric: str, **more: Any) -> tuple[str, dict[str, Any]]:
+            return POINT, {"metric": metric, "x": x, "value": x, **more}
+
+        sets = [at(0, "reward", attributes={"uid": uid}) for uid in range(SETS)]
+        first = send(1, at(0, "loss"), at(0, "torchrun.state", group="torchelastic"), *sets)
+        page.open("/#/run/run").loaded("loss")
+        looks = []
+        for x in range(1, 14):
+            state = at(x, "torchrun.state", group="torchelastic")
+            first = send(first, at(x, "loss"), state, at(x, "reward", attributes={"uid": 0}))
+            page.until(lambda x=x: page.drawn()["loss"]["curves"][0]["y"] == list(range(x + 1)), "a live point")
+            looks.append(sum(each.endswith("/api/runs/run") for each in page.asked))
+        assert looks[-1] - looks[2] <= 2  # it looks every ten seconds anyway
+        assert page.complaints == []
+        hub.process.terminate()
+        hub.end()

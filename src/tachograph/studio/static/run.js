@@ -30,6 +30,8 @@ export class RunPage {
     this.losses = [];
     this.filled = this.told = false; // whether anything is drawn, or was said in a configuration or a summary
     this.bars = new Set(); // curves that are progress bars
+    this.unknown = new Set(); // curves that got points, and that the next look may know
+    this.elsewhere = new Set(); // curves that are in no chart: too many of a metric, or in a section that is folded up
     this.stop = new AbortController();
     this.header = new Header();
     this.controls = new Controls(this.run, this.view, (chosen) => this.#choose(chosen));
@@ -106,6 +108,8 @@ export class RunPage {
 
   /** Ask what the run is made of, and show that. */
   async #look() {
+    const unknown = [...this.unknown];
+    this.unknown.clear();
     const answer = await ask(pathOf(this.run), {}, this.stop.signal);
     this.lookedAt = performance.now();
     this.processes = answer.processes;
@@ -116,6 +120,7 @@ export class RunPage {
     const bars = answer.charts.flatMap(({ metrics }) => metrics.filter(({ progress }) => progress));
     this.bars = new Set(bars.flatMap(({ curves }) => curves.map(({ curve }) => curve)));
     const groups = this.sections.show(answer);
+    for (const curve of unknown) if (!this.sections.byCurve.has(curve)) this.elsewhere.add(curve);
     const ranks = new Set([...answer.processes, ...answer.charts.flatMap(({ metrics }) => metrics.flatMap(({ curves }) => curves))].map(({ rank }) => rank));
     this.controls.show([...ranks].filter((rank) => rank !== null).sort((one, other) => one - other));
     this.progress.show(answer.progress, answer.run.state === "live");
@@ -157,11 +162,18 @@ export class RunPage {
     for (const each of curves) {
       const card = this.sections.byCurve.get(each.curve);
       if (card) byCard.set(card, [...(byCard.get(card) ?? []), each]);
-      else if (!this.bars.has(each.curve)) fresh.push(each.curve);
+      else this.#lookFor(each.curve);
     }
     for (const [card, own] of byCard) card.add(own, card.about);
     for (const number of stale) this.sections.byCurve.get(number)?.load();
     if (fresh.length) this.#lookAgain();
+  }
+
+  /** Look again for a curve that no chart has, once: that look may find that none is to have it. */
+  #lookFor(curve) {
+    if (this.bars.has(curve) || this.elsewhere.has(curve)) return;
+    this.unknown.add(curve);
+    this.#lookAgain();
   }
 
   #events(events) {
@@ -175,7 +187,7 @@ export class RunPage {
     for (const [number, head] of Object.entries(heads)) {
       const card = this.sections.byCurve.get(Number(number));
       if (this.bars.has(Number(number))) continue;
-      if (!card) this.#lookAgain();
+      if (!card) this.#lookFor(Number(number));
       else if (card.base !== null && card.head(Number(number)) < head) card.load();
     }
     this.#allEvents();
