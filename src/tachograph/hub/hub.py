@@ -74,11 +74,15 @@ class Archive:
 
         Args:
             everything: all changes; else only states that a sender will not send again.
-            at_the_end: sample all changed series.
+            at_the_end: sample all series that have changed since their last sample.
         """
         with self._lock:
             known = list(self._index.series)
-            changed = (series for series in known if series.unsaved and (everything or series.restarted))
+            changed = (
+                series
+                for series in known
+                if (series.unsaved and (everything or series.restarted)) or (at_the_end and series.unsampled)
+            )
             by_run = _by_run(series for series in changed if series.owner.run.store)
             runs = self._index.stored() if everything else [run for run, _ in by_run.values()]
         for run in runs:  # one after the other, as only so many files are open at once
