@@ -51,6 +51,8 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--interval", "0", "nan", "x"),
         ("--prof", "a:b", ":", "é", "*:*"),
         ("--linger", "nan"),
+        ("--tag", "", "x" * 65, "a\nb"),
+        ("--notes", "x" * 10_001),
     ),
 }
 _USUAL = {"runs": ("--store", "STORE"), "export": ("--store", "STORE"), "dashboards": ("--store", "STORE")}

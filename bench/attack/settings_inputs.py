@@ -31,6 +31,7 @@ _VARIABLES = (
     *_OF_SIGNALS,
     *("TACHOGRAPH_RUN", "TACHOGRAPH_STORE", "TACHOGRAPH_HELPERS", "TACHOGRAPH_SYSTEM_METRICS", "TACHOGRAPH_JOIN"),
     *("TACHOGRAPH_SPOOL_LIMIT", "TACHOGRAPH_PROMETHEUS_REGISTRY", "TACHOGRAPH_OWNER", "TACHOGRAPH_START_NS"),
+    *("TACHOGRAPH_CURVES", "TACHOGRAPH_RECORD_PROGRAM"),
     *("INFLUXDB_HOST", "INFLUXDB_PORT", "INFLUXDB_DATABASE", "INFLUXDB_ORG", "INFLUXDB_TOKEN", "INFLUXDB_UID"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "HOME"),
     *(
@@ -73,7 +74,7 @@ _SAID = (
 _KEYWORDS = (
     *("metrics", "traces", "logs", "endpoint", "protocol", "headers", "timeout", "compression", "interval"),
     *("service_name", "run_id", "resource", "resource_labels", "prometheus_host", "prometheus_port"),
-    *("prometheus_registry", "store", "jsonl", "system_metrics", "set_global", "join"),
+    *("prometheus_registry", "store", "jsonl", "system_metrics", "set_global", "join", "tags", "notes"),
 )
 
 

@@ -270,10 +270,12 @@ def test_a_zoom_has_the_points_of_its_window_and_one_beyond_on_each_side(tmp_pat
 
 
 def test_branches_and_ranks_are_lines_of_their_own(tmp_path: Path) -> None:
-    """Each branch of each rank is a line; one rank can be picked, and a restart is another start."""
+    """Each branch of each rank is a line; one rank can be picked, and a restart is another start, a stream is none."""
     record(tmp_path, "run", *points([1.0, 2.0]), *points([3.0], branch=1))
     record(tmp_path, "run", *points([5.0, float("inf")]), number=1)
     hub = Hub(tmp_path, run="run", clock=lambda: START)
+    hub.receive_logs(logs(rank(1, run="run"), *points([7.0], "rate"), stream="run-1.packed"))
+    hub.receive_logs(logs(rank(1, run="run", restart=1, pid=7), *points([8.0], "rate"), stream="again.packed"))
     hub.receive_logs(logs(rank(1, run="run", restart=1, pid=7), *points([6.0], branch=1), stream="again"))
     hub.close()
     with serving(tmp_path) as hub_:
@@ -284,6 +286,8 @@ def test_branches_and_ranks_are_lines_of_their_own(tmp_path: Path) -> None:
         assert lines[2]["nonfinite"] == [[1, "Infinity"]]
         picked = served.ask("runs", "run", "curves", metric="loss", rank=1)["curves"]
         assert [line["rank"] for line in picked] == [1, 1]
+        beside = served.ask("runs", "run", "curves", metric="rate")["curves"]
+        assert [(line["start"], line["y"]) for line in beside] == [(0, [7]), (1, [8])]
         assert served.ask("runs", "run")["run"]["restarts"] == 1
 
 

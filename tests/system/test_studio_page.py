@@ -16,6 +16,8 @@ from browser import NARROW, WIDE, Tab, chromium, tab
 from recorded_runs import DEFINITION, points, spoil
 from recorded_runs import record as store_run
 from studio import record, studio
+from tachograph.hub.hub import Hub
+from tachograph.identity.launch import Launch
 from tachograph.recording.journal import CONFIG, SUMMARY
 from tachograph.runs.store import path_of
 
@@ -63,6 +65,7 @@ process_batch(range(40))
 """
 RUN = "example"
 EVIL = "<img src=x onerror=alert(1)>'\"; DROP TABLE block;--/../../é😀%2F?#&"
+SHELL_EVIL = EVIL.replace("'", "'\\''")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         store_run(store, "ranks", definition, *resumed, number=number, day=3)
     told = {"lr": 0.1, "model.name": EVIL, "betas": [0.9, 0.999], "limit": math.inf}
     store_run(store, "told", (CONFIG, {CONFIG: told}), (SUMMARY, {SUMMARY: {"best": 0.75}}), day=6)
+    about = {"argv": ["python", "train.py", "--name", EVIL], "git.dirty": True, "host": "node-7"}
+    launched = Hub(store, run="told")
+    launched.launched(Launch(1, "node-7", about, ("baseline", "<b>"), f"A try.\n{EVIL}"))
+    launched.close()
     store_run(store, "nothing", (DEFINITION, {"metric": "promised"}), day=4)
     for begin in (0, 1, 2):  # each a block of its own; the pages of the first are overwritten
         store_run(store, "broken", *points([begin + 0.123456789] * 2000, "wave", group="waves"), number=begin, day=5)
@@ -135,13 +142,20 @@ def test_the_configuration_and_the_summary_are_below_the_charts(page: Tab) -> No
     for title, expected in (
         ("Configuration 4", {"lr": "0.1", "model.name": EVIL, "betas": "[0.9, 0.999]", "limit": "Infinity"}),
         ("Summary 1", {"best": "0.75"}),
+        ("Program 3", {"argv": f"python train.py --name '{SHELL_EVIL}'", "git.dirty": "true", "host": "node-7"}),
     ):
         section = page.page.locator("details.section").filter(
             has=page.page.get_by_role("heading", name=title, exact=True)
         )
         rows = [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]
         assert dict(rows) == expected
+    assert page.page.locator(".run-notes").inner_text() == f"A try.\n{EVIL}"
+    assert page.page.locator(".facts").get_by_text("<b>, baseline", exact=True).count() == 1
     page.shoot("configuration")
+    page.page.goto(f"{page.url}/#/")
+    page.page.get_by_label("Search runs").fill("baseline")
+    page.until(lambda: page.page.locator("table.runs tbody tr").count() == 1, "the tagged run alone")
+    assert page.page.locator("table.runs .chip.tag").all_inner_texts() == ["<b>", "baseline"]
 
 
 def test_axes_have_the_units_and_bounds_of_their_definitions(page: Tab) -> None:

@@ -54,6 +54,7 @@ def test_counting_names(name: str) -> None:
     assert front.labels("train.loss") == [{}]
     found = front.last()
     assert found["x"] == 4
+    assert "x_name" not in found
     assert found["tachograph.tags"][name] == "4"
 
 
@@ -124,7 +125,8 @@ def test_names_can_be_set(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(3):
         front.log("train", {"episode": number, "step": 5}, {"loss": 1.0})
     assert front.labels("train.loss") == [{"step": "5"}]
-    assert front.last()["x"] == 2
+    found = front.last()
+    assert (found["x"], found["x_name"]) == (2, "episode")
     assert [message for message in caplog.messages if "'episode'" in message] == [
         "tag 'episode' counts up: it is no label of the metrics, a number is the point's x"
     ]

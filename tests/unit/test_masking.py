@@ -57,10 +57,22 @@ def test_urls(text: str, expected: str) -> None:
         (["--max-token", "4096", "--auth=true", "--token=1e3"], ["--max-token", "4096", "--auth=true", "--token=1e3"]),
         (["--tokenizer", "gpt2", "key"], ["--tokenizer", "gpt2", "key"]),
         (["--token=", "--password", ""], ["--token=", "--password", ""]),
+        (["-e", "API_KEY=hunter2", "--db", "x://u:p@h"], ["-e", "API_KEY=***", "--db", "x://***@h"]),
+        (["+logger.api_key=hunter2", "--env=API_KEY=a=b"], ["+logger.api_key=***", "--env=API_KEY=***"]),
+        (
+            ["bash", "-c", "env K=1 TOKEN='a b' x --api-key y -l 3"],
+            ["bash", "-c", "env K=1 TOKEN=*** x --api-key *** -l 3"],
+        ),
+        (['{"api_key": "hunter2", "max_tokens": 3}'], ['{"api_key": ***, "max_tokens": 3}']),
+        (["http://host/?a=1&token=x1&b=2"], ["http://host/?a=1&token=***&b=2"]),
+        (
+            ["--use-auth --name x", "key: 3, token=1e3", "tokenizer=a"],
+            ["--use-auth --name x", "key: 3, token=1e3", "tokenizer=a"],
+        ),
     ],
 )
 def test_command_lines(given_: list[str], expected: list[str]) -> None:
-    """A secret is masked after = and as the next argument; numbers and booleans stay."""
+    """A secret is masked after = and as the next argument, within an argument, too; numbers and booleans stay."""
     assert masked_arguments(given_) == expected
 
 

@@ -126,7 +126,7 @@ def test_list_and_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert line.split()[:6] == ["a/run", "2026-09-21", "14:13:20", "2", "5", "1"]
     assert run("show", "a/run", "--store", str(store)) == 0
     said = capsys.readouterr().out
-    assert "loss    training  nats   0             1       4  0 to 3    1    3           2" in said
+    assert "loss    training  nats   0             1       4  0 to 3   inf    1 at 2    3 at 0           2" in said
     assert "checkpoint      1" in said
     assert run("list", "--store", str(store / "none")) == 0
     assert capsys.readouterr().out == "there are no runs\n"

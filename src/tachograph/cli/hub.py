@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from tachograph.cli._command_line import WRONG_USAGE, parser, seconds
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text
+from tachograph.identity.launch import GIT_TIMEOUT, handed_launch
 from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit
 
@@ -60,6 +62,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     from tachograph.identity.program import StartMarks
 
     asked = setting(os.environ, "", None, "TACHOGRAPH_SYSTEM_METRICS")
+    launch = handed_launch(os.environ)
     with listen(options.host, options.port) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
@@ -67,7 +70,14 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
         marks = None if options.started is None else StartMarks(options.started)
         kept_in = options.store or store(os.environ)
         hub = Hub(kept_in, run=run, started=marks)
+        completing: threading.Thread | None = None
         try:
+            if launch is not None:
+                hub.launched(launch)
+                known = launch
+                # Neither the job nor those who post to the hub wait for git.
+                completing = threading.Thread(target=lambda: hub.launched(known.completed(os.environ)), daemon=True)
+                completing.start()
             to = options.forward
             forwarding = None if to is None else Forwarding(to, hub.registry, store=kept_in)
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
@@ -85,6 +95,8 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
             summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}
         finally:
+            if completing is not None:
+                completing.join(GIT_TIMEOUT + 1)
             hub.close()
             if marks is not None and os.getppid() != options.parent:  # which else does it
                 marks.close()

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
-from tachograph.cli._command_line import seconds
+from tachograph.cli._command_line import WRONG_USAGE, fail, seconds
 from tachograph.cli._hub_process import HubProcess
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, text
+from tachograph.identity.launch import RECORD_PROGRAM, Launch, launch_of, notes_of, tags_of
 from tachograph.identity.resource import store
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation.child_environment import child_environment
 
 INTERVAL = 1.0
-_OF_THE_HUB = ("port", "store", "linger", "forward")
+_OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
 
 
@@ -68,6 +69,11 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
             parser.error(str(error).replace("endpoint=", "--endpoint", 1))
     if options.run_id is not None and not options.run_id.strip():
         parser.error("--run-id must not be empty")
+    try:
+        options.tag = tags_of(Setting("--tag=", options.tag or ()))
+        options.notes = notes_of(Setting("--notes=", options.notes or ""))
+    except ValueError as error:
+        parser.error(str(error).replace("=", "", 1))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--store", type=Path, metavar="DIR", help="the folder where the hub stores runs")
     add("--linger", type=seconds, metavar="S", help="seconds that the hub stays after the job")
     add("--forward", metavar="URL", help="have the hub send everything on to this OTLP endpoint")
+    add("--tag", action="append", metavar="NAME", help="a tag of the run; may be repeated")
+    add("--notes", metavar="TEXT", help="notes of the run")
     add("--interval", type=_seconds, metavar="S", help="seconds between two exports of a process; 1")
     profile = "profile functions: package.module:Class.method, with wildcards; may be repeated"
     add("--prof", type=_pattern, action="append", default=[], metavar="PATTERN", help=profile)
@@ -140,6 +148,12 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
     options = read_options(arguments)
     run = run_id_of_command(environ, options.command, explicit=options.run_id)
     endpoint = options.endpoint or text(environ, ENDPOINT)
+    given = setting(environ, "", None, RECORD_PROGRAM)
+    try:
+        records_program = given.boolean() if given else True
+    except ValueError as error:
+        return fail("run", str(error), WRONG_USAGE)
+    options.launch = launch_of(options.command, records_program=records_program, tags=options.tag, notes=options.notes)
     with contextlib.nullcontext() if endpoint else _start_marks() as started:
         return _run(options, environ, run, endpoint, started)
 
@@ -167,6 +181,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         say(f"run {run}, stored in {hub.store}")
     elif endpoint:
         say(f"telemetry goes to {_shown(endpoint)}")
+        if options.tag or options.notes:
+            say("its tags and notes are not kept: there is no hub of its own")
         say(f"run {run}")
     where = hub.url if hub is not None else endpoint
     interval = _interval(options, environ, own=hub is not None)
@@ -208,7 +224,8 @@ def _start_hub(
         if value is not None:
             arguments += [f"--{name}", str(value)]
     try:
-        return HubProcess(arguments, environ)
+        launch: Launch = options.launch
+        return HubProcess(arguments, {**environ, **launch.handed()})
     except (RuntimeError, OSError) as error:
         _say(f"no hub, the job runs without telemetry: {error}")
         return None

@@ -25,7 +25,8 @@ def command(arguments: Sequence[str]) -> int:
             return _show(options)
         if options.what == "prune":
             return _prune(options)
-        sys.stdout.write(listing(listed(options.store)))
+        wanted = set(options.tag)
+        sys.stdout.write(listing([each for each in listed(options.store) if wanted <= set(each.tags)]))
     except (LookupError, OSError) as error:
         return fail("runs", reason(error), WRONG_USAGE)
     return 0
@@ -87,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     made = {name: commands.add_parser(name, help=line, allow_abbrev=False) for name, line in about.items()}
     for each in made.values():
         each.add_argument("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
+    tagged = "only those with this tag; of several options a run has all"
+    made["list"].add_argument("--tag", action="append", default=[], metavar="NAME", help=tagged)
     made["show"].add_argument("run", metavar="RUN", help="the run's id")
     add = made["prune"].add_argument
     add("--older-than", type=_age, metavar="AGE", help="runs into which nothing came for so long: 30d, 12h, 90m")

@@ -6,23 +6,32 @@ import json
 import sqlite3
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress
-from math import inf
-from operator import itemgetter, le
-from struct import unpack
+from math import inf, isfinite
+from operator import and_, itemgetter, le
+from struct import unpack_from
 from typing import Any, NamedTuple
 
 from tachograph.hub._curve_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
-from tachograph.runs.blocks import PAIR, Block, Outline, PackedRows, Sample, join, outline, pack
+from tachograph.runs.blocks import PAIR, THINNED, Block, Outline, PackedRows, Sample, join, outline, pack, unpack
+from tachograph.runs.store import Store
 
 FULL = 1024  # points, from which on a block stays as it is
+MOST_POINTS = 20_000  # of a curve, once its file is too large
 _FRESH, _GATHERED, _FINAL = range(3)
 _MANY = (16, 64)  # blocks of a level: a point is written about three times, even where requests are small
-_ENDS = 4096  # of a stream's derived curves that are kept in memory
+_ENDS = 1000  # of a stream's derived curves that are kept in memory
 _NANO = 1e9
+_TURNED = bytes([1]) + bytes(255)  # 0 becomes 1, all else 0
 
 _ADD = "INSERT INTO block VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LONG = (
+    "SELECT curve, sum(n) AS points FROM block JOIN curve ON curve.id = curve JOIN stream ON stream.id = curve.stream"
+    " WHERE stream.name LIKE '%.%' AND level >= 2 GROUP BY curve"
+    " HAVING points > ? AND max(form LIKE '%\"qcount\"%') ORDER BY points DESC"
+)
+_READ_AT_ONCE = 1_000_000  # points
 _COLUMNS = "seq0, seq1, n, t0, t1, x0, x1, min, max, nonfinite, form, pairs, rest"
 
 
@@ -138,22 +147,22 @@ class Points:
                     for name in found.metrics
                 ],
             )
-        columns = []
+        columns, there = [], _there(found, new)
         for start, metric in zip(range(0, len(found.values), rows), found.metrics, strict=True):
-            kept = _kept(found, start, new)
-            if kept is None or any(kept):
+            kept = there[start : start + rows]
+            if any(kept):
                 columns.append((self._own_curve(*named, metric, found.attributes), start, kept))
         for low in () if found.intervals else range(0, rows, FULL):
             high = min(low + FULL, rows)
             packed = PackedRows(found.times[low:high], found.x[low:high])
             for curve, start, kept in columns:
-                if kept is None:
+                if all(kept):
                     seqs = array("q", range(found.first + start + low, found.first + start + high))
                     about, block = packed.block(seqs, found.values[start + low : start + high])
                     self._insert(curve, found.branch, _FRESH, about, block)
         for curve, start, kept in columns:
-            if kept is not None or found.intervals:
-                picked = range(rows) if kept is None else compress(range(rows), kept)
+            if found.intervals or not all(kept):
+                picked = compress(range(rows), kept)
                 samples = [found.sample(found.first + start + row, row, start) for row in picked]
                 self._insert_samples(curve, found.branch, samples)
 
@@ -198,7 +207,7 @@ class Points:
         if found is None:
             return CurveEnd(row, 0, -inf, branch)
         seq, branch, x = found
-        return CurveEnd(row, seq, unpack("<d", x)[0] if len(x) == PAIR.size // 2 else -inf, branch)
+        return CurveEnd(row, seq, unpack_from("<d", x)[0] if len(x) == PAIR.size // 2 else -inf, branch)
 
     def _branches(self, end: CurveEnd, points: _Derived) -> list[tuple[int, int, int]]:
         """Return the first place, the one behind the last, and the branch of points; they are the curve's end then.
@@ -292,27 +301,20 @@ class Points:
         self._insert(curve, branch, level + 1, about, block)
 
 
-def _kept(found: PackedRecord, start: int, new: Sequence[tuple[int, int]]) -> bytearray | None:
-    """Return a byte each point of a metric, 1 where it is new; None where all are.
+def _there(found: PackedRecord, new: Sequence[tuple[int, int]]) -> bytes:
+    """Return a byte each point, 0 for those that were left out and for those that were there already.
 
     Args:
         found: the record.
-        start: place of the metric's first point in it.
         new: the first and the last of each range of its numbers that were not there yet.
     """
-    rows = len(found.times)
-    left_out = found.left_out[start : start + rows] if found.left_out else b""
-    if new[0] == (found.first, found.last) and not any(left_out):
-        return None
-    kept = bytearray(rows)
+    given = (found.left_out or bytes(len(found.values))).translate(_TURNED)
+    if new[0] == (found.first, found.last):
+        return given
+    fresh = bytearray(len(found.values))
     for low, high in new:
-        first, stop = max(low - found.first - start, 0), min(high + 1 - found.first - start, rows)
-        if first < stop:
-            kept[first:stop] = bytes([1]) * (stop - first)
-    for place, out in enumerate(left_out):
-        if out:
-            kept[place] = 0
-    return kept
+        fresh[low - found.first : high + 1 - found.first] = bytes([1]) * (high + 1 - low)
+    return bytes(map(and_, given, fresh))
 
 
 def _in_order(parts: Sequence[_Derived]) -> _Derived:
@@ -323,3 +325,82 @@ def _in_order(parts: Sequence[_Derived]) -> _Derived:
 
 def _ascends(numbers: Sequence[float]) -> bool:
     return all(map(le, numbers[:-1], numbers[1:]))
+
+
+def thin_points(store: Store, most_bytes: int, *, most: int = MOST_POINTS) -> int:
+    """Thin curves of gauges where the file is too large, the longest first; return how many points went.
+
+    Neighbours become one point, with the extremes of all and their x, and the number of their values. Exact points are
+    never thinned: those of a Metric, of ``log()`` and of MetricsLogger. So only packed curves are, and of these the
+    ones with intervals.
+
+    Args:
+        store: the file.
+        most_bytes: of its content.
+        most: points that a curve keeps at most.
+
+    Raises:
+        StoreError: it could not be written.
+    """
+    if store.size() <= most_bytes:
+        return 0
+    gone = read = 0
+    for curve, points in store.read(_LONG, most):
+        if read > _READ_AT_ONCE or store.size() <= most_bytes:  # the rest is for the next time
+            break
+        read += points
+        gone += _thin(store, curve, -(-points // most))
+        store.checkpoint()
+    return gone
+
+
+def _thin(store: Store, curve: int, group: int) -> int:
+    """Make one point of each ``group`` neighbours in a curve's full blocks."""
+    gone, branch, sources, kept = 0, 0, list[tuple[int]](), list[Sample]()
+    final = "SELECT id, branch FROM block WHERE curve = ? AND level >= ? ORDER BY branch, seq0"
+    for row, of in [*store.read(final, curve, _FINAL), (0, None)]:
+        if sources and (of != branch or len(kept) >= FULL):
+            with store.transaction() as connection:
+                if connection.executemany("DELETE FROM block WHERE id = ?", sources).rowcount < len(sources):
+                    raise sqlite3.OperationalError("another hub thins the same curve")
+                values = (curve, branch, THINNED, *outline(kept))
+                block = pack(kept)
+                connection.execute(_ADD, (*values, block.crc(), *block))
+            sources, kept = [], []
+        if of is None:
+            break
+        try:
+            ((form, pairs, rest),) = store.read("SELECT form, pairs, rest FROM block WHERE id = ?", row)
+            samples = list(unpack(Block(form, pairs, rest)))
+        except ValueError:  # it is damaged, and stays: readers say so
+            continue
+        thinned = [_together(samples[first : first + group]) for first in range(0, len(samples), group)]
+        gone += len(samples) - len(thinned)
+        branch, kept = of, kept + thinned
+        sources.append((row,))
+    return gone
+
+
+def _together(samples: Sequence[Sample]) -> Sample:
+    """Return one point for several of an interval each."""
+    last = samples[-1]
+    if len(samples) == 1:
+        return last
+    count = sum(int(each.more.get("count", 1)) for each in samples)
+    hidden = sum(int(each.more.get("nonfinite", 0 if isfinite(each.value) else 1)) for each in samples)
+    ends = [(value, x) for each in samples for value, x in _ends(each)]
+    more: dict[str, int | float] = {}
+    if ends:
+        (low, low_x), (high, high_x) = min(ends), max(ends, key=itemgetter(0))
+        more |= {"min": low, "min_x": low_x, "max": high, "max_x": high_x}
+    more["count"] = count
+    if hidden:
+        more["nonfinite"] = hidden
+    return last._replace(more=more)
+
+
+def _ends(sample: Sample) -> Iterator[tuple[float, float]]:
+    """Yield the finite values of a point, and the x of each."""
+    for value, x in ((sample.value, "x"), *((sample.more.get(name), f"{name}_x") for name in ("min", "max"))):
+        if value is not None and isfinite(value):
+            yield float(value), float(sample.more.get(x, sample.x))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from tachograph.hub._curve_writer import thin_points
 from tachograph.hub._series import HubSeries, as_json
 from tachograph.hub.processes import Incarnation, LiveProcess, StartNumber
 from tachograph.runs.members import SECOND
@@ -323,3 +324,11 @@ class History:
             StoreError: it could not be written.
         """
         return thin(self._store, self._most_bytes)
+
+    def thin_points(self) -> int:
+        """Thin the longest curves of gauges where the file is too large; return how many points went.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        return thin_points(self._store, self._most_bytes)

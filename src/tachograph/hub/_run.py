@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -11,8 +12,10 @@ from typing import NamedTuple
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from tachograph.hub._history import History, Numbers, save_process
-from tachograph.hub.events import Events, Record, records
+from tachograph.hub.events import Events, Record, describe, records
 from tachograph.hub.processes import Incarnation, LiveProcess
+from tachograph.identity.launch import Launch
+from tachograph.runs.members import mapping
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import BEGIN, END
 from tachograph.runs.store import Store, StoreError
@@ -59,6 +62,8 @@ class LiveRun:
     Attributes:
         processes: those that are on the page, by instance.
         tried: number of times that its file was tried in vain, while the run is kept in memory only.
+        launch: how ``tachograph run`` has started it; None where that is not known.
+        launch_unsaved: that is not in the file yet.
     """
 
     def __init__(self, name: str, store: Store | None) -> None:
@@ -68,6 +73,8 @@ class LiveRun:
         self.history: History | None = None
         self.processes: dict[str, LiveProcess] = {}
         self.tried = 0
+        self.launch: Launch | None = None
+        self.launch_unsaved = False
         if store is not None:
             self.keep_in(store)
 
@@ -100,10 +107,37 @@ class LiveRun:
             raise
         return stored
 
+    def save_launch(self) -> None:
+        """Save how the run was started, and its tags and notes, where there is news of them.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        if self.store is None or not self.launch_unsaved:
+            return
+        self.launch_unsaved = False  # first: another thread may learn more of it meanwhile
+        launch = self.launch
+        if launch is None:
+            return
+        try:
+            with self.store.transaction() as connection:
+                describe(connection, launch.time_unix_nano, launch.tags, launch.notes)
+                if launch.program:
+                    key = (launch.time_unix_nano, launch.host)
+                    find = "SELECT program FROM launch WHERE time = ? AND host = ?"
+                    known = [mapping(facts) for (facts,) in connection.execute(find, key)]
+                    # A fact of the start stays, though a hub that was killed and started again finds the tree changed.
+                    facts = {**launch.program, **(known[0] if known else {})}
+                    connection.execute("INSERT OR REPLACE INTO launch VALUES (?, ?, ?)", (*key, json.dumps(facts)))
+        except BaseException:
+            self.launch_unsaved = True
+            raise
+
     def forget(self) -> None:
         """Forget the row numbers in the file: everything is to be saved again, into a new one."""
         if self.events is not None:
             self.events.forget()
+        self.launch_unsaved = self.launch is not None
         for process in self.processes.values():
             process.row, process.unsaved, process.forgotten = 0, True, False
             for incarnation in process.incarnations.values():

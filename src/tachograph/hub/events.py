@@ -24,7 +24,8 @@ from tachograph.hub._curve_records import (
 )
 from tachograph.hub._curve_writer import CurveEnds, Points
 from tachograph.hub._dedup import SequenceNumbers, arrived
-from tachograph.recording.journal import CONFIG, SCHEMA, SUMMARY
+from tachograph.identity.launch import MOST_TAGS, described
+from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
 from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes
 from tachograph.runs.store import Store
 
@@ -139,6 +140,18 @@ def _run_began(connection: sqlite3.Connection, stream: int) -> int:
     return said if isinstance(said, int) and said > 0 else int(time)
 
 
+def describe(connection: sqlite3.Connection, time: int, tags: Iterable[str], notes: str) -> None:
+    """Add tags to those of a run, as many as it may have, and give it notes, where it has no newer ones."""
+    add = "INSERT OR IGNORE INTO tag SELECT ? WHERE (SELECT count(*) FROM tag) < ?"
+    connection.executemany(add, [(tag, MOST_TAGS) for tag in tags])
+    if notes:
+        connection.execute(
+            "INSERT INTO notes VALUES (1, ?, ?) ON CONFLICT (id) DO UPDATE"
+            " SET time = excluded.time, text = excluded.text WHERE excluded.time >= time",
+            (time, notes),
+        )
+
+
 class Events:
     """The events of a run.
 
@@ -176,6 +189,9 @@ class Events:
             for record in fresh:
                 if record.name in _DICTIONARIES and not record.newer:
                     _keep(connection, stream.row, record)
+                elif record.name == RUN and not record.newer:
+                    said = dict(plain_attributes(LogRecord.FromString(record.data).attributes))
+                    describe(connection, record.time, *described(said))
             stream.arrived.save(connection, stream.row)
             new += fresh
         return new

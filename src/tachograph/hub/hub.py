@@ -28,6 +28,7 @@ from tachograph.hub._series import HubSeries, Limits
 from tachograph.hub._stream_decoder import shape_of
 from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, LostProcess, life
+from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks
 from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
@@ -83,6 +84,7 @@ class Archive:
         for run in runs:  # one after the other, as only so many files are open at once
             if everything:
                 self._save_processes(run)
+                self.guarded(run.save_launch)
             left = iter(by_run.get(run.name, (run, []))[1])
             while part := list(islice(left, _SLICE)):
                 with self._lock:
@@ -221,6 +223,12 @@ class Hub:
     def store(self) -> Path:
         """The file of the run that was named."""
         return self._index.default.store.path if self._index.default.store else Path()
+
+    def launched(self, launch: Launch) -> None:
+        """Keep how the run that was named was started; told again, once more is known of the same launch."""
+        run = self._index.default
+        run.launch, run.launch_unsaved = launch, True
+        self._archive.guarded(run.save_launch)
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
         """Count in a metric of the hub's own: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
@@ -391,6 +399,10 @@ class Hub:
         gone = run.history.thin()
         if gone:
             self.count("tachograph.hub.samples.thinned", gone)
+            return
+        merged = run.history.thin_points()
+        if merged:
+            self.count("tachograph.hub.points.thinned", merged)
 
     def _is_due(self, what: str, now: int, every: int) -> bool:
         if now < self._due[what]:

@@ -15,6 +15,9 @@ _SECRET = frozenset({"key", "token", "secret", "secrets", "auth", "credential", 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
 _NAME = re.compile(r"[\w.-]+")
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+# Within an argument: name=value, "name": "value", and --name value, as in a command for a shell, in JSON, in a query.
+_NAMED = re.compile(r"""(?<![\w.-])(?:([\w.-]+)["']?\s*[=:]\s*|(--[\w.-]+)\s+(?=[^\s-]))""")
+_VALUE = re.compile(r""""[^"]*"|'[^']*'|[^\s,;&"'(){}\[\]]+""")
 _PLAIN = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|true|false|none|null", re.IGNORECASE)
 
 
@@ -31,7 +34,10 @@ def masked(name: str, text: str) -> str:
 
 
 def masked_arguments(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments of a command line without their secrets: ``--token=…``, ``--token …`` and ``TOKEN=…``."""
+    """Return the arguments of a command line without their secrets: ``--token=…``, ``--token …`` and ``TOKEN=…``.
+
+    Those within an argument are masked as well: ``bash -c 'TOKEN=… python train.py'``, ``--env=TOKEN=…``.
+    """
     found: list[str] = []
     awaited = ""
     for argument in arguments:
@@ -40,9 +46,23 @@ def masked_arguments(arguments: Iterable[str]) -> list[str]:
             found.append(argument if _PLAIN.fullmatch(argument) else masked(awaited, argument))
             awaited = ""
             continue
-        awaited = "" if separator or not argument.startswith("-") else name
-        if separator and _NAME.fullmatch(name) and is_secret(name) and not _PLAIN.fullmatch(value):
+        is_named = _NAME.fullmatch(name) and is_secret(name)
+        awaited = name if is_named and not separator and argument.startswith("-") else ""
+        if separator and is_named and not _PLAIN.fullmatch(value):
             found.append(f"{name}={MASK}" if value else argument)
         else:
-            found.append(_USERINFO.sub(f"{MASK}@", argument))
+            found.append(_masked_inside(_USERINFO.sub(f"{MASK}@", argument)))
     return found
+
+
+def _masked_inside(argument: str) -> str:
+    parts: list[str] = []
+    place = 0
+    for named in _NAMED.finditer(argument):
+        value = _VALUE.match(argument, named.end())
+        if value is None or named.start() < place or not is_secret(named[1] or named[2]):
+            continue
+        if not _PLAIN.fullmatch(value[0].strip("\"'")):
+            parts += argument[place : value.start()], MASK
+            place = value.end()
+    return "".join([*parts, argument[place:]])

@@ -134,8 +134,9 @@ class EventFeed:
             return True
         packed: list[LogEvent] = []
         alone: list[LogEvent] = []
+        stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
         for first, found in points.drain(everything=not timer.default.is_at_work()):
-            event = packed_event(found, first, points.stream)
+            event = packed_event(found, first, stream)
             packed.append(event)
             alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
             if sum(each.points for each in packed) < POINTS_PER_BATCH:

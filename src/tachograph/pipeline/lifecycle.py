@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tachograph.pipeline.settings import Keywords, Settings
+    from tachograph.recording.points import AttributeValue
 
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 _BUSY_WAIT = 0.1
@@ -61,7 +62,7 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
         **settings: see :func:`tachograph.pipeline.settings.read_settings`, which has them all: ``metrics``, ``traces``,
             ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``.
+            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``, ``tags``, ``notes``.
 
     Returns:
         The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``
@@ -87,6 +88,7 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
             except (ValueError, TypeError) as error:
                 _log.warning("start() was not heeded, the program goes on without its destinations: %s", error)
                 return Pipeline(read_settings({}), registry.default, idle=True)
+            _describe(asked)
             return runtime.run_beside(host, asked, _named(settings))
         check_keywords(settings)
         asked = read_settings(os.environ, **settings)
@@ -101,10 +103,24 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
                     "call tachograph.shutdown() before you start() it with these"
                 )
             if running.started_again():
+                _describe(asked)
                 return running
             running.shutdown()  # waits for the thread that is ending it
         runtime.by_itself = False
-        return runtime.run(asked, _named(settings), again=partial(start, **settings))
+        started = runtime.run(asked, _named(settings), again=partial(start, **settings))
+        _describe(asked)
+        return started
+
+
+def _describe(asked: Settings) -> None:
+    """Log the tags and notes of the run, where it has been given some."""
+    said: dict[str, AttributeValue] = {}
+    if asked.tags:
+        said["tags"] = asked.tags
+    if asked.notes:
+        said["notes"] = asked.notes
+    if said:
+        journal.default.append(journal.RUN, time.time_ns(), said)
 
 
 def _named(settings: Keywords) -> frozenset[Signal]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -61,6 +61,8 @@ class Settings:
         prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
         curves: where the points of curves go that are not events anyway: ``hub``, to our own hub alone, or ``all``.
         own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
+        tags: of the run; no setting of a pipeline, so that they do not make two of them differ.
+        notes: of the run, the same.
     """
 
     disabled: bool
@@ -85,6 +87,8 @@ class Settings:
     prometheus_registry: bool = True
     curves: str = "hub"
     own_hub: bool = False
+    tags: tuple[str, ...] = field(default=(), compare=False)
+    notes: str = field(default="", compare=False)
 
     def otlp_for(self, signal: Signal) -> OtlpSettings | None:
         """Return how a signal leaves as OTLP; ``None`` where it does not."""
@@ -124,6 +128,8 @@ class Keywords(TypedDict, total=False):
     system_metrics: bool | None
     set_global: bool | None
     join: bool | None
+    tags: Collection[str] | None
+    notes: str | None
 
 
 def check_keywords(given: Iterable[str]) -> None:
@@ -164,6 +170,8 @@ def read_settings(
     system_metrics: bool | None = None,
     set_global: bool | None = None,
     join: bool | None = None,
+    tags: Collection[str] | None = None,
+    notes: str | None = None,
 ) -> Settings:
     """Return the settings that the arguments of ``start()`` and the environment make together.
 
@@ -200,6 +208,8 @@ def read_settings(
             honoured and joined.
         join: deliver into the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
             Off where they belong to a backend that is paid by the series.
+        tags: of the run, at most 64 of 64 characters; with those that it has already.
+        notes: of the run, at most 10,000 characters; they take the place of earlier ones.
 
     TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`.
 
@@ -220,6 +230,9 @@ def read_settings(
     helpers = find("", None, "TACHOGRAPH_HELPERS")
     if helpers:
         helpers.choice(("0", "1"))
+    recorded = find("", None, "TACHOGRAPH_RECORD_PROGRAM")
+    if recorded:
+        recorded.boolean()  # for tachograph run
     chosen: dict[Signal, object] = {"metrics": metrics, "traces": traces, "logs": logs}
     exporters: dict[Signal, tuple[object, ...]] = {
         signal: () if disabled else _exporters(signal, environ, chosen[signal], endpoint) for signal in SIGNALS
@@ -274,7 +287,25 @@ def read_settings(
         join=joining.boolean() if joining else True,
         curves=curves.choice(("hub", "all")) if curves else "hub",
         own_hub=endpoint is not None and text(environ, "TACHOGRAPH_HUB") == "1",
+        **_description(tags, notes),
     )
+
+
+class _Description(TypedDict, total=False):
+    tags: tuple[str, ...]
+    notes: str
+
+
+def _description(tags: object, notes: object) -> _Description:
+    """Return the tags and notes of the run, where there are some."""
+    if tags is None and notes is None:
+        return {}
+    from tachograph.identity.launch import notes_of, tags_of  # 7 ms, which few processes need
+
+    return {
+        "tags": tags_of(Setting("tags=", () if tags is None else tags)),
+        "notes": notes_of(Setting("notes=", "" if notes is None else notes)),
+    }
 
 
 def _influx(environ: Mapping[str, str]) -> InfluxTarget:

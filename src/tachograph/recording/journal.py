@@ -27,6 +27,7 @@ from tachograph.recording.switch import switch
 LIMIT = 65_536
 SCHEMA = 2  # of the records: a reader skips, and counts, newer ones than it knows
 CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
+RUN = "tachograph.run"  # an event with a run's tags and notes
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]

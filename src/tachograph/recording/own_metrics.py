@@ -205,6 +205,7 @@ HUB = {
         _ours("tachograph.hub.events.newer", "", "counter", "Events of a newer schema: stored, and not looked into."),
         _ours("tachograph.hub.events.missing", "", "counter", "Events that never came, by gaps in their numbers."),
         _ours("tachograph.hub.samples.thinned", "", "counter", "Samples that went because a run's file is too large."),
+        _ours("tachograph.hub.points.thinned", "", "counter", "Points of gauges that went for the same reason."),
         _ours("tachograph.hub.spans", "", "counter", "Spans that the hub received; it keeps none."),
         _ours("tachograph.hub.failed", "", "counter", "Requests and turns of upkeep that failed in the hub.", "signal"),
         _ours("tachograph.hub.refused", "", "counter", "Requests that the hub refused.", "signal", "status"),

@@ -14,7 +14,20 @@ from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
 from tachograph.runs.losses import Loss
-from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric
+from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric
 from tachograph.runs.run import Run
 
-__all__ = ["Bucket", "Curve", "Loss", "Point", "Process", "RecordedMetric", "Run", "Summary", "list", "open"]
+__all__ = [
+    "Bucket",
+    "Curve",
+    "CurveSummary",
+    "Loss",
+    "Moment",
+    "Point",
+    "Process",
+    "RecordedMetric",
+    "Run",
+    "Summary",
+    "list",
+    "open",
+]

@@ -106,7 +106,7 @@ MIGRATIONS = (
         id INTEGER PRIMARY KEY,
         curve INTEGER NOT NULL REFERENCES curve (id),
         branch INTEGER NOT NULL,
-        level INTEGER NOT NULL,          -- blocks of a level are joined when there are many; 2 is for good
+        level INTEGER NOT NULL,          -- many blocks of a level are joined; 2 is for good, 3 is thinned
         seq0 INTEGER NOT NULL,
         seq1 INTEGER NOT NULL,
         n INTEGER NOT NULL,
@@ -174,11 +174,28 @@ MIGRATIONS = (
         reason TEXT NOT NULL
     );
     """,
+    """
+    CREATE TABLE notes (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        time INTEGER NOT NULL,           -- since which the run has them
+        text TEXT NOT NULL
+    );
+    CREATE TABLE launch (                -- each start by tachograph run
+        time INTEGER NOT NULL,
+        host TEXT NOT NULL,
+        program TEXT NOT NULL,           -- facts by name, as JSON
+        PRIMARY KEY (time, host)
+    ) WITHOUT ROWID;
+    """,
 )
 
 
 # Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
 # SQLite looks for a name among the connection's own views before it looks for a table.
+_VIEWS_2 = {
+    "notes": "SELECT 1 AS id, 0 AS time, '' AS text WHERE 0",
+    "launch": "SELECT 0 AS time, '' AS host, '' AS program WHERE 0",
+}
 _VIEWS: dict[int, dict[str, str]] = {
     1: {
         "definition": _DEFINITION_1,
@@ -187,7 +204,9 @@ _VIEWS: dict[int, dict[str, str]] = {
         "summary": "SELECT 0 AS stream, '' AS key, '' AS value, 0 AS seq WHERE 0",
         "tag": "SELECT '' AS name WHERE 0",
         "job_end": "SELECT 0 AS time, 0 AS status, '' AS reason WHERE 0",
+        **_VIEWS_2,
     },
+    2: _VIEWS_2,
 }
 
 

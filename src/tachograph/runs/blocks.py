@@ -22,6 +22,7 @@ _HEAD = "<qqq"  # number, time, and the further columns of the point, a bit each
 _HEAD_BYTES = 24
 _CELL = 8
 MOST_COLUMNS = 48
+THINNED = 3  # the level of blocks whose points stand for more of them than were recorded
 
 
 class Sample(NamedTuple):

@@ -14,7 +14,7 @@ from tachograph.identity.resource import store as default_store
 from tachograph.identity.run_id import file_safe
 from tachograph.runs.file import RunFile
 from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.members import NODE
+from tachograph.runs.members import NODE, tags
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
@@ -37,6 +37,7 @@ class Summary(NamedTuple):
         events: number of events other than points.
         in_use: a hub writes it.
         problem: the error that keeps it from being read; empty where there is none.
+        tags: sorted.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Summary(NamedTuple):
     events: int
     in_use: bool
     problem: str
+    tags: tuple[str, ...] = ()
 
 
 def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
@@ -160,15 +162,17 @@ def _summary(path: Path) -> Summary:
     changed = max((each.stat().st_mtime_ns for each in files_of(path)[::2] if each.exists()), default=0)
     start, last, processes, points, events = changed, changed, 0, 0, 0
     problem = ""
+    named: tuple[str, ...] = ()
     try:
         file = RunFile(path)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
         points, events = points_in(file.rows), events_in(file.rows)
+        named = tuple(tags(file.rows))
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
-    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem)
+    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named)
 
 
 def points_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:

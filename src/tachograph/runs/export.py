@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -19,8 +20,7 @@ from tachograph.runs.run import HEADER, Run, row
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 if TYPE_CHECKING:
-    from tachograph.runs.recorded import Point
-    from tachograph.runs.run import Run
+    from tachograph.runs.recorded import CurveSummary, Point, RecordedMetric
 
 _UNIT = 1024
 _FEW = 8
@@ -85,11 +85,13 @@ def listing(runs: Sequence[Summary]) -> str:
     """Return a line for each run."""
     if not runs:
         return "there are no runs\n"
-    rows = [["RUN", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", ""]]
+    tagged = ["TAGS"] if any(each.tags for each in runs) else []
+    rows = [["RUN", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *tagged, ""]]
     for each in runs:
         state = each.problem or ("in use" if each.in_use else "")
         counts = [f"{count:,}" for count in (each.processes, each.points, each.events)]
-        rows.append([each.id, time_of(each.start), *counts, size_of(each.size), state])
+        named = [", ".join(each.tags)] if tagged else []
+        rows.append([each.id, time_of(each.start), *counts, size_of(each.size), *named, state])
     return table(rows, right=range(2, 6))
 
 
@@ -102,7 +104,11 @@ def shown(run: Run) -> str:
         first = min(each.first_export for each in processes)
         last = max(each.last_export for each in processes)
         head.append(f"from {time_of(first)} to {time_of(last)} UTC")
-    parts = ["\n".join(head) + "\n"]
+    if run.tags:
+        head.append(f"tags {', '.join(run.tags)}")
+    parts = ["\n".join(map(_printable, head)) + "\n"]
+    if run.notes:
+        parts.append("".join(f"{_printable(line.expandtabs())}\n" for line in run.notes.split("\n")))
     if processes:
         rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT (UTC)", "ENDED"]]
         for process in processes:
@@ -110,33 +116,57 @@ def shown(run: Run) -> str:
             numbers = [str(process.pid), str(process.starts)]
             rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
         parts.append(table(rows, right=(0, 2, 3)))
-    for title, found in (("CONFIG", run.config), ("SUMMARY", run.summary)):
+    for title, found in (("PROGRAM", _program(run)), ("CONFIG", run.config), ("SUMMARY", run.summary)):
         if found:
             rows = [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in found.items()]
             parts.append(table([[title, "VALUE"], *rows]))
     if metrics:
-        rows = [["METRIC", "GROUP", "UNITS", "RANKS", "BRANCHES", "POINTS", "X", "MIN", "MAX", "NOT FINITE"]]
-        for metric in metrics:
-            ranks = ",".join("-" if rank is None else str(rank) for rank in metric.ranks[:_FEW])
-            ranks += ",..." if len(metric.ranks) > _FEW else ""
-            counts = [f"{metric.branches:,}", f"{metric.points:,}", f"{metric.x0:.6g} to {metric.x1:.6g}"]
-            extremes = ["-" if each is None else f"{each:.6g}" for each in (metric.min, metric.max)]
-            named = [metric.name, metric.group or "-", metric.units or "-", ranks]
-            rows.append([*named, *counts, *extremes, f"{metric.nonfinite:,}"])
-        parts.append(table(rows, right=(4, 5, 7, 8, 9)))
-    if lost := run.losses:
-        rows = [["LOST", "DESTINATION", "POINTS", ""]]
-        rows += [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in lost]
-        parts.append(table(rows, right=(2,)))
+        parts.append(_metrics(metrics, run.summaries()))
+    rows = [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in run.losses]
+    parts += [table([["LOST", "DESTINATION", "POINTS", ""], *rows], right=(2,))] * bool(rows)
     if events:
         rows = [["EVENT", "COUNT"], *([name, f"{count:,}"] for name, count in sorted(events.items()))]
         parts.append(table(rows, right=(1,)))
     return "\n".join(parts)
 
 
+def _metrics(metrics: Sequence[RecordedMetric], summaries: Iterable[CurveSummary]) -> str:
+    """Return the table of a run's metrics, each with the newest and the extreme values of its curves."""
+    of: dict[tuple[str, str], list[CurveSummary]] = {}
+    for summary in summaries:
+        of.setdefault((summary.curve.metric, summary.curve.group), []).append(summary)
+    rows = [["METRIC", "GROUP", "UNITS", "RANKS", "BRANCHES", "POINTS", "X", "LAST", "MIN", "MAX", "NOT FINITE"]]
+    for metric in metrics:
+        ranks = ",".join("-" if rank is None else str(rank) for rank in metric.ranks[:_FEW])
+        ranks += ",..." if len(metric.ranks) > _FEW else ""
+        counts = [f"{metric.branches:,}", f"{metric.points:,}", f"{metric.x0:.6g} to {metric.x1:.6g}"]
+        named = [metric.name, metric.group or "-", metric.units or "-", ranks]
+        curves = of.get((metric.name, metric.group), [])
+        last = max((each.last for each in curves if each.last), key=lambda each: each.time_unix_nano, default=None)
+        low = min((each.min for each in curves if each.min), key=lambda each: each.value, default=None)
+        high = max((each.max for each in curves if each.max), key=lambda each: each.value, default=None)
+        extremes = ["-" if each is None else f"{each.value:.6g} at {each.x:.6g}" for each in (low, high)]
+        newest = "-" if last is None else f"{last.value:.6g}"
+        rows.append([*named, *counts, newest, *extremes, f"{metric.nonfinite:,}"])
+    return table(rows, right=(4, 5, 7, 8, 9, 10))
+
+
+def _program(run: Run) -> dict[str, Any]:
+    """Return the facts about a run's newest start, its command line as a shell would take it."""
+    found: dict[str, Any] = dict(run.program)
+    if isinstance(found.get("argv"), list):
+        found["argv"] = shlex.join(map(str, found["argv"]))
+    earlier = len(run.programs) - 1
+    return {**found, "earlier starts": earlier} if earlier > 0 else found
+
+
+def _printable(line: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return rows as aligned text; the columns ``right`` are right-aligned."""
-    safe = [["".join(c if c.isprintable() else "?" for c in cell) for cell in row] for row in rows]
+    safe = [[_printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = [
         "  ".join(

@@ -137,6 +137,31 @@ def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["c
     return {key: values[key] for key in sorted(values)}
 
 
+def tags(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[str]:
+    """Return the tags of a run, sorted."""
+    return [name for (name,) in rows("SELECT name FROM tag ORDER BY name")]
+
+
+def notes(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+    """Return the notes of a run; the empty string where it has none."""
+    return "".join(text for (text,) in rows("SELECT text FROM notes"))
+
+
+def programs(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[dict[str, AttributeValue]]:
+    """Return the facts about each start by ``tachograph run``, the oldest first; see :attr:`Run.program`."""
+    return [mapping(facts) for (facts,) in rows("SELECT program FROM launch ORDER BY time, host")]
+
+
+def program(rows: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, AttributeValue]:
+    """Return the facts about the newest start by ``tachograph run``; where the run had several hosts, all of them."""
+    found = programs(rows)
+    if not found:
+        return {}
+    said = [mapping(resource).get("host.name") for (resource,) in rows("SELECT resource FROM process")]
+    hosts = sorted({str(name) for name in [*said, *(each.get("host") for each in found)] if name})
+    return {**found[-1], "host": hosts} if len(hosts) > 1 else found[-1]
+
+
 def mapping(text: Any) -> dict[str, Any]:
     """Return the JSON object in a text; an empty one where there is none: damage that SQLite cannot see."""
     try:

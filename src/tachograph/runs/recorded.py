@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from math import isfinite
+from struct import Struct
+from typing import Any, Literal, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -133,6 +135,31 @@ class Point(NamedTuple):
         return self.more.get("max", self.value)
 
 
+class Moment(NamedTuple):
+    """A value of a curve, and when it was recorded: its x, and nanoseconds since the epoch."""
+
+    value: float
+    x: float
+    time_unix_nano: int
+
+
+class CurveSummary(NamedTuple):
+    """The result of one curve.
+
+    Attributes:
+        points: their number.
+        last: the value that was recorded last.
+        min: the smallest finite value; None where there is none.
+        max: the largest finite value; None where there is none.
+    """
+
+    curve: Curve
+    points: int
+    last: Moment | None
+    min: Moment | None
+    max: Moment | None
+
+
 def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...]]) -> RecordedMetric:
     """Return a metric from its curves.
 
@@ -220,6 +247,53 @@ def _columns(form: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(each, str) and each[:1] in _TYPES for each in found):
         raise ValueError(f"a block's columns are not legible: {form!r:.100}")
     return found
+
+
+def last_moment(block: Block) -> Moment:
+    """Return the value that was recorded last, of a block that has points.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    _, row = _row(block)
+    _, time, *_ = row.unpack_from(block.rest, len(block.rest) - row.size)
+    x, value = PAIR.unpack_from(block.pairs, len(block.pairs) - PAIR.size)
+    return Moment(value, x, time)
+
+
+def extreme_moment(block: Block, column: Literal["min", "max"]) -> Moment | None:
+    """Return the smallest or the largest finite value of a block's points and their intervals, and when it was.
+
+    Several times as fast as reading all of its points.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    columns, row = _row(block)
+    told = [(value, place, "") for place, (_, value) in enumerate(PAIR.iter_unpack(block.pairs))]
+    rows: list[tuple[Any, ...]] = []
+    for bit, name in enumerate(each[1:] for each in columns):
+        if name in ("min", "max"):
+            rows = rows or list(row.iter_unpack(block.rest))
+            told += [(cells[3 + bit], place, name) for place, cells in enumerate(rows) if cells[2] >> bit & 1]
+    finite = [each for each in told if isfinite(each[0])]
+    if not finite:
+        return None
+    value, place, source = (min if column == "min" else max)(finite, key=lambda each: each[0])
+    _, time, there, *cells = row.unpack_from(block.rest, place * row.size)
+    x, _ = PAIR.unpack_from(block.pairs, place * PAIR.size)
+    more = {name[1:]: cell for bit, (name, cell) in enumerate(zip(columns, cells, strict=True)) if there >> bit & 1}
+    return Moment(float(value), float(more.get(f"{source}_x", x)), time)
+
+
+def _row(block: Block) -> tuple[list[str], Struct]:
+    """Return the further columns of a block, and the structure of a point's row in its rest."""
+    columns = _columns(block.form)
+    row = Struct("<qqq" + "".join(name[0] for name in columns))
+    n, left = divmod(len(block.pairs), PAIR.size)
+    if not n or left or len(block.rest) != n * row.size:
+        raise ValueError(f"a block of {n} points has {len(block.rest)} bytes for the rest, not {n * row.size}")
+    return columns, row
 
 
 class StoredEvent(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,18 @@ from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
 from tachograph.runs.losses import Loss, losses
-from tachograph.runs.members import dictionary, mapping, pairs, rank_of
-from tachograph.runs.recorded import Curve, Point, Process, RecordedMetric, metric_of
+from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
+from tachograph.runs.recorded import (
+    Curve,
+    CurveSummary,
+    Moment,
+    Point,
+    Process,
+    RecordedMetric,
+    extreme_moment,
+    last_moment,
+    metric_of,
+)
 
 if TYPE_CHECKING:
     from tachograph.runs.recorded import StoredEvent
@@ -75,13 +85,40 @@ class Run:
 
     @property
     def summary(self) -> dict[str, AttributeValue]:
-        """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest."""
+        """The results, as :func:`tachograph.summary` was told them; of a key of several ranks that of the lowest.
+
+        The results of the curves, which need not be told, are in :meth:`summaries`.
+        """
         return dictionary(self._file.rows, "summary")
 
     @property
     def losses(self) -> list[Loss]:
         """The points that are lost, by reason and destination, the most first."""
         return losses(self._file.rows)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags, sorted: those of ``tachograph run --tag`` and of ``tachograph.start(tags=…)``."""
+        return tags(self._file.rows)
+
+    @property
+    def notes(self) -> str:
+        """The newest notes; the empty string where there are none."""
+        return notes(self._file.rows)
+
+    @property
+    def program(self) -> dict[str, AttributeValue]:
+        """The facts about the newest start by ``tachograph run``; empty where none were kept.
+
+        ``argv``, ``cwd``, ``host`` (a list where the run had several), ``python``, ``torch``, ``cuda``, ``git.commit``
+        and ``git.dirty``, as far as they are known. Secrets are masked.
+        """
+        return program(self._file.rows)
+
+    @property
+    def programs(self) -> list[dict[str, AttributeValue]]:
+        """The facts about each start by ``tachograph run``, the oldest first."""
+        return programs(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
@@ -120,6 +157,50 @@ class Run:
             metric_of(name, each, [about[one.number] for one in each if one.number in about])
             for (name, _), each in curves.items()
         ]
+
+    def summaries(self, name: str | None = None, *, rank: int | None = None) -> list[CurveSummary]:
+        """Return the last, the smallest and the largest value of each curve that has points, and when they were.
+
+        Of each curve it reads three blocks of points at most.
+
+        Raises:
+            LookupError: there is no such metric, or no curve of it in this rank.
+        """
+        found = []
+        outlines = "SELECT id, seq0, seq1, n, min, max FROM block WHERE curve = ? ORDER BY seq0"
+        try:
+            with self._file.snapshot() as connection:
+                for curve in self.curves(name, rank=rank):
+                    blocks = []
+                    try:
+                        for block in connection.execute(outlines, (curve.number,)):
+                            blocks.append(block)  # noqa: PERF402 - those before the damage count
+                    except sqlite3.DatabaseError as error:
+                        self._file.note(str(error))
+                    if blocks:
+                        found.append(self._summary(connection, curve, blocks))
+        except sqlite3.DatabaseError as error:
+            self._file.note(str(error))
+        return found
+
+    def _summary(self, connection: sqlite3.Connection, curve: Curve, blocks: Sequence[tuple[Any, ...]]) -> CurveSummary:
+        def found(moment: Callable[[Block], Moment | None], block: Sequence[Any]) -> Moment | None:
+            try:
+                return moment(self._checked(connection, block[0])[1])
+            except (sqlite3.DatabaseError, ValueError) as error:
+                self._note_points(block[:3], error)
+                return None
+
+        last = found(last_moment, max(blocks, key=lambda block: block[2]))
+        low = min((block for block in blocks if block[4] is not None), key=lambda block: block[4], default=None)
+        high = max((block for block in blocks if block[5] is not None), key=lambda block: block[5], default=None)
+        return CurveSummary(
+            curve,
+            sum(block[3] for block in blocks),
+            last,
+            None if low is None else found(partial(extreme_moment, column="min"), low),
+            None if high is None else found(partial(extreme_moment, column="max"), high),
+        )
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
         """Return the latest definition of each metric in each task and start of a process, with its rank."""
@@ -180,16 +261,29 @@ class Run:
         return sorted(found, key=lambda row: row[1])
 
     def _block(self, connection: sqlite3.Connection, place: Place) -> list[tuple[int, Sample]]:
-        find = "SELECT branch, crc, form, pairs, rest FROM block WHERE id = ?"
         try:
-            ((branch, crc, *parts),) = connection.execute(find, place[:1])
-            block = Block(*parts)
-            if block.crc() != crc:
-                raise ValueError("not what was written")  # noqa: TRY301 - as the others
+            branch, block = self._checked(connection, place[0])
             return [(branch, sample) for sample in unpack(block)]
         except (sqlite3.DatabaseError, ValueError) as error:
-            self._file.note(f"points {place[1]} to {place[2]} of a stream: {error}")
+            self._note_points(place, error)
             return []
+
+    def _checked(self, connection: sqlite3.Connection, number: int) -> tuple[int, Block]:
+        """Return the branch and the points of a block.
+
+        Raises:
+            sqlite3.DatabaseError: it cannot be read.
+            ValueError: it is not as it was written.
+        """
+        find = "SELECT branch, crc, form, pairs, rest FROM block WHERE id = ?"
+        ((branch, crc, *parts),) = connection.execute(find, (number,))
+        block = Block(*parts)
+        if block.crc() != crc:
+            raise ValueError("not what was written")
+        return branch, block
+
+    def _note_points(self, place: Sequence[int], error: Exception) -> None:
+        self._file.note(f"points {place[1]} to {place[2]} of a stream: {error}")
 
     def thinned(
         self, name: str, *, pairs: int = PAIRS, rank: int | None = None

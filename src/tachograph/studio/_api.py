@@ -19,7 +19,7 @@ from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
-from tachograph.runs.members import Member, State, dictionary, members, state
+from tachograph.runs.members import Member, State, dictionary, members, notes, program, state
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, samples, series
 from tachograph.studio.occurrences import events
@@ -268,6 +268,8 @@ class Api:
             "losses": [{**each._asdict(), "why": each.why} for each in losses(reading.rows)],
             "config": dictionary(reading.rows, "config"),
             "summary": dictionary(reading.rows, "summary"),
+            "program": program(reading.rows),
+            "notes": notes(reading.rows),
         }
         return {"now": now, "run": self.line_of(reading, run, found), **listed}
 

@@ -95,13 +95,14 @@ def finite(value: Any) -> int | float | None:
 def _streams(look: Look) -> dict[int, tuple[int, int | None]]:
     """Return, by stream, the number of the start of its process, and the process's rank."""
     found: dict[int, tuple[int, int | None]] = {}
-    starts: dict[int, int] = {}
-    for stream, process, resource in look.rows(
-        "SELECT stream.id, process.id, resource FROM stream JOIN process ON process.id = process"
+    starts: dict[int, dict[str, int]] = {}
+    for stream, name, process, resource in look.rows(
+        "SELECT stream.id, stream.name, process.id, resource FROM stream JOIN process ON process.id = process"
         " WHERE stream.name NOT LIKE 'content:%' ORDER BY stream.id"
     ):
-        found[stream] = starts.get(process, 0), rank_of(mapping(resource))
-        starts[process] = found[stream][0] + 1
+        of_process = starts.setdefault(process, {})
+        start = of_process.setdefault(name.partition(".")[0], len(of_process))  # packed points have a stream beside it
+        found[stream] = start, rank_of(mapping(resource))
     return found
 
 

@@ -10,12 +10,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.blocks import THINNED, Block, Sample, unpack
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state
+from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
 from tachograph.runs.recorded import BEGIN
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -89,6 +89,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
     started = min([*begun, *(first for first, _ in times)], default=changed)
     last = max((last for _, last in times), default=changed)
+    thinned = sum(row[0] for row in reading.rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
     return {
         "id": name,
         "program": _program(found),
@@ -100,7 +101,9 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "processes": sum(each.role != NODE for each in found),
         "restarts": max((len(each.starts) - 1 for each in found), default=0),
         "points": points_in(reading.rows),
+        "thinned": thinned,
         "bytes": _size(reading.file.path),
+        "tags": tags(reading.rows),
         "damage": [],
     }
 
@@ -108,8 +111,8 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
 def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
-    counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "bytes": _size(path)}
-    return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "damage": [why]}
+    counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
+    return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "tags": [], "damage": [why]}
 
 
 def _program(found: Sequence[Member]) -> str:

@@ -1,4 +1,4 @@
-/** The configuration of a run and its results: tables of keys and values, below the charts. */
+/** Notes, results, configuration and program of a run: a text, and tables of keys and values, below the charts. */
 
 import { element, fill } from "./element.js";
 import { number } from "./format.js";
@@ -36,17 +36,25 @@ class Dictionary {
   }
 }
 
-/** Both of a run. */
+/** Return a command line as one types it. */
+const typed = (argv) => argv.map((each) => (/^[\w@%+=:,./*-]+$/.test(each) ? each : `'${each.replaceAll("'", "'\\''")}'`)).join(" ");
+
+/** All of a run. */
 export class Dictionaries {
   constructor() {
+    this.notes = element("p", { class: "run-notes", hidden: true });
     this.summary = new Dictionary("Summary");
     this.config = new Dictionary("Configuration");
-    this.node = element("div", {}, this.summary.fold, this.config.fold);
+    this.program = new Dictionary("Program");
+    this.node = element("div", {}, this.notes, this.summary.fold, this.config.fold, this.program.fold);
   }
 
   /** Show them, as the run's answer has them. */
-  show({ config = {}, summary = {} }) {
+  show({ config = {}, summary = {}, program = {}, notes = "" }) {
+    this.notes.hidden = !notes;
+    if (this.notes.textContent !== notes) this.notes.textContent = notes;
     this.summary.show(summary);
     this.config.show(config);
+    this.program.show(Array.isArray(program.argv) ? { ...program, argv: typed(program.argv) } : program);
   }
 }

@@ -35,6 +35,7 @@ export class Header {
       run.restarts ? ["Restarts", String(run.restarts)] : null,
       ["Points", count(run.points, "point")],
       ["Stored", bytes(run.bytes)],
+      run.tags?.length ? ["Tags", run.tags.join(", ")] : null,
     ].filter(Boolean);
     fill(this.facts, ...facts.map(([name, value]) =>
       element("div", {}, element("dt", { text: name }), element("dd", { class: "number", text: name === "Points" ? value.replace(/ points?$/, "") : value || "–" }))));

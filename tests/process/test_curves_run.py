@@ -1,0 +1,190 @@
+"""Every door's values as curves of a real run: in the store, in `runs`, `export` and `top`, from one rank or two."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tachograph
+from launches import run, run_program
+from programs import environment, write
+from tachograph.runs.run import Run
+
+# What is recorded, by group and metric, as pairs of x and value; x is None for the time. The program notes the same.
+NOTING = """
+import json, math, os, time
+noted = {}
+
+def note(group, metric, x, value):
+    noted.setdefault(f"{group}/{metric}", []).append([x, value])
+
+def done():
+    with open(f"noted-{os.environ.get('RANK', '')}.json", "w") as file:
+        json.dump(noted, file)
+"""
+GAUGE = """
+import tachograph
+for number in range(700):
+    value = 50.0 if number == 123 else math.nan if number == 321 else 1 / (number + 1)
+    tachograph.put_metric("loss", value, "gauges")
+    note("gauges", "loss", number, value)
+"""
+LOG = """
+import tachograph
+for step in [*range(2000), *range(1900, 2100)]:
+    loss = 50.0 if step == 77 else 2 / (step + 1)
+    tachograph.log({"epochs/loss": loss, "valid": {"accuracy": step / 3}, "valid/note": "text"}, step=step)
+    note("epochs", "loss", step, loss)
+    note("valid", "accuracy", step, step / 3)
+"""
+LOGGER = """
+from tachograph import MetricsLogger
+logger = MetricsLogger(role="miner", uid="7")
+for step in [*range(300), *range(250, 400)]:
+    loss = 50.0 if step == 77 else 2 / (step + 1)
+    logger.log("train", {"step": step, "split": "a"}, {"loss": loss, "lr": 1e-3, "name": "text"})
+    note("train", "loss", step, loss)
+    note("train", "lr", step, 1e-3)
+    logger.log("machine", {}, {"temperature": step})
+    note("machine", "temperature", None, step)
+"""
+STAT = """
+from tachograph.monitor import Aggregation, Stat, register_event_handler
+
+def closed(event):
+    if event.name == "torch.monitor.Stat":
+        for view, value in event.data.items():
+            note("torch.monitor", view, None, value)
+
+register_event_handler(closed)
+stat = Stat("load", [Aggregation.MEAN, Aggregation.P99, Aggregation.MAX], 0.05)
+for number in range(300):
+    stat.add(number / 3)
+    time.sleep(0.002)
+del stat
+time.sleep(0.1)
+"""
+TORCH = """
+from datetime import timedelta
+from torch import monitor
+
+def closed(event):
+    for view, value in event.data.items():
+        note("torch.monitor", view, None, value)
+
+def measured():
+    stat = monitor.Stat("forward", [monitor.Aggregation.MEAN, monitor.Aggregation.MAX], timedelta(milliseconds=50))
+    for number in range(300):
+        stat.add(number / 3)
+        time.sleep(0.002)
+
+handle = monitor.register_event_handler(closed)
+measured()
+time.sleep(0.5)
+monitor.unregister_event_handler(handle)
+"""
+ENDING = "\ndone()\n"
+
+
+def launched(folder: Path, program: str, *, ranks: int) -> Run:
+    """Run a program under ``tachograph run``, and return the run that its hub has recorded."""
+    options = ("--run-id", "job", "--port", "0", "--linger", "0")
+    said = {"TACHOGRAPH_STORE": str(folder / "store")}
+    if ranks == 1:
+        done = run_program(folder, program, options=options, **said)
+    else:
+        path = write(folder, program)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(path)]
+        done = run(folder, sys.executable, *torchrun, options=options, timeout=170, **said)
+    assert done.returncode == 0, done.stderr
+    return tachograph.runs.open("job", folder / "store")
+
+
+def printed(folder: Path, *arguments: str) -> str:
+    """Return what a command of ours prints about the run."""
+    command = [sys.executable, "-m", "tachograph", *arguments, "--store", str(folder / "store")]
+    wide = environment(folder, COLUMNS="200")
+    return subprocess.run(command, env=wide, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def same(found: Sequence[tuple[float, float]], noted: Sequence[tuple[float | None, float]]) -> bool:
+    """Tell whether points are those that were noted, in order; where no x was noted it is a time, which ascends."""
+    xs = [x for x, _ in found]
+    if noted[0][0] is None:
+        return repr([value for _, value in found]) == repr([float(value) for _, value in noted]) and xs == sorted(xs)
+    return repr(found) == repr([(float(x or 0), float(value)) for x, value in noted])
+
+
+def check(folder: Path, found: Run, instances: dict[str, int | None]) -> None:
+    """Check that each way to read a run gives back what its ranks have noted, each in a file of its own."""
+    exported = list(csv.DictReader(io.StringIO(printed(folder, "export", "job"))))
+    listed, top = printed(folder, "runs", "show", "job"), printed(folder, "top", "--once", "--run", "job")
+    metrics = {(each.group, each.name): each for each in found.metrics()}
+    for suffix, rank in instances.items():
+        noted: dict[str, list[tuple[float | None, float]]] = json.loads((folder / f"noted-{suffix}.json").read_text())
+        assert noted
+        for name, points in noted.items():
+            group, _, metric = name.partition("/")
+            read = [each for each in found.points(metric, rank=rank) if each.group == group]
+            assert same([(each.x, each.value) for each in read], points), name
+            of_file = [
+                (float(row["x"]), float(row["value"]))
+                for row in exported
+                if (row["group"], row["metric"], row["rank"]) == (group, metric, "" if rank is None else str(rank))
+            ]
+            assert same(of_file, points), name
+            frame = found.to_pandas(metric, rank=rank)
+            frame = frame[frame["group"] == group]
+            assert same(list(zip(frame["x"], frame["value"], strict=True)), points), name
+            finite = [value for _, value in points if value == value]  # noqa: PLR0124 - NaN
+            thinned = [bucket for curve, _, buckets in found.thinned(metric, pairs=50, rank=rank) for bucket in buckets
+                       if curve.group == group]  # fmt: skip
+            assert (min(each.low for each in thinned), max(each.high for each in thinned)) == (min(finite), max(finite))
+            total = metrics[group, metric]
+            assert total.min is not None
+            assert total.max is not None
+            assert (total.min <= min(finite), total.max >= max(finite)) == (True, True)
+            assert total.points >= len(points)
+            assert any(line.split()[:2] == [metric, group] for line in listed.splitlines()), listed
+            assert any(line.startswith(f"{group} / {metric}") for line in top.splitlines()), top
+    assert sum(each.points for each in metrics.values()) == len(exported)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("door", [GAUGE, LOG, LOGGER, STAT], ids=["put_metric", "log", "MetricsLogger", "Stat"])
+def test_a_door_has_its_curves(tmp_path: Path, door: str) -> None:
+    """A program of one door, with the imports of its documents, has each of its values in the run, with its x."""
+    found = launched(tmp_path, NOTING + door + ENDING, ranks=1)
+    check(tmp_path, found, {"": None})
+    if door is LOGGER:
+        assert {each.branch for each in found.points("loss")} == {0, 1}  # the step went back once
+        assert {each.branch for each in found.points("temperature")} == {0}
+        (curve,) = found.curves("lr")
+        assert {"split", "role", "uid"} <= curve.attributes.keys()
+        assert "step" not in curve.attributes
+
+
+@pytest.mark.torch
+def test_two_ranks_have_their_curves(tmp_path: Path) -> None:
+    """Two ranks of a real torchrun have a curve each of every metric, of all doors and of the real torch.monitor."""
+    pytest.importorskip("torch")
+    found = launched(tmp_path, NOTING + GAUGE + LOG + LOGGER + STAT.replace("load", "own") + TORCH + ENDING, ranks=2)
+    check(tmp_path, found, {"0": 0, "1": 1})
+    ranks: dict[tuple[str, str], list[Any]] = {}
+    for curve in found.curves():
+        ranks.setdefault((curve.group, curve.metric), []).append(curve.rank)
+    mine = {
+        name: each
+        for name, each in ranks.items()
+        if name[0] in ("gauges", "epochs", "valid", "train", "machine") or "forward" in name[1]
+    }
+    assert len(mine) == 8
+    assert all(sorted(each) == [0, 1] for each in mine.values()), mine
