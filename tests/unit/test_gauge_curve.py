@@ -22,7 +22,7 @@ from tachograph.recording.packed_points import PackedPoints, PointSources
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Pending
 
-COLUMNS = 7
+COLUMNS = 9
 
 
 class Made:
@@ -38,9 +38,10 @@ class Made:
         self.record = self.gauge.record
 
     def rows(self, *, everything: bool = True) -> list[tuple[float, ...]]:
-        """Take the points: x, time, value, lowest, highest, values, not finite."""
+        """Take the points: x, time, value, lowest, highest, values, not finite, x of the lowest and of the highest."""
         flat = self.curve.take(everything=everything)
-        return [tuple(flat[place : place + COLUMNS]) for place in range(0, len(flat), COLUMNS)]
+        rows = [flat[place : place + COLUMNS] for place in range(0, len(flat), COLUMNS)]
+        return [(*row[:4], row[5], row[7], row[8], row[4], row[6]) for row in rows]
 
 
 def test_the_first_thousand_values_are_a_point_each() -> None:
@@ -69,6 +70,19 @@ def test_a_spike_is_never_thinned_away() -> None:
     spike = next(row for row in rows if row[4] == 50.0)
     assert abs(spike[1] - 7.7777) < 1.1
     assert FIRST + 8 <= len(rows) <= FIRST + 12  # ten seconds, one point each
+
+
+def test_extremes_have_their_place() -> None:
+    """Of values that fall, the highest is at the beginning of its interval, and the lowest at the end."""
+    made = Made()
+    for number in range(FIRST + 4000):
+        made.now = number * 0.001
+        made.record(-float(number))
+    for row in made.rows()[FIRST:-1]:
+        x, _, value, low, high, count, _, low_x, high_x = row
+        assert (low, low_x) == (value, x)
+        assert count > 500
+        assert -high - 100 <= high_x == pytest.approx(x - count + 1, abs=100)
 
 
 values = st.one_of(
@@ -192,9 +206,9 @@ def test_threads_lose_no_value() -> None:
     over.set()
     taking.join()
     rows.extend(curve.take(everything=True))
-    assert sum(rows[5::COLUMNS]) == 800_000
+    assert sum(rows[7::COLUMNS]) == 800_000
     assert min(rows[3::COLUMNS]) == -4.0
-    assert max(rows[4::COLUMNS]) == 199_999.0
+    assert max(rows[5::COLUMNS]) == 199_999.0
 
 
 def test_a_signal_handler_may_record_and_take_in_the_middle() -> None:

@@ -97,8 +97,8 @@ class PackedRecord(NamedTuple):
         more: dict[str, int | float] = {}
         columns = self.intervals
         if columns and columns["count"][row] > 1:
-            for name in INTERVALS:
-                told = columns[name][row] if name in columns else 0
+            for name, column in columns.items():
+                told = column[row]
                 if isfinite(told) and (told or name != "nonfinite"):
                     more[name] = told
         return Sample(seq, self.times[row], self.x[row], self.values[start + row], more)
@@ -218,7 +218,7 @@ def _packed(attributes: Said, seq: int) -> PackedRecord | None:
     columns = {key: _column(kind, said[key]) for key, kind in _TYPES.items() if key in said}
     if not (metrics and all(metrics) and n > 0 and _exact(labels) and {"time", "x", "value"} <= columns.keys()):
         return None
-    times, x, values, *_ = columns.values()
+    times, x, values = (columns[name] for name in ("time", "x", "value"))
     intervals = {name: columns[name] for name in INTERVALS if name in columns}
     lengths = {len(times), len(x), *map(len, intervals.values())}
     cells, left_out = n * len(metrics), said.get(LEFT_OUT)
@@ -238,7 +238,7 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("n", "execution", "branch"), "int_value"),
     **dict.fromkeys(("time", "x", "value", *INTERVALS, LEFT_OUT), "bytes_value"),
 }
-_TYPES = {"time": "q", "x": "d", "value": "d", "min": "d", "max": "d", "count": "q", "nonfinite": "q"}
+_TYPES = {**dict.fromkeys(("x", "value", *INTERVALS), "d"), **dict.fromkeys(("time", "count", "nonfinite"), "q")}
 
 
 def _column(kind: str, data: bytes) -> array[Any]:

@@ -35,7 +35,7 @@ _CHUNK = 512 * _STRIDE
 _LIMIT = 65_536 * _STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
 _WAIT = 2.0  # seconds for which points wait for others, to leave together
-_COLUMNS = 7  # of a point that waits: x, when, value, lowest, highest, how many, how many not finite
+_COLUMNS = 9  # of a point that waits: x, when, value, lowest and highest with their x, how many, how many not finite
 _MOST = (FIRST + 24) * _COLUMNS  # of those that wait; beyond, one point goes on for as long as it takes
 
 
@@ -49,14 +49,17 @@ class _Held(NamedTuple):
     moment: float
     value: float
     low: float
+    low_x: float
     high: float
+    high_x: float
     values: int
     nonfinite: int
 
     def with_later(self, later: _Held) -> _Held:
-        low, high = min(self.low, later.low), max(self.high, later.high)
+        low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
         values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
-        return _Held(later.x, later.moment, later.value, low, high, values, nonfinite)
+        x, moment, value = later[:3]
+        return _Held(x, moment, value, low.low, low.low_x, high.high, high.high_x, values, nonfinite)
 
 
 _NONE = array("d")
@@ -74,6 +77,14 @@ class _State(NamedTuple):
 
 
 _BEGUN = _State()
+
+
+def _entry(x: float, moment: float, value: float, limits: tuple[float, float], values: int) -> _Held:
+    """Return the values of an entry: an extreme that the last value is not was at its beginning, as far as is known."""
+    low, high = limits
+    first = x - (values - 1)
+    low_x, high_x = x if low == value else first, x if high == value else first
+    return _Held(x, moment, value, low, low_x, high, high_x, values, int(low > high))
 
 
 class GaugeCurve:
@@ -213,8 +224,9 @@ class GaugeCurve:
             value = as_float(last)
             bad = many == 1 and value - value != 0
             nonfinite += bad
-            limits = (inf, -inf) if bad else (as_float(low), as_float(high))
-            new = _Held(float(values - 1), moment, value, *limits, many, int(bad))
+            new = _entry(
+                float(values - 1), moment, value, (inf, -inf) if bad else (as_float(low), as_float(high)), many
+            )
             full = len(points) + len(out) >= _MOST
             if singly > 0 and many == 1 and held is None and not full:
                 singly -= 1
@@ -335,13 +347,18 @@ class GaugeCurves:
                 yield self._packed(rows, curve)
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
-        x, moments, values, low, high, count, nonfinite = (rows[place::_COLUMNS] for place in range(_COLUMNS))
+        x, moments, values, low, low_x, high, high_x, count, nonfinite = (
+            rows[place::_COLUMNS] for place in range(_COLUMNS)
+        )
         wall, now = time.time_ns(), self.clock()
         times = array("q", [wall - int((now - moment) * 1e9) for moment in moments])
         more: dict[str, Any] = {}
         if max(count) > 1:
-            for key, column in (("min", low), ("max", high)):
+            for key, column, at in (("min", low, low_x), ("max", high, high_x)):
                 more[key] = array("d", [bound if isfinite(bound) else nan for bound in column])
+                more[f"{key}_x"] = array(
+                    "d", [x if isfinite(bound) else nan for bound, x in zip(column, at, strict=True)]
+                )
             for key, column in (("count", count), ("nonfinite", nonfinite)):
                 more[key] = array("q", map(int, column))
         name, group, unit = curve.named

@@ -20,7 +20,7 @@ from tachograph.recording.points import Attributes, AttributeValue
 
 PACKED = "tachograph.points"  # event
 PACKED_SCHEMA = 2  # the first one whose readers know it
-INTERVALS = ("min", "max", "count", "nonfinite")  # columns of points that stand for several values
+INTERVALS = ("min", "min_x", "max", "max_x", "count", "nonfinite")  # columns of points that stand for several values
 LEFT_OUT = "left_out"
 
 

@@ -92,6 +92,11 @@ class Run:
         return dictionary(self._file.rows, "summary")
 
     @property
+    def losses(self) -> list[Loss]:
+        """The points that are lost, by reason and destination, the most first."""
+        return losses(self._file.rows)
+
+    @property
     def tags(self) -> list[str]:
         """The tags, sorted: those of ``tachograph run --tag`` and of ``tachograph.start(tags=…)``."""
         return tags(self._file.rows)
@@ -114,11 +119,6 @@ class Run:
     def programs(self) -> list[dict[str, AttributeValue]]:
         """The facts about each start by ``tachograph run``, the oldest first."""
         return programs(self._file.rows)
-
-    @property
-    def losses(self) -> list[Loss]:
-        """The points that are lost, by reason and destination, the most first."""
-        return losses(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.
