@@ -1,13 +1,15 @@
-"""Run examples/digits_ddp.py on two processes with `tachograph run -- torchrun`, as a user would, and end with it.
+"""Run examples/digits_ddp.py on two processes with `tachograph run -- torchrun`, as a user would, and show its page.
 
+In a terminal the page is served when the training has ended, until Ctrl-C; elsewhere the last line says how to see it.
 torchrun and its workers do not see the terminal's Ctrl-C: it comes here, and torchrun is asked to end its workers.
 With --kill-a-worker one of them is killed while it trains, and torchrun starts both again.
 """
-# ruff: noqa: INP001, T201, S603 - a script that prints and that starts the demo
+# ruff: noqa: INP001, T201, S603 - a script that prints and that starts the demo and its page
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,13 +18,17 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "digits_ddp.py"
 KILL = "--kill-a-worker"
 RESTARTS = 3  # gloo may fail by itself on a small machine
 KILLED_AFTER = "epoch  3"
 PAGE = "tachograph: the run is drawn at "
+RUN = "tachograph: run "
+HUB = "tachograph hub: "
 TABLE_ENDS = "step_duration_seconds_sum"
 MARK = f"DEMO_STARTED_BY={os.getpid()}"
 # torchrun kills workers that ignore it after 30 s by itself.
@@ -106,6 +112,7 @@ def run(arguments: list[str], *, kills: bool) -> int:
     began = time.monotonic()
     job = torchrun(arguments, restarts=RESTARTS if kills else 0)
     quiet = threading.Event()
+    runs: list[str] = []
 
     def show() -> None:
         page, to_kill = "", kills
@@ -114,6 +121,8 @@ def run(arguments: list[str], *, kills: bool) -> int:
                 continue
             print(line, end="", flush=True)
             page = line.split()[-1] if line.startswith(PAGE) else page
+            if line.startswith(RUN):
+                runs.append(line.removeprefix(RUN).partition(", stored in ")[0])
             if to_kill and line.startswith(KILLED_AFTER) and kill_a_worker():
                 to_kill = False
                 print("a worker was killed …", flush=True)
@@ -136,7 +145,42 @@ def run(arguments: list[str], *, kills: bool) -> int:
         print("ended", flush=True)
         return 128 + int(reason.args[0])
     print(f"\nthe demo took {time.monotonic() - began:.0f} s", flush=True)
+    if runs and status == 0:
+        draw(runs[-1])
     return status
+
+
+def draw(run: str) -> None:
+    """Serve the run's page until Ctrl-C, where there is a terminal; say how to do so where there is none."""
+    command = ["tachograph", "hub", "--run-id", run]
+    if sys.stdout.isatty():
+        with suppress(Stopped):
+            serve(command, run)
+    else:
+        print(f"{shlex.join(command)} draws it at http://127.0.0.1:4318/{fragment(run)}", flush=True)
+
+
+def serve(command: list[str], run: str) -> None:
+    """Run a hub, and say where it draws a run."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env={**os.environ, **dict([MARK.split("=")]), "TACHOGRAPH_SYSTEM_METRICS": "false"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C comes here alone
+    ) as hub:
+        try:
+            for line in hub.stderr or ():
+                if line.startswith(HUB) and " draws its runs" in line:
+                    address = line.removeprefix(HUB).partition(" ")[0]
+                    print(f"\nit is drawn at {address}{fragment(run)} until Ctrl-C", flush=True)
+        finally:
+            hub.terminate()
+
+
+def fragment(run: str) -> str:
+    """Return what the address of a run's page ends with."""
+    return f"#/run/{quote(run, safe='')}"
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def descriptors(soft: int, hard: int) -> list[str]:
 
 def points(url: str) -> int:
     """Return how many data points a hub says that it has received."""
-    return int(json.loads(ask(url, "/healthz").body)["points"])
+    return int(json.loads(ask(url, "/healthz").body)["data_points"])
 
 
 def request(*values: float, rank: int = 0, name: str = "loss") -> ExportMetricsServiceRequest:

@@ -151,7 +151,7 @@ def _killed(recorder: Recorder, how: str, seconds: float) -> float:
 
 
 def clean(folder: Path) -> Mapping[str, str]:
-    """Return an environment in which each recorder keeps what it has in ``folder``, and asks no server."""
+    """Return the environment of a program whose recorder keeps all in ``folder``, and asks no server."""
     prefixes = ("OTEL_", "TACHOGRAPH_", "WANDB_", "TRACKIO_", "HF_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     local = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": str(folder), "HF_HUB_OFFLINE": "1"}

@@ -54,12 +54,13 @@ def test_from_the_first_line_to_the_last(tmp_path: Path, number: signal.Signals)
         hub.process.send_signal(number)
         code, last, said = ended(hub)
         assert code == 0
-        assert (last["points"], last["events"], last["dropped"], last["run"]) == (3, 0, 0, "my run")
+        assert (last["data_points"], last["points"], last["events"], last["losses"]) == (3, 0, 0, [])
+        assert last["run"] == "my run"
         assert "a-run" in last["runs"]
         assert said.splitlines() == [
             f"tachograph hub: {hub.url}/ draws its runs, {hub.url}/metrics shows this node; post OTLP to {hub.url}",
             f"tachograph hub: run my run, kept in {hub.first['store']}",
-            "tachograph hub: 3 points and 0 events kept, 0 dropped",
+            "tachograph hub: 0 points and 0 events kept, none lost",
         ]
 
 
@@ -81,7 +82,7 @@ def test_last_exports_are_taken_after_the_signal(tmp_path: Path) -> None:
             time.sleep(0.1)
             send(hub, 1.0)
         code, last, _ = ended(hub)
-        assert (code, last["points"]) == (0, 4)
+        assert (code, last["data_points"]) == (0, 4)
 
 
 def test_a_busy_client_cannot_keep_it_alive(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_two_hubs_share_a_store(tmp_path: Path) -> None:
             hub.process.terminate()
         for hub in (one, other):
             code, last, said = ended(hub)
-            assert (code, last["points"], said) == (0, 20, "")
+            assert (code, last["data_points"], said) == (0, 20, "")
     _healthy(tmp_path)
 
 

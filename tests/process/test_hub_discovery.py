@@ -54,7 +54,7 @@ def test_health_says_how_much_was_received(tmp_path: Path) -> None:
     with serving(tmp_path) as hub:
         ask(hub.url, "/v1/metrics", request(1.0, 2.0).SerializeToString(), content_type=PROTOBUF)
         found = json.loads(ask(hub.url, "/healthz").body)
-        assert found == {"status": "ok", "points": 2, "events": 0, "dropped": 0, "lost": 0}
+        assert found == {"status": "ok", "data_points": 2, "log_records": 0, "dropped": 0, "lost": 0}
 
 
 def test_the_front_page_points_the_way(tmp_path: Path) -> None:

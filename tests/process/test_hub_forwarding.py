@@ -20,6 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from curves import Bench
+from hub_requests import rank
 from hubs import JSON, PROTOBUF, ask, command, points, request, serving
 from programs import run
 from receivers import dropped, receiving, silent
@@ -27,9 +29,14 @@ from scripted import Fast, counts, scripted
 from servers import free_port, wait_until
 from tachograph.cli import main
 from tachograph.exporters.otlp.json_text import JsonText
+from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.hub.forwarding import SENDER, Forwarding
+from tachograph.metric import Metric, MetricGroup
+from tachograph.recording.curve import POINT, packed
+from tachograph.recording.packed_points import PACKED
 from tachograph.recording.registry import Registry
+from tachograph.runs.recorded import plain_attributes
 
 
 def spans(count: int) -> ExportTraceServiceRequest:
@@ -43,7 +50,7 @@ def spans(count: int) -> ExportTraceServiceRequest:
 
 def events(url: str) -> int:
     """Return how many events a hub says that it has."""
-    return int(json.loads(ask(url, "/healthz").body)["events"])
+    return int(json.loads(ask(url, "/healthz").body)["log_records"])
 
 
 def logs(count: int) -> ExportLogsServiceRequest:
@@ -80,6 +87,42 @@ def test_everything_is_passed_on_as_it_is(tmp_path: Path) -> None:
     assert [ExportMetricsServiceRequest.FromString(body) for body in bodies[:2]] == [sent, sent]
     assert ExportLogsServiceRequest.FromString(bodies[2]) == logs(1)
     assert ExportTraceServiceRequest.FromString(bodies[3]) == spans(1)
+
+
+def test_a_receiver_that_is_no_hub_gets_a_record_a_point(tmp_path: Path) -> None:
+    """A Metric's packed points are the records that it would have logged; broken and other packed ones are left out."""
+    bench = Bench()
+    metric = Metric("loss", group=MetricGroup("train"), throttle=None, execution=bench)
+    for step in range(20):
+        metric.record(float("nan") if step == 7 else step / 7, at=step if step < 15 else step - 15)
+    found = bench.journal.drain(pack=packed)
+    (exact,) = [event for event in found if event.name == PACKED and event.attributes.get("branch", 0) == 0]
+    broken = exact._replace(attributes={**exact.attributes, "x": b"\0" * 7}, seq=500)
+    other = {key: value for key, value in exact.attributes.items() if key != "execution"}
+    found += [broken, exact._replace(attributes=other, seq=600)]
+    ((sent, _),) = log_requests(found, rank(0), lambda *_: None, lambda: None)
+    with receiving() as there:
+        forwarding = Forwarding(there.url.removesuffix("/v1/metrics"), Registry(), {})
+        with serving(tmp_path, forwarding=forwarding) as hub:
+            assert ask(hub.url, "/v1/logs", sent.SerializeToString(), content_type=PROTOBUF).status == 200
+            assert forwarding.flush(10)
+        forwarding.close(1)
+    ((_, _, body),) = there.requests
+    (resource,) = ExportLogsServiceRequest.FromString(gzip.decompress(body)).resource_logs
+    records = [record for record in resource.scope_logs[0].log_records if record.event_name == "tachograph.metric"]
+    told = [dict(plain_attributes(record.attributes)) for record in records]
+    assert {record.event_name for record in resource.scope_logs[0].log_records} == {POINT, "tachograph.definition"}
+    assert [(each["x"], str(each["value"]), each["branch"]) for each in told] == [
+        (float(step if step < 15 else step - 15), str(float("nan") if step == 7 else step / 7), int(step >= 15))
+        for step in range(20)
+    ]
+    assert {(each["metric"], each["group"], each["tachograph.stream"]) for each in told} == {
+        ("loss", "train", bench.journal.stream)
+    }
+    assert len({each["tachograph.seq"] for each in told}) == 20
+    times = [record.time_unix_nano for record in records]
+    assert times == sorted(times)
+    assert times[0] > 0
 
 
 def test_a_dead_receiver_slows_nothing(tmp_path: Path) -> None:

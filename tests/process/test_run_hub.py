@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from hubs import ask, serving
 from launches import RUN, run_program
 from programs import environment, write
+from tachograph import runs
+from tachograph.runs.losses import Loss
 
 pytest.importorskip("uvicorn")
 
@@ -66,8 +70,37 @@ def test_what_was_recorded_is_said_at_the_end(tmp_path: Path) -> None:
     done = run_program(tmp_path, STEPS, "3")
     assert done.stdout == "0\n1\n2\n"
     last = done.stderr.splitlines()[-1]
-    assert " and 2 events were recorded, 0 dropped; tachograph hub --run-id program-" in last
-    assert "lost" not in last
+    assert " and 2 events were recorded, none lost; tachograph hub --run-id program-" in last
+    assert " was lost" not in last
+
+
+LOSING = """
+    import tachograph
+    from tachograph import Metric
+
+    loss = Metric("loss", throttle=None)
+    for step in range(27):
+        loss.record(0.5, at=step)
+    for _ in range(4):
+        tachograph.put_metric("rate", object(), "train")
+"""
+
+
+def test_lost_points_are_said_at_the_end(tmp_path: Path) -> None:
+    """By reason and destination, in the number that the run's file, its list and its page say, too."""
+    done = run_program(tmp_path, LOSING)
+    assert done.returncode == 0, done.stderr
+    (listed,) = runs.list(tmp_path / "store")
+    said = f": 27 points and {listed.events} events were recorded, lost: 4 points: no_number (registry) 4; "
+    assert said in done.stderr.splitlines()[-1]
+    assert listed.points == 27
+    assert runs.open(listed.id, tmp_path / "store").losses == [Loss("no_number", "registry", 4)]
+    with serving(tmp_path / "store") as hub:
+        told = json.loads(ask(hub.url, f"/api/runs/{listed.id}").body)
+        assert told["run"]["points"] == 27
+        (found,) = told["losses"]
+        assert (found["reason"], found["destination"], found["points"]) == ("no_number", "registry", 4)
+        assert found["why"]
 
 
 def test_a_deleted_store_is_said_at_the_end(tmp_path: Path) -> None:

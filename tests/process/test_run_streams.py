@@ -137,7 +137,7 @@ def test_a_hub_whose_stderr_takes_nothing(tmp_path: Path, stderr: object) -> Non
             assert ask(hub.url, "/v1/metrics", body, content_type=PROTOBUF).status == 200
         hub.process.terminate()
         assert hub.end() == 0
-        assert hub.next()["points"] == 2
+        assert hub.next()["data_points"] == 2
 
 
 @pytest.mark.parametrize("closed", CLOSED[::2])

@@ -248,8 +248,65 @@ def test_a_metric_without_points_has_no_curves(tmp_path: Path) -> None:
     with serving(tmp_path) as hub:
         served = Studio(hub.url)
         (chart,) = served.ask("runs", "run")["charts"]
-        assert chart["metrics"] == [{"metric": "loss", "scale": "metric:loss", "progress": False, "curves": []}]
+        named = {"metric": "loss", "scale": "metric:loss", "progress": False}
+        assert chart["metrics"] == [{**named, "curves": [], "left_out": 0}]
         assert served.ask("runs", "run", "curves", metric="loss") == {"curves": []}
+
+
+def test_metrics_share_a_chart_where_their_group_was_defined(tmp_path: Path) -> None:
+    """Those defined with a group are one chart of it; others in the group have one each."""
+    definitions = [("tachograph.definition", {"metric": name, "group": "train"}) for name in ("accuracy", "recall")]
+    units = ("tachograph.definition", {"metric": "lr", "units": "1"})
+    sent = [each for name in ("lr", "accuracy", "loss", "recall") for each in points([1.0], name, group="train")]
+    record(tmp_path, "run", *definitions, *sent, *points([1.0], "loss", group="eval"), *points([1.0]), units)
+    with serving(tmp_path) as hub:
+        found = Studio(hub.url).ask("runs", "run")["charts"]
+    assert [(each["group"], each["shared"], [one["metric"] for one in each["metrics"]]) for each in found] == [
+        ("train", False, ["lr"]),
+        ("train", True, ["accuracy", "recall"]),
+        ("train", False, ["loss"]),
+        ("eval", False, ["loss"]),
+        ("", False, ["loss"]),
+    ]
+    assert [each["scales"][0]["units"] for each in found] == ["1", None, None, None, None]
+
+
+def test_curves_of_many_attributes_are_listed_as_far_as_they_are_drawn(tmp_path: Path) -> None:
+    """Of each metric the newest hundred in a rank are listed, with their attributes, and how many are not."""
+    sent = [each for uid in range(130) for each in points([1.0], attributes={"uid": uid, "b": "x"})]
+    record(tmp_path, "run", *sent)
+    record(tmp_path, "run", *points([1.0]), number=1)
+    with serving(tmp_path) as hub:
+        served = Studio(hub.url)
+        (chart,) = served.ask("runs", "run")["charts"]
+        (metric,) = chart["metrics"]
+        assert metric["left_out"] == 30
+        listed = [each["attributes"] for each in metric["curves"]]
+        assert listed == [*({"b": "x", "uid": uid} for uid in range(30, 130)), {}]
+        lines = served.ask("runs", "run", "curves", metric="loss")["curves"]
+        assert [each["attributes"] for each in lines] == listed
+
+
+def test_losses_are_told_by_reason_and_destination(tmp_path: Path) -> None:
+    """What the ranks dropped is added up, numbers that never came are missing, and each reason is explained."""
+    hub = Hub(tmp_path, run="run", clock=lambda: START)
+    for at in (0, 1):
+        attributes = {"reason": "queue_full", "destination": "otlp"}
+        sent = [number("tachograph.dropped", 5 + at, kind="counter", attributes=attributes)]
+        if at:
+            sent.append(number("tachograph.dropped", 0, kind="counter", attributes={"reason": "no_number"}))
+            sent.append(number("tachograph.dropped", 20, kind="counter", attributes={"reason": "of tomorrow"}))
+        hub.receive_metrics(metrics(rank(at, run="run"), *sent, scope="tachograph"))
+        hub.receive_logs(logs(rank(2 + at, run="run"), *points([1.0, 2.0]), stream=f"s{at}", seqs=[2, 5]))
+    hub.receive_logs(logs(rank(0, run="run"), ("no number", {}), stream=""))
+    hub.close()
+    with serving(tmp_path) as hub_:
+        found = Studio(hub_.url).ask("runs", "run")["losses"]
+    assert [(each["reason"], each["destination"], each["points"], bool(each["why"])) for each in found] == [
+        ("of tomorrow", "", 20, False),
+        ("queue_full", "otlp", 11, True),
+        ("missing", "", 6, True),
+    ]
 
 
 def test_a_zoom_has_the_points_of_its_window_and_one_beyond_on_each_side(tmp_path: Path) -> None:

@@ -103,6 +103,18 @@ def test_a_task_that_is_woken_comes_at_once_and_one_that_is_closed_no_more(timer
     assert wait_for(lambda: not timer.running)
 
 
+def test_a_task_that_is_hurried_all_the_time_comes_twenty_times_a_second(timer: Timer) -> None:
+    """It comes at once, and again soon; what hurries it at each of very many events costs the machine no more."""
+    came: list[float] = []
+    task = timer.every("hurried", 60.0, lambda: came.append(time.monotonic()))
+    began = time.monotonic()
+    while time.monotonic() < began + 1.0:
+        task.hurry()
+    task.close(30)
+    assert came[0] - began < 0.5
+    assert 2 <= len(came) <= 21
+
+
 def test_the_next_call_follows_what_the_task_says(timer: Timer) -> None:
     """The seconds to wait are asked for after each call."""
     waits, called = iter([0.01, 0.01, 60, 60]), list[int]()

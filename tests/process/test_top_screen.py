@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hub_requests import logs, rank
+import hub_requests
+from hub_requests import logs, metrics, rank
 from hubs import Serving, serving
 from programs import environment, write
 from recorded_runs import DEFINITION, points, record
@@ -71,6 +72,25 @@ def test_the_screen_follows_a_run(tmp_path: Path, hub: Serving) -> None:
         screen.press(b"q")
         assert screen.end() == 0
         left(screen)
+
+
+def test_what_is_lost_shows(tmp_path: Path, hub: Serving) -> None:
+    """The head says how many points are lost, and a table their reasons and destinations, as soon as the hub knows."""
+    counts = {("queue_full", "journal"): 1200, ("no_number", "registry"): 34}
+    with terminal(tmp_path, "top", hub.url, "--interval", "0.2") as screen:
+        screen.wait("training / loss", "1.5")
+        sent = [
+            hub_requests.number(
+                "tachograph.dropped", lost, kind="counter", attributes={"reason": reason, "destination": destination}
+            )
+            for (reason, destination), lost in counts.items()
+        ]
+        hub.hub.receive_metrics(metrics(rank(0, run="job"), *sent, scope="tachograph"))
+        hub.hub.kept()  # saved, as it is every five seconds
+        shown = screen.wait("1234 points lost", "LOST", "queue_full", "journal", "1,200", "no_number", "34", timeout=40)
+        assert "dropped" not in shown
+        screen.press(b"q")
+        assert screen.end() == 0
 
 
 LONG = """

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import servers
+from browser import chromium, tab
 from demo_job import ROOT, Demo, descendants, started, trained
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
@@ -199,6 +204,55 @@ def attribute(holder: dict[str, Any], key: str) -> str:
     return str(text)
 
 
+def test_it_ends_with_the_address_of_a_page_whose_first_chart_is_the_loss(tmp_path: Path) -> None:
+    """In a terminal the demo ends with the run's page, on which the loss of both ranks is first; Ctrl-C ends it."""
+    with in_a_terminal(tmp_path, "--epochs", "4") as (process, said):
+        servers.wait_until(lambda: "until Ctrl-C" in said() or process.poll() is not None, 240, said)
+        (address,) = re.findall(r"it is drawn at (http://127\.0\.0\.1:\d+)(/#/run/\S+) until Ctrl-C", said())
+        last = re.search(r"^loss +(\S+) +(\S+)\s*$", said(), re.MULTILINE)
+        assert last is not None
+        with chromium() as browser, tab(browser, address[0]) as page:
+            found = page.open(address[1]).loaded("loss", "accuracy")
+            assert page.page.locator(".card h3").first.inner_text() == "loss"
+            ends = {curve["rank"]: curve["y"][-1] for curve in found["loss"]["curves"]}
+            assert ends == {rank: pytest.approx(float(last[1 + rank]), rel=1e-3) for rank in (0, 1)}
+            assert "train_step" in page.text()
+            page.shoot("demo")
+            assert page.complaints == []
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(30) == 0
+        servers.wait_until(lambda: not descendants(tmp_path), 10, lambda: descendants(tmp_path))
+
+
+@contextmanager
+def in_a_terminal(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """Start the demo with a terminal to write to."""
+    ours, its = pty.openpty()
+    written: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # nobody has it open any more
+            while some := os.read(ours, 1 << 16):
+                written.append(some)
+
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    settings = {"TACHOGRAPH_STORE": str(store), "OTEL_EXPORTER_PROMETHEUS_PORT": "0"}
+    command = [sys.executable, str(ROOT / "scripts" / "demo.py"), *arguments]
+    reader = threading.Thread(target=read, daemon=True)
+    with subprocess.Popen(
+        command, cwd=store, env={**kept, **settings}, stdout=its, stderr=its, start_new_session=True
+    ) as process:
+        os.close(its)
+        reader.start()
+        try:
+            yield process, lambda: b"".join(written).decode()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+            process.wait(60)
+            os.close(ours)
+
+
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="NOT TESTED: there is no /proc to look for leftovers"
 )
@@ -229,4 +283,6 @@ def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
     assert "a worker was killed" in said
     assert "of 3 processes" in said
     assert re.search(r"torchrun has restarted its workers [1-3] times", said)
-    assert re.search(r"^tachograph: \d+ points and \d+ events were recorded, .*; rank 1 was lost", said, re.MULTILINE)
+    assert re.search(
+        r"^tachograph: [\d,]+ points and [\d,]+ events were recorded, .*; rank 1 was lost", said, re.MULTILINE
+    )

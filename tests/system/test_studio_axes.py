@@ -115,6 +115,15 @@ def test_every_axis_has_a_width(page: Tab, found: list[float]) -> None:
         assert high >= min(found[1], 8e307)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.04, 5.0])
+def test_an_axis_of_time_is_wide_enough_for_its_ticks(page: Tab, apart: float) -> None:
+    """Samples of two ranks that came at nearly the same time are in the middle of a minute."""
+    begin = 1.7e9
+    low, high = called(page, "extent", "ofX", [begin, begin + apart], {"time": True})
+    assert (low, high) == pytest.approx((begin + apart / 2 - 30, begin + apart / 2 + 30), abs=1e-3, rel=0)
+    assert called(page, "extent", "ofX", [begin, begin + 6], {"time": True}) == [begin, begin + 6]
+
+
 def test_numbers_that_hardly_differ_are_drawn(page: Tab) -> None:
     """A point at a time in nanoseconds, and two beside each other, are charts; the page does not look for ticks."""
     charts = page.open("/#/run/run").loaded("one", "two", "large")

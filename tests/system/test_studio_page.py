@@ -235,20 +235,20 @@ def test_the_choice_of_colours_is_kept(page: Tab) -> None:
 def test_zooming_in_fetches_detail(page: Tab) -> None:
     """A long curve is thinned without losing its spike; what is dragged over comes in full, until a double-click."""
     page.open("/#/run/big")
-    (whole,) = page.loaded("waves")["waves"]["curves"]
+    (whole,) = page.loaded("wave")["wave"]["curves"]
     assert not whole["exact"]
     assert len(whole["x"]) <= 4000
     assert max(whole["y"]) > 8
-    page.drag("waves", 0.5, 0.512)
-    found = page.until(lambda: (now := page.drawn()["waves"])["curves"][0]["exact"] and now, "detail")
+    page.drag("wave", 0.5, 0.512)
+    found = page.until(lambda: (now := page.drawn()["wave"])["curves"][0]["exact"] and now, "detail")
     low, high = found["scales"]["x"]
     (part,) = found["curves"]
     inside = [x for x in part["x"] if low <= x <= high]
     assert inside == [float(x) for x in range(math.ceil(low), math.floor(high) + 1)]
     assert any("low=" in each and "high=" in each for each in page.asked)
-    page.card("waves").locator(".u-over").dblclick()
-    page.until(lambda: page.drawn()["waves"]["zoom"] is None, "reset")
-    assert len(page.drawn()["waves"]["curves"][0]["x"]) == len(whole["x"])
+    page.card("wave").locator(".u-over").dblclick()
+    page.until(lambda: page.drawn()["wave"]["zoom"] is None, "reset")
+    assert len(page.drawn()["wave"]["curves"][0]["x"]) == len(whole["x"])
 
 
 def test_ranks_are_chosen_and_the_address_says_so(page: Tab) -> None:

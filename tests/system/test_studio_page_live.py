@@ -144,11 +144,11 @@ class Hour(BaseHTTPRequestHandler):
         about = {"execution": 0, "task": None, "start": 0, "branches": 1, "points": 1, "nonfinite": 0}
         drawn = [{"curve": number + 1, "rank": number, **about} for number in range(self.RANKS)]
         axis = {"units": "", "lower": None, "upper": None}
-        chart = {"group": "hour", "x": axis, "scales": [{"scale": "s", "name": None, **axis}]}
-        chart["metrics"] = [{"metric": "loss", "scale": "s", "progress": False, "curves": drawn}]
+        chart = {"group": "hour", "shared": True, "x": axis, "scales": [{"scale": "s", "name": None, **axis}]}
+        chart["metrics"] = [{"metric": "loss", "scale": "s", "progress": False, "curves": drawn, "left_out": 0}]
         run = {"id": "hour", "program": "p", "state": "live", "started": 1, "last": 1, "seconds": 1, "ranks": 10}
         run |= {"processes": 10, "restarts": 0, "points": 1, "bytes": 1, "damage": []}
-        nothing: dict[str, Any] = {key: [] for key in ("processes", "progress", "series", "functions")}
+        nothing: dict[str, Any] = {key: [] for key in ("processes", "progress", "series", "functions", "losses")}
         return {"now": 1, "run": run, "charts": [chart], **nothing}
 
     def _curves(self) -> dict[str, Any]:

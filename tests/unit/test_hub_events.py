@@ -53,7 +53,7 @@ def test_each_event_once(
     found = [event.seq for event in hub.events("run").read()]
     sent = {seq for seqs in requests for seq in seqs}
     assert sorted(found) == sorted(sent)
-    assert hub.summary()["events"] == len(sent)
+    assert hub.summary()["log_records"] == len(sent)
     hub.close()
 
 

@@ -202,7 +202,7 @@ def test_the_summary(hub: Hub, tmp_path: Path) -> None:
     hub.receive_logs(logs(rank(0), ("e", {})))
     summary = hub.summary()
     assert summary["run"] == "run"
-    assert (summary["points"], summary["events"], summary["dropped"]) == (3, 1, 3)
+    assert (summary["data_points"], summary["log_records"], summary["dropped"]) == (3, 1, 3)
     assert summary["store"] == str(tmp_path / "runs" / "run.db")
     hub.close()
     hub.close()

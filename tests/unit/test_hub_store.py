@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,28 @@ def test_the_history_is_thinned(tmp_path: Path, clock: Clock) -> None:
     assert gauges[-1] == (60.0, None)
     assert sum(count for count, _ in differences) == 61
     assert sum(total for _, total in differences) == 60.0
+
+
+def test_the_last_value_is_a_sample_though_its_state_was_saved_before(tmp_path: Path) -> None:
+    """A value that came soon after a sample is one, too, once the hub ends: a counter's curve ends with its total."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    for turn in (1, 2):
+        sent = [
+            number("steps", 10 * turn, kind="counter", time=clock.now),
+            histogram("load", (turn, 0, 0), time=clock.now),
+        ]
+        hub.receive_metrics(metrics(rank(0), *sent))
+        hub.tick()
+        clock.forward(6)
+    hub.close()
+    with closing(sqlite3.connect(path_of(tmp_path, "run"))) as connection:
+        by_name = "SELECT value FROM sample JOIN series ON id = series WHERE name = ? ORDER BY time"
+        assert connection.execute(by_name, ("steps",)).fetchall() == [(10.0,), (20.0,)]
+        assert connection.execute(by_name, ("load",)).fetchall() == [(1.0,), (1.0,)]
+    Hub(tmp_path, run="run", clock=clock).close()
+    with closing(sqlite3.connect(path_of(tmp_path, "run"))) as connection:
+        assert connection.execute("SELECT count(*) FROM sample").fetchone() == (4,)
 
 
 def test_beyond_the_limit_samples_go_and_events_stay(tmp_path: Path) -> None:

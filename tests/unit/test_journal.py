@@ -195,3 +195,36 @@ def test_what_is_given_up_is_counted() -> None:
 def fails(number: int) -> dict[str, int]:
     """Raise."""
     raise RuntimeError(number)
+
+
+@given(st.lists(st.sampled_from(["log", "take over", "drain"]), max_size=60))
+def test_it_calls_where_it_is_half_full(steps: list[str]) -> None:
+    """Each event that comes while the journal is half full or more calls once, and none below that."""
+    journal = Journal(Registry(enabled=True), limit=8)
+    calls: list[int] = []
+    journal.on_half_full = lambda: calls.append(len(journal))
+    for step in steps:
+        before, known = len(journal), len(calls)
+        if step == "drain":
+            journal.drain(3)
+        elif step == "log":
+            journal.append("e", 0, {})
+            assert len(calls) - known == (before >= 4)
+        else:
+            journal.take_over([("e", 0, 0, {}, 0, 0, 0)] * 2)
+            assert len(calls) - known == (before + 2 > 4)
+        assert journal.is_half_full() == (len(journal) >= 4)
+        assert len(journal) <= 8
+    assert all(length >= 3 for length in calls)  # as it is called before the event is in
+
+
+def test_a_forked_child_calls_nothing() -> None:
+    """The pipeline that its parent's journal wakes is not the child's."""
+    journal = Journal(Registry(enabled=True), limit=2)
+    calls: list[int] = []
+    journal.on_half_full = lambda: calls.append(1)
+    journal.reset()
+    for _ in range(5):
+        journal.append("e", 0, {})
+    assert calls == []
+    assert len(journal) == 2

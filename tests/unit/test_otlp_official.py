@@ -183,6 +183,8 @@ EVENTS = st.lists(
         *IDS,
         st.integers(0, 1),
         st.just("stream"),
+        st.just(1),
+        st.just(1),
     )
     | st.builds(lambda name: LogEvent(name, 1, 2, {}, 3, 0, 0, 0, "stream"), TEXTS),
     min_size=1,

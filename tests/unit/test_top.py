@@ -182,8 +182,8 @@ def test_what_went_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     head = printed.splitlines()[0]
     assert "1 restart" in head
     assert "1 lost: rank 0" in head
-    assert "7 dropped" in head
-    assert line(printed, "dropped / destination: otlp, reason: queue_full") == ["7"]
+    assert "7 points lost" in head
+    assert line(printed, "queue_full") == ["otlp", "7"]
     assert "state=FAILED" in printed
     assert "torch.monitor.Stat" not in printed
 

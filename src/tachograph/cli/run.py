@@ -254,10 +254,12 @@ def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) ->
     unheard = said.get("unheard") or {}
     if unheard.get("processes"):
         missing.append(_unheard(unheard["processes"], unheard["first"]))
-    numbers = (
-        f"{said['points']} points and {said.get('events', 0)} events were recorded, {said.get('dropped', 0)} dropped"
-    )
-    known = ", as far as is known" if missing else ""  # dropped values count once they have been reported
+    from tachograph.runs.losses import Loss, in_words  # what it loads would delay the job
+
+    losses = [Loss(each["reason"], each["destination"], each["points"]) for each in said.get("losses", ())]
+    lost = f"lost: {in_words(losses)}" if losses else "none lost"
+    numbers = f"{said['points']:,} points and {said.get('events', 0):,} events were recorded, {lost}"
+    known = ", as far as is known" if missing else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
     return "; ".join([numbers + known, *missing, *renewed, shown])
 

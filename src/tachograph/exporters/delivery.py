@@ -18,7 +18,7 @@ from tachograph.recording.registry import Registry
 
 FIRST_BACK_OFF = 0.5
 _LONGEST_BACK_OFF, _AWAITED_BACK_OFF = 10.0, 0.1
-_NOUNS = {"metrics": "points", "traces": "spans", "logs": "records", "lines": "points"}  # by the kind of a request
+_NOUNS = {"metrics": "data points", "traces": "spans", "logs": "records", "lines": "points"}  # by the kind of a request
 _AWAY_AFTER = 3  # failures in a row: the destination is away for longer
 
 _random = random.SystemRandom()  # the program's own random state stays as it is
@@ -87,7 +87,7 @@ class Request(NamedTuple):
 
 
 def amount(requests: Iterable[Request]) -> str:
-    """Return how much requests hold: ``1,200 points and 3 spans``."""
+    """Return how much requests hold: ``1,200 data points and 3 spans``."""
     found: Counter[str] = Counter()
     for request in requests:
         found[_NOUNS.get(request.kind, "items")] += request.items

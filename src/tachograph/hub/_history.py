@@ -157,11 +157,11 @@ def changes(found: Iterable[HubSeries], *, at_the_end: bool = False) -> list[Cha
 
     Args:
         found: the series.
-        at_the_end: sample them even where the last sample is not ten seconds old.
+        at_the_end: sample them even where the last sample is not ten seconds old, or their state is saved already.
     """
     listed = []
     for series in found:
-        if not series.unsaved:
+        if not (series.unsaved or (at_the_end and series.unsampled)):
             continue
         before = series.restarted, series.sampled
         sample = _sample(series, at_the_end=at_the_end)

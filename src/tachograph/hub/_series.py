@@ -119,6 +119,11 @@ class HubSeries:
         """Return the time of its newest point, in nanoseconds."""
         return max(self.time, self.until)
 
+    @property
+    def unsampled(self) -> bool:
+        """Whether its newest point came after its last sample."""
+        return self.newest() > self.sampled[0]
+
     def shown(self) -> Any:
         """Return the value on the page; None where there is nothing yet."""
         if self.before is None:

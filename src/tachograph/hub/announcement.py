@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from tachograph.runs.losses import Loss, in_words
+
 
 class Announcement:
     """Two lines of JSON, one when the hub listens and one at its end; the same in words on stderr.
@@ -35,12 +37,13 @@ class Announcement:
             _say(f"run {summary['run']}, kept in {summary['store']}")
 
     def ended(self, summary: Mapping[str, Any]) -> None:
-        """Announce the end, with the counts of received items."""
+        """Announce the end, with the points and events that are kept, and those that are lost."""
         self._write(summary)
         if not self._quiet:
             lost = f"; {len(summary['lost'])} processes lost" if summary["lost"] else ""
-            points, events, dropped = summary["points"], summary["events"], summary["dropped"]
-            _say(f"{points} points and {events} events kept, {dropped} dropped{lost}")
+            found = [Loss(each["reason"], each["destination"], each["points"]) for each in summary["losses"]]
+            kept = f"{summary['points']:,} points and {summary['events']:,} events kept"
+            _say(f"{kept}, {f'lost: {in_words(found)}' if found else 'none lost'}{lost}")
             for each in summary["renewed"]:
                 _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
 

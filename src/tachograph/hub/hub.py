@@ -34,6 +34,9 @@ from tachograph.identity.resource import SERIES_KEYS
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
+from tachograph.runs.catalogue import events_in, points_in
+from tachograph.runs.file import RunFile
+from tachograph.runs.losses import losses, ordered
 from tachograph.runs.members import SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
@@ -45,6 +48,7 @@ TIME_TO_LIVE = 300.0
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _MOST_TOLD = 100  # files
 _HURRY = 0.01  # seconds
+_RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
@@ -70,11 +74,15 @@ class Archive:
 
         Args:
             everything: all changes; else only states that a sender will not send again.
-            at_the_end: sample all changed series.
+            at_the_end: sample all series that have changed since their last sample.
         """
         with self._lock:
             known = list(self._index.series)
-            changed = (series for series in known if series.unsaved and (everything or series.restarted))
+            changed = (
+                series
+                for series in known
+                if (series.unsaved and (everything or series.restarted)) or (at_the_end and series.unsampled)
+            )
             by_run = _by_run(series for series in changed if series.owner.run.store)
             runs = self._index.stored() if everything else [run for run, _ in by_run.values()]
         for run in runs:  # one after the other, as only so many files are open at once
@@ -198,6 +206,7 @@ class Hub:
         self._known = 0
         self._renewed: list[dict[str, str]] = []
         self._well: dict[str, Any] = {"dropped": 0, "lost": []}
+        self._rejections: Counter[tuple[str, str]] = Counter()
         self._started = started
         self._index = Index(
             store,
@@ -257,7 +266,7 @@ class Hub:
                         rejected.update(refused)
                         named = {**dict.fromkeys(refused, metric.name), **named}
         if not own:
-            self._totals["points"] += points
+            self._totals["data_points"] += points
             self.count("tachograph.hub.points", points)
         if ahead:
             self.count("tachograph.hub.points.ahead", ahead)
@@ -282,6 +291,7 @@ class Hub:
     def _reject(self, rejected: Counter[Reason]) -> None:
         for reason, count in rejected.items():
             self._totals["dropped"] += count
+            self._rejections[reason, "hub"] += count
             self.registry.count_dropped(reason, "hub", count)
             message = "the hub rejected something (further items are counted): %s"
             self._log_once(reason, message, reason.replace("_", " "))
@@ -311,7 +321,7 @@ class Hub:
                 for each in lives:
                     apply(each)
                     self._heard(each.incarnation)
-            self._totals["events"] += len(new)
+            self._totals["log_records"] += len(new)
             self.count("tachograph.hub.events", len(new))
             if count > len(new):
                 self.count("tachograph.hub.events.repeated", count - len(new))
@@ -431,15 +441,34 @@ class Hub:
         return {
             "run": self._index.default.name,
             "runs": list(self._index.names),
-            "points": self._totals["points"],
-            "events": self._totals["events"],
-            "spans": self._totals["spans"],
+            **{name: self._totals[name] for name in _RECEIVED},
             "dropped": dropped,
             "lost": [_described(each) for each in lost],
             "unheard": self._started.left() if at_the_end and self._started is not None else None,
             "store": str(self.store),
             "renewed": self._renewed[-_MOST_TOLD:],
         }
+
+    def kept(self) -> dict[str, Any]:
+        """Return the contents of the files of the runs now, ready for JSON: points, events, and the losses by reason.
+
+        All is saved first, so that these are the numbers that every reader finds.
+        """
+        with self._ticking:
+            if not self._closed:
+                self._archive.save(everything=True)
+        points = events = 0
+        lost = Counter(self._rejections)
+        for store in [run.store for run in self._index.stored() if run.store is not None]:
+            try:
+                file = RunFile(store.path)
+            except StoreError as error:
+                _log.warning("a run is not counted: %s", error)
+                continue
+            points += points_in(file.rows)
+            events += events_in(file.rows)
+            lost.update({(each.reason, each.destination): each.points for each in losses(file.rows)})
+        return {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
 
     def health(self) -> dict[str, Any]:
         """Return the summary without a long wait: under load, parts of it are those of the last call."""
@@ -449,7 +478,7 @@ class Hub:
                 self._well = {"dropped": self._totals["dropped"] + self._index.dropped(), "lost": lost}
             finally:
                 self._lock.release()
-        counts = {name: self._totals[name] for name in ("points", "events", "spans")}
+        counts = {name: self._totals[name] for name in _RECEIVED}
         return {"run": self._index.default.name, **counts, **self._well}
 
     def events(self, run: str) -> Events:

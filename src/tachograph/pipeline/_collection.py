@@ -100,6 +100,7 @@ class Collection:
                 self._task = timer.default.every(
                     "pipeline", self._until_next, self._tick, beside=self._may_block, registry=self._registry
                 )
+                self._events.on_half_full(self._task.hurry)
 
     def stop(self) -> None:
         """Tick no more: the end has begun, and delivers the rest."""

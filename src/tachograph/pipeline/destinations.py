@@ -205,6 +205,7 @@ def build_routes(
     metrics: bool,
     own_logs: bool,
     served: frozenset[Signal] = frozenset(),
+    hurries: Callable[[], bool] = lambda: False,
 ) -> list[Route]:
     """Return a route for everything that the settings name, the Prometheus page apart.
 
@@ -214,6 +215,7 @@ def build_routes(
         metrics: deliver metrics; not where they leave through the program's own provider.
         own_logs: deliver events even where the program has a logger provider of its own; else they leave through that.
         served: the signals whose OTLP another pipeline delivers already.
+        hurries: tells whether events are dropped soon, unless encoding them rests less often.
     """
     asked: dict[Signal, Sequence[object]] = {
         "metrics": settings.metrics if metrics else (),
@@ -230,7 +232,7 @@ def build_routes(
     for exporter in dict.fromkeys([*asked["metrics"], *asked["traces"], *asked["logs"]]):
         taken = [signal for signal in SIGNALS if exporter in asked[signal]]
         if exporter == "otlp":
-            routes.append(_otlp(settings, registry, taken))
+            routes.append(_otlp(settings, registry, taken, hurries))
         elif exporter != "prometheus":
             built_in = _built_in(exporter, settings, registry, taken)
             routes.extend(_to(exporter, registry, taken) if built_in is None else [built_in])
@@ -282,7 +284,7 @@ def _built_in(name: object, settings: Settings, registry: Registry, signals: Seq
     return None
 
 
-def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> Route:
+def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hurries: Callable[[], bool]) -> Route:
     from tachograph.exporters.otlp.exporter import OtlpExporter
 
     by_signal: dict[Signal, OtlpSettings] = {
@@ -291,7 +293,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal]) -> 
     exporter = OtlpExporter(
         by_signal,
         registry,
-        pace=GilYield(),
+        pace=GilYield(hurries=hurries),
         store=settings.store,
         run_id=settings.run_id,
         spool_limit=settings.spool_limit or 0,  # only where it was asked for

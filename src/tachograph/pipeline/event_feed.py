@@ -10,17 +10,17 @@ from typing import Any, Protocol
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import timer
-from tachograph.recording.curve import POINT
+from tachograph.recording.curve import POINT, packed
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.holders import Holder, no_rest
-from tachograph.recording.journal import Journal, LogEvent
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints
+from tachograph.recording.journal import Journal, LogEvent, packed_event
+from tachograph.recording.packed_points import PACKED_SCHEMA, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
 EVENTS_PER_BATCH = 2048
 POINTS_PER_BATCH = 65_536
-_SLICE = 256
+_SLICE, _PACKED_SLICE = 256, 1024
 _GATHERING = 0.5  # seconds for the events that are not in the journal yet
 _POLL = 0.001
 
@@ -58,6 +58,12 @@ class Feed(Protocol):
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin."""
+
+    def on_half_full(self, call: Callable[[], object]) -> None:
+        """Call something where so many events wait that they are to leave at once: see :class:`Journal`."""
+
+    def is_half_full(self) -> bool:
+        """Tell whether so many wait."""
 
     def flush(self, timeout: float) -> bool:
         """Deliver the events that leave by another pipeline; False where ``timeout`` seconds were too short."""
@@ -105,13 +111,14 @@ class EventFeed:
             # In a task of the timer nothing is waited for: only what is due leaves.
             self._gather(_GATHERING, everything=not timer.default.is_at_work())
         left = len(self._journal) if takers else 0
+        packs = all((route.reads() or 0) >= PACKED_SCHEMA for route in takers)
         while left > 0:
             if self._halted or (deadline is not None and time.monotonic() >= deadline) or (until and until()):
                 return False
-            events = self._drained(min(left, EVENTS_PER_BATCH))
+            events = self._drained(min(left, EVENTS_PER_BATCH), packs=packs)
             if not events:
                 break
-            left -= len(events)
+            left -= sum(event.points for event in events)
             batch = Batch([], None, [], resource, time.time_ns(), events)
             for route in takers:
                 self._hand_over(route, batch)
@@ -163,6 +170,14 @@ class EventFeed:
         self._journal.keep(self._takes)
         self._registry.points.wanted = _takes_points([route for route in routes if route.events])
 
+    def on_half_full(self, call: Callable[[], object]) -> None:
+        """Have the journal call something where it is half full, until the end."""
+        self._journal.on_half_full = lambda: self._takes and call()
+
+    def is_half_full(self) -> bool:
+        """Tell whether the journal is."""
+        return self._journal.is_half_full()
+
     def flush(self, _timeout: float) -> bool:
         """Return True: nothing leaves by another pipeline."""
         return True
@@ -205,6 +220,7 @@ class EventFeed:
 
     def close(self, *, exiting: bool) -> None:
         """End: events that could not leave wait for a later start, or are counted where the process ends."""
+        self._journal.on_half_full = lambda: None
         self._journal.keep(True)
         self._registry.points.wanted = None
         lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
@@ -213,16 +229,18 @@ class EventFeed:
             what = "1 event was" if lost == 1 else f"{lost} events were"
             _log.warning("journal: %s lost, the process ended before delivery", what)
 
-    def _drained(self, limit: int) -> list[LogEvent]:
-        pace, events = GilYield(), list[LogEvent]()
-        while len(events) < limit and len(self._journal):  # a slice may be empty: of events that cannot be made
+    def _drained(self, limit: int, *, packs: bool) -> list[LogEvent]:
+        pace, events, left = GilYield(hurries=self.is_half_full), list[LogEvent](), limit
+        size, pack = (_PACKED_SLICE, packed) if packs else (_SLICE, None)
+        while left > 0 and len(self._journal):  # a slice may be empty: of events that cannot be made
             some: list[LogEvent] = []
             try:
-                some = self._journal.drain(min(_SLICE, limit - len(events)))
+                some = self._journal.drain(min(size, left), pack=pack)
                 events += some
             except MemoryError:  # those before it still leave
                 self._registry.count_dropped("encoding", "journal", len(some))
                 break
+            left -= sum(event.points for event in some)
             pace()
         return events
 
@@ -235,12 +253,6 @@ class EventFeed:
             if name not in self._failed:
                 self._failed.add(name)
                 _log.error("%s took no events (further losses are counted): %r", name, error)
-
-
-def packed_event(points: PackedPoints, first: int, stream: str) -> LogEvent:
-    """Return points as one event, as it leaves to our own hub."""
-    last = points.times[-1]
-    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, len(points))
 
 
 def apart(points: PackedPoints, packed: LogEvent) -> Iterator[LogEvent]:
@@ -301,6 +313,13 @@ class GuestFeed:
         ]
         for route in self._attached:
             self._host.attach(route)
+
+    def on_half_full(self, call: Callable[[], object]) -> None:
+        """Do nothing: the host's journal calls the host."""
+
+    def is_half_full(self) -> bool:
+        """Return False: the host's journal is asked by the host."""
+        return False
 
     def deliver(
         self,

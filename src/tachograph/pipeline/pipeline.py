@@ -146,7 +146,14 @@ class Pipeline:
         external = None if self._ambient or owns_meter_provider() else external_meter_provider()
         ours = external is None or "metrics" in self._asked or not settings.join
         awaits_logs = providers.joins_logs
-        own = build_routes(settings, self._registry, metrics=ours, own_logs=not awaits_logs, served=self._served)
+        own = build_routes(
+            settings,
+            self._registry,
+            metrics=ours,
+            own_logs=not awaits_logs,
+            served=self._served,
+            hurries=self._events.is_half_full,
+        )
         providers.joins_logs = awaits_logs and external_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         self._serves = ours and "prometheus" in settings.metrics

@@ -16,8 +16,10 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from array import array
+from collections import defaultdict, deque
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import groupby
 from math import inf, nan
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +29,7 @@ from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.journal import Journal, Raw
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
+from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, as_float
@@ -36,6 +39,7 @@ LIMIT = 65_536 * 3
 _STRIDE = 3  # of a buffer: a value, its x (None: the time), and when it was recorded
 _CHUNK = 512 * _STRIDE
 _FEW = 8 * _STRIDE
+_WORTH_PACKING = 4  # points
 _BRANCHES = 16  # of one interval that wait for their turn
 _NANO = 1e9
 _FAR = sys.float_info.max
@@ -476,6 +480,47 @@ def _attributes(
 ) -> Mapping[str, AttributeValue]:
     """Return a point as it leaves."""
     return {**labels, **point.attributes(), "elapsed": elapsed(time_unix_nano)}
+
+
+def packed(events: Sequence[Raw]) -> tuple[list[PackedPoints], list[Raw]]:
+    """Return the points among events packed, a table a curve and branch, and the other events.
+
+    All points of a curve are packed, or none, so that their numbers stay in order: none where they are few, or where
+    one stands for several values, as its extremes have an x of their own.
+    """
+    curves: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
+    apart = set[tuple[str, int]]()
+    for event in events:
+        later: Any = event[3]
+        if later.__class__ is tuple and later[0] is _attributes:
+            curves[_named(later[1])].append(later)
+            if later[2].values > 1:
+                apart.add(_named(later[1]))
+    apart.update(named for named, points in curves.items() if len(points) < _WORTH_PACKING)
+    found = [
+        _table(list(points))
+        for named, of_curve in curves.items()
+        if named not in apart
+        for _, points in groupby(of_curve, lambda later: (id(later[1]), later[2].branch))
+    ]
+    return found, list(events) if not found else [event for event in events if not _is_packed(event[3], apart)]
+
+
+def _named(labels: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the metric and its execution: a metric that gets its group later has other labels from then on."""
+    return labels["metric"], labels.get("execution", 0)
+
+
+def _is_packed(later: Any, apart: Container[tuple[str, int]]) -> bool:
+    return later.__class__ is tuple and later[0] is _attributes and _named(later[1]) not in apart
+
+
+def _table(laters: Sequence[Any]) -> PackedPoints:
+    labels, points = laters[0][1], [later[2] for later in laters]
+    times = array("q", [later[3] for later in laters])
+    x, values = array("d", [point.x for point in points]), array("d", [point.value for point in points])
+    group, execution = labels.get("group", ""), labels.get("execution", 0)
+    return PackedPoints((labels["metric"],), group, (), "", points[0].branch, times, x, values, {}, execution)
 
 
 class _NullCurve(CurveRecorder):

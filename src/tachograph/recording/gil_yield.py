@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 SLICE = 0.0005  # seconds of work between two rests
 REST = 0.0005
+HURRIED = 0.005  # seconds of work where losses threaten: CPython's own switch interval
 
 
 class GilYield:
@@ -15,14 +17,16 @@ class GilYield:
 
     Args:
         work: seconds between two rests.
+        hurries: tells whether something is lost soon unless the work is done: rests are rarer, then.
     """
 
-    def __init__(self, work: float = SLICE) -> None:
-        self._work = work
+    def __init__(self, work: float = SLICE, *, hurries: Callable[[], bool] = lambda: False) -> None:
+        self._work, self._hurries = work, hurries
         self._since = time.perf_counter()
 
     def __call__(self) -> None:
         """Rest, where there was enough work since the last rest."""
-        if time.perf_counter() - self._since > self._work:
+        worked = time.perf_counter() - self._since
+        if worked > self._work and (worked > HURRIED or not self._hurries()):
             time.sleep(REST)
             self._since = time.perf_counter()

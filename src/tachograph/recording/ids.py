@@ -40,22 +40,32 @@ class NumberSequence:
 
     Attributes:
         next: returns the next one.
+        take: returns the first of so many in a row.
 
     Args:
         first: the first one.
         locked: whether to hold a lock; by default where the interpreter does not.
     """
 
-    __slots__ = ("next",)
+    __slots__ = ("next", "take")
 
     def __init__(self, first: int = 1, *, locked: bool = not _ONE_STEP) -> None:
-        step = itertools.count(first).__next__
+        numbers = itertools.count(first)
+        step = numbers.__next__
 
         def held_step() -> int:
             with _lock.held:
                 return step()
 
+        def take(many: int) -> int:
+            return list(itertools.islice(numbers, many))[0]  # noqa: RUF015 - all of them are to be taken, in one step
+
+        def held_take(many: int) -> int:
+            with _lock.held:
+                return take(many)
+
         self.next: Callable[[], int] = held_step if locked else step
+        self.take: Callable[[int], int] = held_take if locked else take
 
 
 def random_hex(size: int = 16) -> str:

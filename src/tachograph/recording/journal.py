@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording import registry as registries
@@ -19,6 +19,7 @@ from tachograph.recording.holders import Holders
 from tachograph.recording.ids import NumberSequence, random_hex
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -32,6 +33,8 @@ SCOPE = "tachograph"  # the instrumentation scope of every record
 Later = tuple[Any, ...]
 # As it waits: an event gets its number and its stream when it leaves, as logging one shall be quick.
 Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
+# Returns points of those events packed, and the other ones.
+Pack = Callable[[Sequence[Raw]], tuple[list[PackedPoints], list[Raw]]]
 _AT_ONCE = 1024
 
 
@@ -62,6 +65,12 @@ class LogEvent(NamedTuple):
             "tachograph.stream": self.stream,
             "tachograph.seq": self.seq,
         }
+
+
+def packed_event(points: PackedPoints, first: int, stream: str) -> LogEvent:
+    """Return points as one event, as it leaves to our own hub; ``first`` is the number of the first one."""
+    last = points.times[-1]
+    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, len(points))
 
 
 class Append(Protocol):
@@ -96,6 +105,8 @@ class Journal:
         last_words: called before the last events of the process leave, with the seconds that each may take, for events
             that are logged at the end alone, such as those of open windows.
         holders: asked before events are taken out, for events that are not logged yet.
+        on_half_full: called where an event is logged while the journal is half full or more: it must cost next to
+            nothing, take no lock and never raise; a signal handler may be what logs. A forked child has none.
     """
 
     append: Append
@@ -114,8 +125,8 @@ class Journal:
 
     def _appender(self) -> Append:
         """Return :attr:`append`: variables of the function around it are read faster than attributes."""
-        events, limit, state = self._events, self._limit, switch
-        drop_oldest, now = self._drop_oldest, time.time_ns
+        events, half, state = self._events, self._limit // 2, switch
+        make_room, now = self._make_room, time.time_ns
 
         def append(
             name: str,
@@ -128,11 +139,18 @@ class Journal:
         ) -> None:
             if not state.on:
                 return
-            if len(events) >= limit:
-                drop_oldest()
+            if len(events) >= half:
+                make_room(1)
             events.append((name, time_unix_nano, now(), attributes, trace_id, span_id, trace_flags))
 
         return append
+
+    def _make_room(self, wanted: int) -> None:
+        """Say that events wait for too long, and drop the oldest where there is no room for so many."""
+        events = self._events
+        while events and len(events) + wanted > self._limit:
+            self._drop_oldest()
+        self.on_half_full()
 
     def _drop_oldest(self) -> None:
         try:
@@ -144,13 +162,13 @@ class Journal:
 
     def take_over(self, waiting: list[Raw]) -> None:
         """Log the events of a list, and take them out of it: each once, wherever an interrupt comes."""
-        events, limit = self._events, self._limit
+        events, half = self._events, self._limit // 2
         if self.append is _nothing or not switch.on:
             waiting.clear()
         while waiting:
             some = waiting[:_AT_ONCE]
-            while events and len(events) + len(some) > limit:
-                self._drop_oldest()
+            if len(events) + len(some) > half:
+                self._make_room(len(some))
             # No call in between, so that they are in one place or the other: see interrupts.ATOMIC.
             del waiting[:_AT_ONCE]
             events.extend(some)
@@ -187,22 +205,41 @@ class Journal:
         keeps = self.kept and self._registry.enabled
         self.append = self._appender() if keeps else _nothing
 
-    def drain(self, limit: int | None = None) -> list[LogEvent]:
-        """Take events out, the oldest first, ``limit`` at most; each leaves once."""
-        events, next_number, stream = self._events, self._numbers.next, self.stream
+    def drain(self, limit: int | None = None, *, pack: Pack | None = None) -> list[LogEvent]:
+        """Take events out, the oldest first; each leaves once.
+
+        Args:
+            limit: so many at most.
+            pack: packs points among them: a record of them takes as many numbers as it has points.
+        """
+        events = self._events
         found: list[LogEvent] = []
-        with contextlib.suppress(IndexError):  # another thread takes some out, too
-            for _ in range(len(events) if limit is None else limit):
-                name, at, observed, attributes, trace_id, span_id, flags = events.popleft()
-                number = next_number()
-                try:
-                    if isinstance(attributes, tuple):
-                        attributes = attributes[0](*attributes[1:])
-                    span = trace_id, span_id, flags
-                    found.append(LogEvent(name, at, observed, attributes, number, *span, stream))
-                except Exception as error:  # noqa: BLE001 - one that cannot be made (out of memory) costs itself alone
-                    self._fail(name, error)
+        if pack is None:
+            with contextlib.suppress(IndexError):  # another thread takes some out, too
+                for _ in range(len(events) if limit is None else limit):
+                    self._make(events.popleft(), found)
+            return found
+        taken: list[Raw] = []
+        with contextlib.suppress(IndexError):
+            taken.extend(events.popleft() for _ in range(len(events) if limit is None else limit))
+        try:
+            packed, others = pack(taken)
+        except MemoryError:
+            packed, others = [], taken
+        found += [packed_event(points, self._numbers.take(len(points)), self.stream) for points in packed]
+        for event in others:
+            self._make(event, found)
         return found
+
+    def _make(self, event: Raw, found: list[LogEvent]) -> None:
+        name, at, observed, attributes, trace_id, span_id, flags = event
+        number = self._numbers.next()
+        try:
+            if isinstance(attributes, tuple):
+                attributes = attributes[0](*attributes[1:])
+            found.append(LogEvent(name, at, observed, attributes, number, trace_id, span_id, flags, self.stream))
+        except Exception as error:  # noqa: BLE001 - one that cannot be made (out of memory) costs itself alone
+            self._fail(name, error)
 
     def _fail(self, name: str, error: Exception) -> None:
         self._registry.count_dropped("encoding", "journal")
@@ -222,16 +259,21 @@ class Journal:
     def __len__(self) -> int:
         return len(self._events)
 
+    def is_half_full(self) -> bool:
+        """Tell whether events are to leave at once, so that none is dropped."""
+        return len(self._events) >= self._limit // 2
+
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
+        self.on_half_full: Callable[[], object] = _nothing
         self._numbers = NumberSequence()
         self.stream = random_hex()
         self._open()
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Log nothing."""
+    """Do nothing."""
 
 
 default = Journal(registries.default)

@@ -44,6 +44,7 @@ class PackedPoints(NamedTuple):
         values: metric after metric; ``array("d")``.
         more: further columns: of one metric those of :data:`INTERVALS`; :data:`LEFT_OUT`, of bytes, says 1 where a row
             has no value of a metric.
+        execution: the number of the task; None where its points are of no ``Metric``.
     """
 
     metrics: tuple[str, ...]
@@ -55,6 +56,7 @@ class PackedPoints(NamedTuple):
     x: array[float]
     values: array[float]
     more: Mapping[str, Any]
+    execution: int | None = None
 
     def __len__(self) -> int:
         """Return the number of points, those that were left out included: each has a number."""
@@ -69,6 +71,8 @@ class PackedPoints(NamedTuple):
             found["units"] = self.units
         if self.branch:
             found["branch"] = self.branch
+        if self.execution is not None:
+            found["execution"] = self.execution
         columns = {"time": self.times, "x": self.x, "value": self.values, **self.more}
         return found | {name: _little_endian(column) for name, column in columns.items()}
 

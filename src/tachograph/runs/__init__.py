@@ -3,8 +3,8 @@
 Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
 
 Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
-files; ``catalogue``, ``members`` and ``run`` for runs; ``recorded``, ``blocks``, ``buckets`` and ``window`` for their
-contents; ``export`` for text.
+files; ``catalogue``, ``members``, ``losses`` and ``run`` for runs; ``recorded``, ``blocks``, ``buckets`` and ``window``
+for their contents; ``export`` for text.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tachograph.runs.blocks import Bucket
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
+from tachograph.runs.losses import Loss
 from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric
 from tachograph.runs.run import Run
 
@@ -20,6 +21,7 @@ __all__ = [
     "Bucket",
     "Curve",
     "CurveSummary",
+    "Loss",
     "Moment",
     "Point",
     "Process",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from tachograph.identity.resource import store as default_store
@@ -167,13 +167,26 @@ def _summary(path: Path) -> Summary:
         file = RunFile(path)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
-        points = sum(row[0] or 0 for row in file.rows("SELECT sum(n) FROM block"))
-        events = sum(row[0] for row in file.rows("SELECT count(*) FROM event"))
+        points, events = points_in(file.rows), events_in(file.rows)
         named = tuple(tags(file.rows))
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
     return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named)
+
+
+def points_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
+    """Return the number of points in a run: of all its curves, as they are stored and drawn.
+
+    Args:
+        rows: returns the rows of a query.
+    """
+    return sum(found or 0 for (found,) in rows("SELECT sum(n) FROM block"))
+
+
+def events_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:
+    """Return the number of events in a run, those apart that are points of curves; see :func:`points_in`."""
+    return sum(found for (found,) in rows("SELECT count(*) FROM event"))
 
 
 def left_behind(folder: Path, since: int) -> list[str]:

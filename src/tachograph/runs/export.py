@@ -122,9 +122,10 @@ def shown(run: Run) -> str:
             parts.append(table([[title, "VALUE"], *rows]))
     if metrics:
         parts.append(_metrics(metrics, run.summaries()))
-    if events:
-        rows = [["EVENT", "COUNT"], *([name, f"{count:,}"] for name, count in sorted(events.items()))]
-        parts.append(table(rows, right=(1,)))
+    lost = [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in run.losses]
+    counted = [[name, f"{count:,}"] for name, count in sorted(events.items())]
+    tables = ((["LOST", "DESTINATION", "POINTS", ""], lost, 2), (["EVENT", "COUNT"], counted, 1))
+    parts += [table([titles, *rows], right=(count,)) for titles, rows, count in tables if rows]
     return "\n".join(parts)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
+from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
 from tachograph.runs.recorded import (
     Curve,
@@ -113,6 +114,11 @@ class Run:
     def programs(self) -> list[dict[str, AttributeValue]]:
         """The facts about each start by ``tachograph run``, the oldest first."""
         return programs(self._file.rows)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """The points that are lost, by reason and destination, the most first."""
+        return losses(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.

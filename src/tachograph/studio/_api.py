@@ -18,6 +18,7 @@ from starlette.responses import Response
 from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
+from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, State, dictionary, members, notes, program, state
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, samples, series
@@ -264,6 +265,7 @@ class Api:
             "progress": progress(reading, drawn),
             "series": series(reading),
             "functions": functions(reading),
+            "losses": [{**each._asdict(), "why": each.why} for each in losses(reading.rows)],
             "config": dictionary(reading.rows, "config"),
             "summary": dictionary(reading.rows, "summary"),
             "program": program(reading.rows),

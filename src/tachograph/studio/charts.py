@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from tachograph.runs.window import stretches
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
 _REPEATED = re.compile(r"(.+)#\d+", re.DOTALL)  # see tachograph.progress
-MOST_REPEATED = 100  # listed calls of a task, or repeated loops, of one rank: the newest ones
+MOST_REPEATED = 100  # listed curves of a metric in one rank: calls of a task, loops, sets of attributes; the newest
 _NUMBERS = ("lower", "upper", "x_lower", "x_upper")
 _TEXTS = ("group", "scale", "task", "units", "x_units")
 _EXTENT = ("branches", "points", "x0", "x1", "min", "max", "nonfinite")
@@ -49,18 +50,27 @@ class Drawn(NamedTuple):
         return found[1] if found else self.metric
 
 
-def curves(look: Look) -> list[Drawn]:
-    """Return the curves of a run, and the metrics that are defined only."""
+def curves(look: Look, named: str | None = None) -> list[Drawn]:
+    """Return the curves of a run, and the metrics that are defined only.
+
+    Args:
+        look: at the file.
+        named: only those of a metric, and of its repetitions as a loop; None for all.
+    """
     streams = _streams(look)
+    where = "" if named is None else "WHERE metric = ?1 OR substr(metric, 1, length(?1) + 1) = ?1 || '#'"
+    names = () if named is None else (named,)
     said = {
         (stream, execution, scope, metric): (_defined(about), time)
         for stream, execution, scope, metric, time, about in look.rows(
-            "SELECT stream, execution, scope, metric, time, about FROM definition ORDER BY stream, time"
+            f"SELECT stream, execution, scope, metric, time, about FROM definition {where} ORDER BY stream, time",  # noqa: S608
+            *names,
         )
     }
     found = []
     for number, stream, execution, group, metric, attributes in look.rows(
-        "SELECT id, stream, execution, scope, metric, attributes FROM curve ORDER BY id"
+        f"SELECT id, stream, execution, scope, metric, attributes FROM curve {where} ORDER BY id",  # noqa: S608
+        *names,
     ):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank = streams.get(stream, (0, None))
@@ -118,8 +128,11 @@ def newest(drawn: Iterable[Drawn], most: int = MOST_REPEATED) -> list[Drawn]:
     return kept[::-1]
 
 
-def charts(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
-    """Return the charts in the API's form: one for each group, and one for each metric without a group."""
+def charts(look: Look, drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
+    """Return the charts in the API's form, those of a group one after the other.
+
+    Metrics that were defined with a ``MetricGroup`` share a chart; every other metric has one of its own.
+    """
     extents = {
         row[0]: dict(zip(_EXTENT, row[1:], strict=True))
         for row in look.rows(
@@ -127,13 +140,22 @@ def charts(look: Look, drawn: Iterable[Drawn]) -> list[dict[str, Any]]:
             " FROM block GROUP BY curve"
         )
     }
-    by_chart: dict[tuple[str, str], list[Drawn]] = {}
+    recorded = Counter((each.group, each.named) for each in drawn if each.number)
+    shared = {(each.group, each.named) for each in drawn if each.about.get("group")}
+    by_group: dict[str, dict[str | None, list[Drawn]]] = {}
     for each in newest(drawn):
-        by_chart.setdefault((each.group, "" if each.group else each.named), []).append(each)
-    return [_chart(group, listed, extents) for (group, _), listed in by_chart.items()]
+        chart = None if (each.group, each.named) in shared else each.named
+        by_group.setdefault(each.group, {}).setdefault(chart, []).append(each)
+    return [
+        {"group": group, "shared": alone is None, **_chart(listed, extents, recorded)}
+        for group, of_group in by_group.items()
+        for alone, listed in of_group.items()
+    ]
 
 
-def _chart(group: str, listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _chart(
+    listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]], recorded: Mapping[tuple[str, str], int]
+) -> dict[str, Any]:
     by_metric: dict[str, list[Drawn]] = {}
     for each in listed:
         by_metric.setdefault(each.named, []).append(each)
@@ -146,8 +168,10 @@ def _chart(group: str, listed: list[Drawn], extents: Mapping[int, Mapping[str, A
         shared = [each for each in listed if each.about.get("scale", "") == name] if name else some
         scales.setdefault(scale, {"scale": scale, "name": name or None, **_axis(shared, _Y)})
         drawn = [_curve(each, extents.get(each.number, {})) for each in some if each.number]
-        metrics.append({"metric": metric, "scale": scale, "progress": "progress" in about, "curves": drawn})
-    return {"group": group, "x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
+        left_out = recorded[some[0].group, metric] - len(drawn)
+        named = {"metric": metric, "scale": scale, "progress": "progress" in about}
+        metrics.append({**named, "curves": drawn, "left_out": left_out})
+    return {"x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
 
 
 def _curve(each: Drawn, extent: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,11 +281,11 @@ def lines(
     Raises:
         LookupError: there is no such metric, or no curve of it in this rank; the message names the existing ones.
     """
-    known = curves(look)
+    known = curves(look, metric)
     of_metric = [each for each in known if metric in (each.named, each.metric) and group in (None, each.group)]
     wanted = newest(each for each in of_metric if each.number and rank in (None, each.rank))
     if not of_metric:
-        raise LookupError(_unknown(metric, group, known))
+        raise LookupError(_unknown(metric, group, curves(look)))
     if not wanted and rank is not None:
         raise LookupError(f"the metric {metric!r:.200} has no points of rank {rank}")
     fair = max(LEAST_PAIRS, min(pairs, MOST_PAIRS // max(1, len(wanted))))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tachograph.runs.blocks import THINNED, Block, Sample, unpack
 from tachograph.runs.buckets import Buckets
-from tachograph.runs.catalogue import files_of, id_of, paths_in
+from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
@@ -89,7 +89,6 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
     started = min([*begun, *(first for first, _ in times)], default=changed)
     last = max((last for _, last in times), default=changed)
-    points = sum(row[0] or 0 for row in reading.rows("SELECT sum(n) FROM block"))
     thinned = sum(row[0] for row in reading.rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
     return {
         "id": name,
@@ -101,7 +100,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "ranks": len({each.rank for each in found} - {None}),
         "processes": sum(each.role != NODE for each in found),
         "restarts": max((len(each.starts) - 1 for each in found), default=0),
-        "points": points,
+        "points": points_in(reading.rows),
         "thinned": thinned,
         "bytes": _size(reading.file.path),
         "tags": tags(reading.rows),

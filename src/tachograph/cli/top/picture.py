@@ -53,10 +53,12 @@ Json = Mapping[str, Any]
 
 EVENTS = 200  # that are remembered
 # Windows of Stats and points of a MetricsLogger are data: as events they would push everything else out of sight.
-DATA = frozenset({"torch.monitor.Stat", "tachograph.point", "tachograph.metric", "tachograph.definition"})
+DATA = frozenset(
+    {"torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition"}
+)
 _READINGS = 4  # between the first and the last of these points are counted for a rate
 _NANO = 1_000_000_000
-_LOST = ("tachograph.dropped", "tachograph.errors", "tachograph.nonfinite", "tachograph.hub.failed")
+_TROUBLE = ("tachograph.errors", "tachograph.nonfinite", "tachograph.hub.failed")
 
 
 class CurveLine(NamedTuple):
@@ -108,6 +110,7 @@ class Picture:
         self.processes: list[Json] = []
         self.progress: list[Json] = []
         self.functions: list[Json] = []
+        self.lost: list[Json] = []
         self.series: dict[int, Json] = {}
         self.samples: dict[int, tuple[float | None, float | None]] = {}
         self.events: deque[Json] = deque(maxlen=EVENTS)
@@ -128,6 +131,7 @@ class Picture:
         self.processes = list(answer.get("processes", ()))
         self.take_progress(answer.get("progress", ()))
         self.functions = list(answer.get("functions", ()))
+        self.lost = list(answer.get("losses", ()))
         self.series = {each["series"]: each for each in answer.get("series", ())}
         self.damage = [*dict.fromkeys((*answer.get("damage", ()), *self.about.get("damage", ())))]
         self._charts = list(answer.get("charts", ()))
@@ -237,15 +241,19 @@ class Picture:
         return max(0, more) / ((ended - began) / _NANO)
 
     def wanted(self) -> list[int]:
-        """Return the series whose samples are shown: losses, and durations that are no function's."""
-        return [number for number, each in self.series.items() if is_loss(each) or is_duration(each)]
+        """Return the series whose samples are shown: troubles, and durations that are no function's."""
+        return [number for number, each in self.series.items() if is_trouble(each) or is_duration(each)]
 
-    def losses(self) -> list[tuple[str, str, float]]:
-        """Return the losses: name, attributes in words, and the count over all ranks; the most first."""
+    def losses(self) -> list[tuple[str, str, int]]:
+        """Return the points that are lost: reason, destination, and how many in all ranks; the most first."""
+        return [(str(each["reason"]), str(each["destination"]), int(each["points"])) for each in self.lost]
+
+    def troubles(self) -> list[tuple[str, str, float]]:
+        """Return errors and values that are no numbers: name, attributes in words, and the count over all ranks."""
         found: dict[tuple[str, str], float] = {}
         for number, each in self.series.items():
             amount = self.samples.get(number, (None, None))[0]
-            if is_loss(each) and amount:
+            if is_trouble(each) and amount:
                 words = ", ".join(f"{key}: {value}" for key, value in sorted(each["attributes"].items()))
                 key = each["name"].removeprefix("tachograph."), words
                 found[key] = found.get(key, 0) + amount
@@ -268,9 +276,9 @@ _OWN = "tachograph"
 _FUNCTIONS = "function.duration"  # the API's functions have these already
 
 
-def is_loss(each: Json) -> bool:
-    """Tell whether a series counts losses of Tachograph itself."""
-    return each["name"] in _LOST
+def is_trouble(each: Json) -> bool:
+    """Tell whether a series counts errors of Tachograph itself, or values that are no numbers."""
+    return each["name"] in _TROUBLE
 
 
 def is_duration(each: Json) -> bool:

@@ -90,8 +90,8 @@ def _standing(picture: Picture, now: int) -> Text:
         line.append(f"   {_many(about['restarts'], 'restart')}", style="yellow")
     if lost := sum(bool(each["lost"]) for each in picture.processes):
         line.append(f"   {lost} lost: {_who_is_lost(picture)}", style="bold red")
-    if dropped := sum(amount for name, _, amount in picture.losses() if name == "dropped"):
-        line.append(f"   {count(dropped)} dropped", style="yellow")
+    if points := sum(points for _, _, points in picture.losses()):
+        line.append(f"   {count(points)} {'point' if points == 1 else 'points'} lost", style="yellow")
     return line
 
 

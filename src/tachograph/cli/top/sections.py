@@ -216,6 +216,7 @@ def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
         _durations(picture),
         _events(picture),
         _losses(picture),
+        _troubles(picture),
     ]
     return [section for section in found if section.rows]
 
@@ -394,9 +395,18 @@ def _event(each: Json) -> Cells:
 
 
 def _losses(picture: Picture) -> Section:
-    columns = (Column("LOST", 0, right=False), Column("HOW MANY", 12), Column("", 12, right=False))
+    columns = (Column("LOST", 0, right=False), Column("DESTINATION", 16, right=False, rank=1), Column("POINTS", 12))
     return Section(columns, [partial(_loss, *each) for each in picture.losses()])
 
 
-def _loss(name: str, words: str, amount: float) -> Cells:
+def _loss(reason: str, destination: str, points: int) -> Cells:
+    return (named("", reason), printable(destination or NOTHING, 16), Text(f"{points:,}", style="red"))
+
+
+def _troubles(picture: Picture) -> Section:
+    columns = (Column("TROUBLE", 0, right=False), Column("HOW MANY", 12), Column("", 12, right=False))
+    return Section(columns, [partial(_trouble, *each) for each in picture.troubles()])
+
+
+def _trouble(name: str, words: str, amount: float) -> Cells:
     return (named(name, words), Text(shown_number(amount), style="red"), "")

@@ -14,6 +14,7 @@ from tachograph.cli.top.source import Away, HubRefused, default_run
 from tachograph.runs.catalogue import located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
+from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, members
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, samples, series
@@ -98,6 +99,7 @@ class StoredRun:
             "progress": progress(reading, drawn),
             "series": series(reading),
             "functions": functions(reading),
+            "losses": [each._asdict() for each in losses(reading.rows)],
         }
         with picture.lock:
             if picture.about and picture.about["id"] != name:

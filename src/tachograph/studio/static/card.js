@@ -2,6 +2,7 @@
 
 import { Curve } from "./curve.js";
 import { element, fill, say } from "./element.js";
+import { count } from "./format.js";
 import { forget, invalidate } from "./frame.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
@@ -24,7 +25,7 @@ const widths = new ResizeObserver((entries) => entries.forEach(({ target }) => i
 /** Shows what a source has. */
 export class Card {
   /**
-   * @param {Object} source - {title, axes, metrics, lanes, load({low, high, signal}), hint}.
+   * @param {Object} source - {title, section, axes, names, lanes, load({low, high, signal}), hint, remark}.
    * @param {View} view - what the reader wants to see.
    */
   constructor(source, view) {
@@ -71,7 +72,7 @@ export class Card {
     this.node = element(
       "section",
       { class: "card", tabindex: "0", "aria-label": `Chart ${this.source.title}`, on: { keydown: (event) => this.#key(event) } },
-      element("header", {}, this.title, this.note, this.resetButton, this.logButton, this.tableButton),
+      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.note, this.resetButton, this.logButton, this.tableButton),
       this.host, this.legend.node, this.table,
     );
   }
@@ -160,7 +161,7 @@ export class Card {
     say(this.state, curves.length && !this.words ? "" : this.words || (this.base ? "no points yet" : "loading …"));
     this.state.hidden = this.state.textContent === "";
     for (const curve of curves) curve.format = this.source.axes.y.find(({ key }) => key === curve.scale)?.format;
-    this.entries = dress(curves, this.source.metrics, this.source.lanes, this.hidden);
+    this.entries = dress(curves, this.source.names, this.source.lanes, this.hidden);
     this.legend.show(this.entries, this.hidden);
     if (this.plot.u || curves.some((curve) => curve.length || curve.nonfinite.length)) {
       this.plot.weight = this.settings.weight;
@@ -168,14 +169,14 @@ export class Card {
       this.plot.draw(curves.filter((curve) => curve.visible));
     }
     const bad = curves.reduce((sum, curve) => sum + curve.nonfinite.length, 0);
-    const notes = [this.trouble, resumed(curves), bad ? "× not a finite number" : "", this.plot.outside ? "▲ beyond the axis" : ""];
+    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? "× not a finite number" : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.left ? `${count(this.plot.left, "axis", "axes")} not drawn: hide other curves` : ""];
     say(this.note, notes.filter(Boolean).join(" · "));
   }
 
   /** Return what is drawn: for tests, and the curious. */
   drawn() {
     return (this.plot.curves ?? []).map((curve) => ({
-      metric: curve.metric, rank: curve.rank, lane: curve.lane, start: curve.start, branch: curve.branch,
+      metric: curve.metric, attributes: curve.attributes, label: curve.label, rank: curve.rank, lane: curve.lane, start: curve.start, branch: curve.branch,
       compared: curve.compared ?? null, scale: curve.scale, colour: curve.colour, exact: curve.exact,
       x: [...curve.x], y: [...curve.smoothed(this.settings.weight)], nonfinite: curve.nonfinite.map((each) => [...each]),
     }));

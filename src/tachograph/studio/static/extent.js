@@ -6,6 +6,7 @@ import { firstFrom } from "./curve.js";
 const EDGE = Number.MAX_VALUE / 2; // beyond it the distance of two numbers is infinite
 const LEAST = 1e-12; // of its numbers' size: so wide an axis is at least, as uPlot never ends where ticks are the same
 const AROUND = 1e-9; // of a number's size: so far the axis of a single one goes to each side at least
+const BRIEF = 5; // seconds: ticks of a shorter time would all say the same second
 
 /** Return an axis's ends so far apart, and so near, that there are numbers between them. */
 export function drawable([low, high]) {
@@ -50,7 +51,9 @@ export function ofX(found, { lower, upper, time }) {
   low = Math.min(low, lower ?? low);
   high = Math.max(high, upper ?? high);
   const half = Math.max(time ? 30 : 0.5, AROUND * Math.abs(low));
-  return drawable(low < high ? [low, high] : [low - half, high + half]);
+  if (high - low > (time ? BRIEF : 0)) return drawable([low, high]);
+  const middle = low + (high - low) / 2;
+  return drawable([middle - half, middle + half]);
 }
 
 /** Return a y axis's ends. Its bounds hold: what is beyond them is pointed at, and does not squeeze the rest. */

@@ -135,3 +135,9 @@ export function measured(value, of) {
 
 /** Return a function's name without the module of the program that was started. */
 export const taskName = (name) => (name ?? "").replace(/^__main__\./, "");
+
+/** Return attributes as they tell a curve from others, such as `{optimizer="adam"}`; empty where there are none. */
+export function labels(attributes) {
+  const said = Object.entries(attributes ?? {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
+  return said.length ? `{${said.join(", ")}}` : "";
+}

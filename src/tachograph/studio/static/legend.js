@@ -49,7 +49,7 @@ export class Legend {
           on: { click: () => this.toggle(key) },
         },
         swatch,
-        element("span", { class: "name", text: label }),
+        element("span", { class: "name", text: label, title: label }),
         value,
       ),
     );

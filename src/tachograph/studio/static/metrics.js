@@ -1,26 +1,13 @@
-/** The charts of a run's metrics: what each is made of, and how its curves are fetched. */
+/** A chart of metrics: what it is made of, and how its curves are fetched. */
 
 import { ask, pathOf } from "./api.js";
 import { Curve } from "./curve.js";
-import { taskName, unit } from "./format.js";
-import { ownColour } from "./style.js";
+import { count, labels, number, taskName, unit } from "./format.js";
+import { nameOf, ownColour } from "./style.js";
 
 const MOST_PAIRS = 1000; // buckets a curve
 const ALL_PAIRS = 8000; // buckets a chart
 const LEAST_PAIRS = 150;
-
-/** Return the charts of an answer of `/api/runs/{id}`: groups, then metrics without one; without progress bars. */
-export function chartsOf({ charts }) {
-  const found = charts.flatMap((chart) => {
-    const metrics = chart.metrics.filter(({ progress }) => !progress);
-    if (!metrics.length) return [];
-    return chart.group ? [{ ...chart, metrics }] : metrics.map((metric) => ({ ...chart, metrics: [metric] }));
-  });
-  return found.sort((one, other) => (one.group === "") - (other.group === ""));
-}
-
-/** Return what names a chart within its run. */
-export const keyOf = ({ group, metrics }) => (group ? `g${group}` : `m${metrics[0].metric}`);
 
 /** Return what tells the lanes of a chart: ranks, and tasks of theirs where one has several. */
 export function lanesOf(metrics) {
@@ -50,7 +37,7 @@ export class MetricChart {
   constructor(run, chart, view) {
     this.run = run;
     this.view = view;
-    this.title = chart.group || chart.metrics[0].metric;
+    this.title = chart.shared ? chart.group : chart.metrics[0].metric;
     this.update(chart);
     this.axes = {
       x: { units: chart.x?.units ?? "", lower: chart.x?.lower, upper: chart.x?.upper, time: false },
@@ -58,7 +45,7 @@ export class MetricChart {
         .filter(({ scale }) => chart.metrics.some((metric) => metric.scale === scale))
         .map((each) => ({
           key: `y${each.scale}`, lower: each.lower, upper: each.upper,
-          label: this.#axis(each, chart), colour: () => ownColour(this.chart.metrics, each.scale),
+          label: this.#axis(each, chart), colour: () => ownColour(this.names, this.#names(each.scale)),
         })),
     };
   }
@@ -66,9 +53,19 @@ export class MetricChart {
   /** Take what the run's answer says of it now. */
   update(chart) {
     this.chart = chart;
-    this.metrics = chart.metrics.map(({ metric }) => metric);
+    this.section = chart.section;
+    this.names = [...new Set(chart.metrics.flatMap(({ scale }) => this.#names(scale)))];
     this.lanes = lanesOf(chart.metrics);
-    this.hint = `tachograph export ${quoted(this.run)} ${this.metrics.map((each) => `--metric ${quoted(each)}`).join(" ")}`;
+    this.hint = `tachograph export ${quoted(this.run)} ${chart.metrics.map(({ metric }) => `--metric ${quoted(metric)}`).join(" ")}`;
+    const kept = chart.metrics.reduce((sum, { curves }) => sum + curves.length, 0);
+    const left = chart.metrics.reduce((sum, each) => sum + each.left_out, 0);
+    this.remark = left ? `the newest ${number(kept)} of ${count(kept + left, "curve")}` : "";
+  }
+
+  /** Return the names of the curves on an axis: metrics, each with the attributes that it has. */
+  #names(scale) {
+    return this.chart.metrics.filter((each) => each.scale === scale)
+      .flatMap(({ metric, curves }) => (curves.length ? [...new Set(curves.map(({ attributes }) => nameOf({ metric, attributes: labels(attributes) })))] : [metric]));
   }
 
   #axis({ scale, name, units }, { metrics }) {
@@ -88,13 +85,13 @@ export class MetricChart {
   }
 
   #about(metric, scale, curve, more = {}) {
-    return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), ...more };
+    return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), attributes: labels(curve.attributes), ...more };
   }
 
   /** Return its curves, all of x or what is between `low` and `high`. */
   async load({ low = null, high = null, signal = null }) {
     const wanted = this.lanes.filter(({ rank }) => this.view.wants(rank)).length || 1;
-    const many = wanted * this.metrics.length * (this.view.compare ? 2 : 1);
+    const many = wanted * this.names.length * (this.view.compare ? 2 : 1);
     const pairs = Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / many)));
     const ranks = this.view.ranks;
     const rank = ranks?.size === 1 ? [...ranks][0] : null;

@@ -11,6 +11,7 @@ const DASH = [6, 4];
 const LETTER = 6.4; // pixels
 const NARROW = 520; // pixels of width below which axes keep to the left
 const TALL = 240;
+const MOST_AXES = 3; // of y that are drawn: those of the first curves that are; in a narrow chart two
 const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
 
 /** Draws curves into an element. */
@@ -29,15 +30,21 @@ export class Plot {
     this.zoomed = null;
     this.weight = 0;
     this.outside = false; // whether a value is beyond the axes' bounds
+    this.left = 0; // y axes for which there is no room
     this.u = null;
   }
 
-  /** Draw curves: each with `colour`, `faint`, `width`, `scale`, and perhaps `compared`. */
+  /** Draw curves, as large as the element is: each with `colour`, `faint`, `width`, `scale`, and perhaps `compared`. */
   draw(curves) {
     this.curves = curves;
     const width = Math.max(200, Math.floor(this.host.clientWidth));
-    if (!this.u || this.built !== this.#shape(width)) this.#build(width);
-    else if (this.u.width !== width) this.u.setSize({ width, height: TALL });
+    const height = this.host.clientHeight || TALL;
+    const used = this.axes.y.filter(({ key }) => curves.some((curve) => curve.scale === key && (curve.length || curve.nonfinite.length)));
+    const shown = (used.length ? used : this.axes.y).slice(0, width < NARROW ? MOST_AXES - 1 : MOST_AXES);
+    this.left = Math.max(0, used.length - shown.length);
+    const shape = JSON.stringify([this.log, width < NARROW, shown.map(({ key }) => key)]);
+    if (!this.u || this.built !== shape) this.#build(width, height, shown, shape);
+    else if (this.u.width !== width || this.u.height !== height) this.u.setSize({ width, height });
     const x = this.zoomed ? drawable(this.zoomed) : ofX(across(curves), this.axes.x);
     const data = [x];
     for (const axis of this.axes.y) {
@@ -57,13 +64,9 @@ export class Plot {
     this.u = null;
   }
 
-  #shape(width) {
-    return `${this.log} ${width < NARROW}`;
-  }
-
-  #build(width) {
+  #build(width, height, shown, shape) {
     this.destroy();
-    this.built = this.#shape(width);
+    this.built = shape;
     const narrow = width < NARROW;
     const scales = { x: { time: Boolean(this.axes.x.time), range: (_, low, high) => [low, high] } };
     for (const { key } of this.axes.y) {
@@ -71,12 +74,12 @@ export class Plot {
     }
     this.u = new uPlot({
       width,
-      height: TALL,
-      padding: [10, narrow || this.axes.y.length < 2 ? 14 : 4, 0, 2],
+      height,
+      padding: [10, narrow || shown.length < 2 ? 14 : 4, 0, 2],
       legend: { show: false },
       scales,
       series: [{}, ...this.axes.y.map(({ key }) => ({ scale: key, paths: () => null, points: { show: false } }))],
-      axes: [this.#xAxis(), ...this.axes.y.map((axis, place) => this.#yAxis(axis, place, narrow))],
+      axes: [this.#xAxis(), ...shown.map((axis, place) => this.#yAxis(axis, place, narrow))],
       cursor: {
         drag: { x: true, y: false, setScale: false, dist: 6 },
         points: { show: false },

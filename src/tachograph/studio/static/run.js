@@ -1,7 +1,6 @@
 /** The page of one run. */
 
 import { Refusal, ask, pathOf } from "./api.js";
-import { Card } from "./card.js";
 import { Controls } from "./controls.js";
 import { Dictionaries } from "./dictionaries.js";
 import { element, fill } from "./element.js";
@@ -9,7 +8,6 @@ import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
 import { Header } from "./header.js";
 import { Live } from "./live.js";
-import { MetricChart, chartsOf, keyOf } from "./metrics.js";
 import { Progress } from "./progress.js";
 import { linkTo } from "./route.js";
 import { Sections } from "./sections.js";
@@ -17,7 +15,7 @@ import { Timeline } from "./timeline.js";
 import { View } from "./view.js";
 
 const AGAIN = 1500; // milliseconds between two looks at what the run is made of
-const SLOWLY = 10_000; // the same, for what no event tells: durations of functions, new series
+const SLOWLY = 10_000; // the same, for what no event tells: durations of functions, new series, losses
 const RETRY = 3000;
 const PAGES = 5; // of events, at the start
 
@@ -29,14 +27,15 @@ export class RunPage {
     this.shell = shell;
     this.view = new View();
     Object.assign(this.view, { ranks: route.ranks, compare: route.compare });
-    this.cards = new Map();
-    this.byCurve = new Map();
+    this.losses = [];
+    this.filled = this.told = false; // whether anything is drawn, or was said in a configuration or a summary
     this.bars = new Set(); // curves that are progress bars
+    this.unknown = new Set(); // curves that got points, and that the next look may know
+    this.elsewhere = new Set(); // curves that are in no chart: too many of a metric, or in a section that is folded up
     this.stop = new AbortController();
     this.header = new Header();
     this.controls = new Controls(this.run, this.view, (chosen) => this.#choose(chosen));
     this.progress = new Progress(this.view);
-    this.grid = element("div", { class: "grid" });
     this.empty = element("p", { class: "empty", hidden: true });
     this.timeline = new Timeline(this.view);
     this.dictionaries = new Dictionaries();
@@ -78,8 +77,8 @@ export class RunPage {
       return;
     }
     this.shell.banner("");
-    fill(this.shell.main, this.header.node, this.progress.node, this.controls.node, this.empty, this.grid,
-      this.dictionaries.node, this.timeline.node, this.functions.node, this.sections.node);
+    fill(this.shell.main, this.header.node, this.progress.node, this.controls.node, this.empty, this.sections.groups,
+      this.dictionaries.node, this.timeline.node, this.functions.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
       points: (data) => this.#points(data),
@@ -109,59 +108,40 @@ export class RunPage {
 
   /** Ask what the run is made of, and show that. */
   async #look() {
+    const unknown = [...this.unknown];
+    this.unknown.clear();
     const answer = await ask(pathOf(this.run), {}, this.stop.signal);
     this.lookedAt = performance.now();
     this.processes = answer.processes;
     this.now = answer.now;
+    this.losses = answer.losses;
     if (answer.damage?.length) answer.run.damage = [...new Set([...(answer.run.damage ?? []), ...answer.damage])];
     this.#head(answer.run);
-    const charts = chartsOf(answer);
     const bars = answer.charts.flatMap(({ metrics }) => metrics.filter(({ progress }) => progress));
     this.bars = new Set(bars.flatMap(({ curves }) => curves.map(({ curve }) => curve)));
-    this.#charts(charts);
+    const groups = this.sections.show(answer);
+    for (const curve of unknown) if (!this.sections.byCurve.has(curve)) this.elsewhere.add(curve);
     const ranks = new Set([...answer.processes, ...answer.charts.flatMap(({ metrics }) => metrics.flatMap(({ curves }) => curves))].map(({ rank }) => rank));
     this.controls.show([...ranks].filter((rank) => rank !== null).sort((one, other) => one - other));
     this.progress.show(answer.progress, answer.run.state === "live");
     this.functions.show(answer.functions);
     this.dictionaries.show(answer);
-    this.sections.show(answer.series, answer.charts);
-    this.empty.hidden = charts.length > 0 || answer.progress.length > 0;
-    this.empty.textContent = answer.run.state === "live" ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
+    this.filled = groups + answer.progress.length + answer.functions.length > 0;
+    this.told = Object.keys({ ...answer.config, ...answer.summary }).length > 0;
+    this.#nothing();
+  }
+
+  /** Say that there is nothing to see, where that is so: of a run that goes on, no metric. */
+  #nothing() {
+    const live = this.state === "live";
+    this.empty.hidden = this.filled || (!live && (this.told || this.timeline.says));
+    this.empty.textContent = live ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
   }
 
   #head(run) {
     this.state = run.state;
-    this.header.show(run, this.processes, Math.max(this.now, run.last ?? 0));
+    this.header.show(run, this.processes, this.losses, Math.max(this.now, run.last ?? 0));
     document.title = `${run.id} – Tachograph`;
-  }
-
-  #charts(charts) {
-    for (const chart of charts) {
-      const key = keyOf(chart);
-      const known = this.cards.get(key);
-      const axes = JSON.stringify([chart.x, chart.scales, chart.metrics.map(({ metric, scale }) => [metric, scale])]);
-      if (known && known.shape === axes) {
-        const before = known.source.about().size;
-        known.source.update(chart);
-        if (known.source.about().size !== before) known.load();
-      } else {
-        const card = new Card(new MetricChart(this.run, chart, this.view), this.view);
-        card.shape = axes;
-        if (known) {
-          known.node.replaceWith(card.node);
-          known.destroy();
-        } else this.grid.append(card.node);
-        this.cards.set(key, card);
-      }
-      const card = this.cards.get(key);
-      const about = card.source.about();
-      card.about = about;
-      for (const number of about.keys()) this.byCurve.set(number, card);
-    }
-    charts.forEach((chart, place) => {
-      const { node } = this.cards.get(keyOf(chart));
-      if (this.grid.children[place] !== node) this.grid.insertBefore(node, this.grid.children[place] ?? null);
-    });
   }
 
   #lookAgain() {
@@ -180,26 +160,34 @@ export class RunPage {
   #points({ curves = [], new: fresh = [], stale = [] }) {
     const byCard = new Map();
     for (const each of curves) {
-      const card = this.byCurve.get(each.curve);
+      const card = this.sections.byCurve.get(each.curve);
       if (card) byCard.set(card, [...(byCard.get(card) ?? []), each]);
-      else if (!this.bars.has(each.curve)) fresh.push(each.curve);
+      else this.#lookFor(each.curve);
     }
     for (const [card, own] of byCard) card.add(own, card.about);
-    for (const number of stale) this.byCurve.get(number)?.load();
+    for (const number of stale) this.sections.byCurve.get(number)?.load();
     if (fresh.length) this.#lookAgain();
+  }
+
+  /** Look again for a curve that no chart has, once: that look may find that none is to have it. */
+  #lookFor(curve) {
+    if (this.bars.has(curve) || this.elsewhere.has(curve)) return;
+    this.unknown.add(curve);
+    this.#lookAgain();
   }
 
   #events(events) {
     this.timeline.add(events);
+    this.#nothing();
     invalidate(this.timeline);
   }
 
   /** The hub says how far the run is: what is behind here is fetched. */
   #hello({ heads }) {
     for (const [number, head] of Object.entries(heads)) {
-      const card = this.byCurve.get(Number(number));
+      const card = this.sections.byCurve.get(Number(number));
       if (this.bars.has(Number(number))) continue;
-      if (!card) this.#lookAgain();
+      if (!card) this.#lookFor(Number(number));
       else if (card.base !== null && card.head(Number(number)) < head) card.load();
     }
     this.#allEvents();
@@ -228,7 +216,7 @@ export class RunPage {
     this.shell.banner("");
     this.header.node.classList.remove("gone");
     this.#lookAgain();
-    for (const card of this.#all()) if (card.stale || !card.shape) card.load();
+    for (const card of this.#all()) if (card.stale || !card.about) card.load();
   }
 
   #follow(changed) {
@@ -240,13 +228,13 @@ export class RunPage {
   }
 
   #all() {
-    return [...this.cards.values(), ...this.sections.cards()];
+    return this.sections.cards();
   }
 
   /** Return what each chart in view has drawn. */
   drawn() {
     return this.#all().map((card) => ({
-      title: card.source.title, series: !card.shape, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log,
+      title: card.source.title, series: !card.about, section: card.source.section, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log,
       x: card.source.axes.x, y: card.source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })),
       scales: card.plot.u ? Object.fromEntries(Object.entries(card.plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {},
       curves: card.drawn(),

@@ -2,47 +2,43 @@
 
 import { ask, pathOf } from "./api.js";
 import { Curve } from "./curve.js";
-import { measured, sizes, unit } from "./format.js";
+import { labels, measured, sizes, unit } from "./format.js";
+import { nameOf } from "./style.js";
 
 const NANO = 1e9;
 const DOUBLES = Array.from({ length: 60 }, (_, place) => 2 ** place); // steps of an axis of bytes
 const AT_ONCE = 100; // series in one question
-
-/** Sections of the page, in order: which series belong where. The first that takes a series has it. */
-export const SECTIONS = [
-  { key: "stats", title: "Stat windows", takes: ({ scope }) => scope === "torch.monitor" },
-  { key: "machine", title: "System and GPUs", takes: ({ name }) => /^(system|process|hw|torch\.cuda|cpython)\./.test(name) },
-  { key: "torchrun", title: "torchrun", takes: ({ name, scope }) => /^(torchrun|torchelastic)\b/.test(name) || /torchelastic/.test(scope) },
-  { key: "others", title: "Other series", takes: () => true },
-];
+const STATS = "torch.monitor"; // scopes
+const LOGGER = "tachograph.logger";
 
 /**
- * Return the charts of series by section: one for each scope and name, those of a Stat together.
+ * Return the charts of series: one for each scope and name, those of a Stat together.
  * @param {Array} series - of the run's answer.
  * @param {Array} charts - of its metrics, whose gauges would say the same again.
  */
-export function sectionsOf(series, charts) {
-  const drawn = new Set(charts.flatMap(({ group, metrics }) => metrics.map(({ metric }) => `${group}\n${metric}`)));
-  const loops = charts.flatMap(({ metrics }) => metrics.filter(({ progress }) => progress).map(({ metric }) => metric));
+export function seriesCharts(series, charts) {
+  const metrics = charts.flatMap(({ group, metrics: own }) => own.map((each) => ({ ...each, group })));
+  const drawn = new Set(metrics.filter(({ curves }) => curves.length).map(({ group, metric }) => `${group || "tachograph.metric"}\n${metric}`));
+  const logged = new Set(metrics.map(({ group, metric }) => `${group}.${metric}`));
+  const loops = metrics.filter(({ progress }) => progress).map(({ metric }) => metric);
   const told = new Set(loops.flatMap((metric) => ["rate", "total", "eta"].map((of) => `${metric}.${of}`))); // by its bar
-  const stats = new Set(series.filter(({ name, scope }) => scope === "torch.monitor" && name.endsWith(".window.count"))
+  const stats = new Set(series.filter(({ name, scope }) => scope === STATS && name.endsWith(".window.count"))
     .map(({ name }) => name.slice(0, -".window.count".length)));
-  const found = new Map(SECTIONS.map(({ key }) => [key, new Map()]));
+  const found = new Map();
   for (const each of series) {
-    if (each.name.startsWith("tachograph.") || each.name.startsWith("function.")) continue;
-    if (told.has(each.name) || told.has(each.name.replace(/#\d+(?=\.\w+$)/, ""))) continue;
-    if (each.kind === "gauge" && (drawn.has(`${each.scope}\n${each.name}`) || drawn.has(`\n${each.name}`))) continue;
-    const { key } = SECTIONS.find(({ takes }) => takes(each));
-    const stat = key === "stats" ? [...stats].find((one) => each.name.startsWith(`${one}.`)) : null;
-    if (stat && [`${stat}.window.sum`, `${stat}.window.end`].includes(each.name)) continue;
-    const apart = stat && each.name === `${stat}.window.count` ? " – values a window" : "";
-    const title = stat ? `${stat}${apart}` : stats.has(each.name) && key === "stats" ? `${each.name} – all values` : each.name;
-    const charted = found.get(key);
-    const named = `${each.scope}\n${title}\n${each.kind}`;
-    if (!charted.has(named)) charted.set(named, { key: named, title, scope: each.scope, stat, series: [] });
-    charted.get(named).series.push(each);
+    const { name, scope, kind } = each;
+    if (name.startsWith("function.")) continue;
+    if (told.has(name) || told.has(name.replace(/#\d+(?=\.\w+$)/, ""))) continue;
+    if (kind === "gauge" && (drawn.has(`${scope}\n${name}`) || (scope === LOGGER && logged.has(name)))) continue;
+    const stat = scope === STATS ? [...stats].find((one) => name.startsWith(`${one}.`)) : null;
+    if (stat && [`${stat}.window.sum`, `${stat}.window.end`].includes(name)) continue;
+    const apart = stat && name === `${stat}.window.count` ? " – values a window" : "";
+    const title = stat ? `${stat}${apart}` : scope === STATS && stats.has(name) ? `${name} – all values` : name;
+    const key = `s${scope}\n${title}\n${kind}`;
+    if (!found.has(key)) found.set(key, { key, title, scope, stat, names: [title], series: [] });
+    found.get(key).series.push(each);
   }
-  return SECTIONS.map(({ key, title }) => ({ key, title, charts: [...found.get(key).values()] })).filter(({ charts }) => charts.length);
+  return [...found.values()];
 }
 
 /** The source of one chart of series. */
@@ -51,36 +47,44 @@ export class SeriesChart {
     this.run = run;
     this.view = view;
     this.title = chart.title;
+    this.remark = "";
     this.update(chart);
     const { kind, unit: of } = chart.series[0];
     const units = unit(of);
     const size = of === "By" ? { ticks: sizes, incrs: DOUBLES } : {};
-    const format = (value) => (of === "By" ? measured(value, of) : of === "s" && kind !== "counter" ? measured(value, of) : undefined);
-    const label = kind === "counter" ? (size.ticks ? "a second" : `${units || "1"}/s`) : kind === "histogram" ? units || "mean" : size.ticks ? "" : units;
-    this.axes = { x: { units: "", time: true }, y: [{ key: "y0", label, lower: of === "1" && kind === "gauge" ? 0 : undefined, colour: () => undefined, format, ...size }] };
-    if (kind === "histogram") this.axes.y.push({ key: "y1", label: "a second", lower: 0, colour: () => undefined });
+    const format = (value) => (of === "By" || (of === "s" && kind !== "counter") ? measured(value, of) : undefined);
+    const axis = (key, label, more = {}) => ({ key, label, colour: () => undefined, ...more });
+    const rate = axis("y1", size.ticks || !units ? "a second" : `${units}/s`, { lower: 0, ...size, format });
+    const axes = {
+      gauge: () => [axis("y0", size.ticks ? "" : units, { lower: of === "1" ? 0 : undefined, format, ...size })],
+      counter: () => (chart.machine ? [rate] : [axis("y0", size.ticks || !units ? "total" : units, { lower: 0, format, ...size }), rate]),
+      histogram: () => [axis("y0", units || "mean", { format, ...size }), axis("y1", "a second", { lower: 0 })],
+    };
+    this.axes = { x: { units: "", time: true }, y: axes[kind]() };
   }
 
   update(chart) {
+    this.chart = chart;
+    this.section = chart.section;
     this.series = new Map(chart.series.map((each) => [each.series, each]));
-    this.names = new Map(chart.series.map((each) => [each.series, this.#name(each, chart)]));
-    this.metrics = [...new Set(chart.series.flatMap((each) => this.#curves(each)))];
-    const ranks = [...new Set(chart.series.map(({ rank, role }) => `${rank ?? ""}/${rank === null ? role : ""}`))];
+    this.names = [...new Set(chart.series.flatMap((each) => this.#lines(each).map(({ metric }) => nameOf({ metric, attributes: this.#attributes(each) }))))];
+    const ranks = [...new Set(chart.series.map(laneOf))];
     this.lanes = ranks.map((key) => ({ key, label: laneLabel(key), rank: key.split("/")[0] }))
       .sort((one, other) => Number(one.rank || Infinity) - Number(other.rank || Infinity));
-    this.chart = chart;
   }
 
-  #name(each, { stat, title }) {
-    if (stat) return each.name.slice(stat.length + 1);
-    const said = Object.entries(each.attributes ?? {});
-    return said.map(([key, value]) => (said.length > 1 ? `${key}=${value}` : `${value}`)).join(" ") || title;
+  /** Return the lines that a series is drawn as: what each is called, its axis, and how its points are made. */
+  #lines({ kind, name }) {
+    const { stat, machine } = this.chart;
+    if (kind === "counter") return machine ? [{ metric: this.title, scale: "y1", points: rates }] : [{ metric: "total", scale: "y0", points: values }, { metric: "a second", scale: "y1", points: rates }];
+    if (kind === "histogram") return [{ metric: "mean", scale: "y0", points: means }, { metric: "a second", scale: "y1", points: calls }];
+    return [{ metric: stat ? name.slice(stat.length + 1) : this.title, scale: "y0", points: values }];
   }
 
-  #curves(each) {
-    const name = this.names.get(each.series);
-    if (each.kind === "histogram" && name === this.title) return ["mean", "a second"];
-    return each.kind === "histogram" ? [`${name} (mean)`, `${name} (a second)`] : [name];
+  /** Of the machine attributes are what a chart is about, such as a state: their values say enough. */
+  #attributes({ attributes }) {
+    const said = Object.values(attributes ?? {});
+    return this.chart.machine ? said.join(" ") : labels(attributes);
   }
 
   async load({ low = null, high = null, signal = null }) {
@@ -94,34 +98,35 @@ export class SeriesChart {
   #made(sample, low, high) {
     const each = this.series.get(sample.series);
     if (!each) return [];
-    const of = { rank: each.rank, lane: `${each.rank ?? ""}/${each.rank === null ? each.role : ""}`, run: this.run };
-    const [first, second] = this.#curves(each);
-    const lines = valuesOf(each.kind, sample);
-    return [[first, "y0", lines[0]], [second, "y1", lines[1]]].filter(([, , line]) => line).map(([metric, scale, line]) => {
-      const kept = line.filter(([x]) => (low === null || x >= low) && (high === null || x <= high));
+    const of = { rank: each.rank, lane: laneOf(each), run: this.run, attributes: this.#attributes(each) };
+    const times = sample.time.map((time) => time / NANO);
+    return this.#lines(each).map(({ metric, scale, points }) => {
+      const kept = times.map((x, place) => [x, points(sample, place, times)])
+        .filter(([x, y]) => y !== null && Number.isFinite(y) && (low === null || x >= low) && (high === null || x <= high));
       const answer = { curve: each.series, branch: 0, points: kept.length, x: kept.map(([x]) => x), y: kept.map(([, y]) => y) };
       return new Curve(answer, { ...of, metric, scale });
     });
   }
 }
 
+const laneOf = ({ rank, role }) => `${rank ?? ""}/${rank === null ? role : ""}`;
+
 function laneLabel(key) {
   const [rank, role] = key.split("/");
   return rank ? `rank ${rank}` : role;
 }
 
-/** Return the lines of a series: of a counter its rate, of a histogram its mean and its rate. */
-function valuesOf(kind, { time, value, count, total }) {
-  const seconds = time.map((each) => each / NANO);
-  const pairs = (made) => seconds.map((x, place) => [x, made(place)]).filter(([, y]) => y !== null && Number.isFinite(y));
-  const since = (place) => (place ? seconds[place] - seconds[place - 1] : 0);
-  if (kind === "gauge") return [pairs((place) => value[place])];
-  if (kind === "counter") {
-    const rise = (place) => (value[place] >= value[place - 1] ? value[place] - value[place - 1] : value[place]);
-    return [pairs((place) => (since(place) > 0 && value[place - 1] !== null ? rise(place) / since(place) : null))];
-  }
-  return [
-    pairs((place) => (count[place] > 0 ? total[place] / count[place] : null)),
-    pairs((place) => (since(place) > 0 ? count[place] / since(place) : null)),
-  ];
+const values = ({ value }, place) => value[place];
+
+/** How much a counter has risen in a second since the sample before; it begins anew where it has gone down. */
+function rates({ value }, place, times) {
+  const [before, now] = [value[place - 1], value[place]];
+  if (!place || before === null || now === null) return null;
+  return aSecond(now >= before ? now - before : now, place, times);
 }
+
+const means = ({ count, total }, place) => (count[place] > 0 && total[place] !== null ? total[place] / count[place] : null);
+
+const calls = ({ count }, place, times) => (place ? aSecond(count[place], place, times) : null);
+
+const aSecond = (amount, place, times) => (times[place] > times[place - 1] ? amount / (times[place] - times[place - 1]) : null);

@@ -1,8 +1,12 @@
-/** Sections of series: folded up until somebody opens them, and filled then. */
+/** The sections of a run's page, each with the cards of its charts: those of groups in full, others folded up. */
 
 import { Card } from "./card.js";
 import { element, say } from "./element.js";
-import { SeriesChart, sectionsOf } from "./samples.js";
+import { MetricChart } from "./metrics.js";
+import { groupsOf } from "./groups.js";
+import { SeriesChart } from "./samples.js";
+
+const FEW = 8; // charts of a group; more are drawn smaller
 
 /** All sections of a run. */
 export class Sections {
@@ -10,56 +14,110 @@ export class Sections {
     this.run = run;
     this.view = view;
     this.sections = new Map();
-    this.node = element("div", { class: "sections" });
-    this.of = new Map(); // the card of each series
+    this.order = []; // of their keys
+    this.groups = element("div", { class: "groups" });
+    this.folded = element("div");
+    this.byCurve = new Map(); // cards
+    this.bySeries = new Map();
   }
 
-  /** Show series, as the run's answer has them. */
-  show(series, charts) {
-    for (const { key, title, charts: wanted } of sectionsOf(series, charts)) {
+  /** Show the charts of a run's answer; return how many groups have any. */
+  show(answer) {
+    const wanted = groupsOf(answer);
+    this.order = wanted.map(({ key }) => key);
+    const groups = wanted.filter(({ folded }) => !folded);
+    for (const each of wanted) {
+      const { key, title, folded, charts } = each;
       let section = this.sections.get(key);
       if (!section) {
-        section = this.#section(title);
+        section = folded ? this.#foldedUp(title) : group(title);
         this.sections.set(key, section);
-        this.node.append(section.node);
       }
-      section.wanted = wanted;
-      say(section.count, ` ${wanted.length}`);
-      if (section.node.open) this.#fill(section);
+      section.charts = charts;
+      say(section.count, ` ${charts.length}`);
+      const single = charts.length < 2;
+      section.node.classList.toggle("single", single);
+      section.grid.classList.toggle("small", !folded && charts.length > FEW);
+      if (!folded) section.heading.hidden = single || (title === "" && groups.length < 2);
+      if (!folded || section.node.open) this.#fill(section);
     }
+    inOrder(this.groups, groups.map(({ key }) => this.sections.get(key).node));
+    inOrder(this.folded, wanted.filter(({ folded }) => folded).map(({ key }) => this.sections.get(key).node));
+    return groups.length;
   }
 
-  #section(title) {
+  #foldedUp(title) {
     const grid = element("div", { class: "grid" });
-    const many = element("span", { class: "quiet number" });
-    const node = element("details", { class: "section" }, element("summary", {}, element("h2", {}, title, many)), grid);
-    const made = { node, grid, count: many, cards: new Map(), wanted: [] };
+    const count = element("span", { class: "quiet number" });
+    const node = element("details", { class: "section" }, element("summary", {}, element("h2", {}, title, count)), grid);
+    const made = { node, grid, count, cards: new Map(), charts: [] };
     node.addEventListener("toggle", () => node.open && this.#fill(made));
     return made;
   }
 
-  #fill({ wanted, cards, grid }) {
-    for (const chart of wanted) {
-      const known = cards.get(chart.key);
-      if (known) {
-        if (known.source.series.size === chart.series.length) continue;
-        known.source.update(chart);
-        known.load();
-      } else {
-        const card = new Card(new SeriesChart(this.run, chart, this.view), this.view);
-        cards.set(chart.key, card);
-        grid.append(card.node);
-      }
-      for (const { series } of chart.series) this.of.set(series, cards.get(chart.key));
+  #fill({ charts, cards, grid }) {
+    for (const chart of charts) {
+      const card = this.#card(chart, cards.get(chart.key));
+      cards.set(chart.key, card);
+      for (const number of card.about?.keys() ?? []) this.byCurve.set(number, card);
+      for (const { series } of chart.series ?? []) this.bySeries.set(series, card);
     }
+    for (const [key, card] of cards) {
+      if (charts.some((chart) => chart.key === key)) continue;
+      cards.delete(key); // its metric has moved to the chart of a group, or its gauge has a curve now
+      card.destroy();
+    }
+    inOrder(grid, charts.map(({ key }) => cards.get(key).node));
   }
 
-  /** Take samples that came live: what is open and shows them is fetched again. */
+  /** Return the card of a chart: the one that there is, or another one where its axes have changed. */
+  #card(chart, known) {
+    const shape = JSON.stringify([chart.section, chart.x, chart.scales, chart.metrics?.map(({ metric, scale }) => [metric, scale])]);
+    let card = known;
+    if (known?.shape === shape) {
+      const before = size(known);
+      known.source.update(chart);
+      if (size(known) !== before) known.load();
+    } else {
+      const source = chart.metrics ? new MetricChart(this.run, chart, this.view) : new SeriesChart(this.run, chart, this.view);
+      card = new Card(source, this.view);
+      card.shape = shape;
+      known?.destroy();
+    }
+    card.about = card.source.about?.() ?? null;
+    return card;
+  }
+
+  /** Take samples that came live: what shows them is fetched again. */
   add(samples) {
-    for (const card of new Set(samples.map(({ series }) => this.of.get(series)))) card?.load();
+    for (const card of new Set(samples.map(({ series }) => this.bySeries.get(series)))) card?.load();
   }
 
+  /** Return the cards that there are, as they follow each other on the page. */
   cards() {
-    return [...this.sections.values()].flatMap(({ cards }) => [...cards.values()]);
+    return this.order.flatMap((key) => {
+      const { charts, cards } = this.sections.get(key);
+      return charts.flatMap((chart) => cards.get(chart.key) ?? []);
+    });
   }
+}
+
+/** Return how many curves or series a card is about. */
+const size = ({ source }) => (source.about?.() ?? source.series).size;
+
+function group(title) {
+  const name = title || "Metrics without a group";
+  const count = element("span", { class: "quiet number" });
+  const heading = element("h2", {}, name, count);
+  const grid = element("div", { class: "grid" });
+  const node = element("section", { class: "group", "aria-label": name }, heading, grid);
+  return { node, grid, count, heading, cards: new Map(), charts: [] };
+}
+
+/** Have an element hold these, in this order, and nothing else; what is in its place already is not moved. */
+function inOrder(parent, nodes) {
+  nodes.forEach((node, place) => {
+    if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] ?? null);
+  });
+  while (parent.children.length > nodes.length) parent.lastChild.remove();
 }

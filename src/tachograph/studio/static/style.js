@@ -7,32 +7,33 @@ const OLD = 1.1;
 
 /**
  * Give curves their colour, alpha and width, and return the legend's entries.
- * @param {Array<Curve>} curves - each with `metric`, `lane`, `compared`.
- * @param {Array<string>} metrics - all of the chart, in order.
+ * @param {Array<Curve>} curves - each with `metric`, `attributes`, `lane`, `compared`.
+ * @param {Array<string>} names - all of the chart, in order: metrics with their attributes.
  * @param {Array<{key, label}>} lanes - all of the chart: ranks, and tasks of theirs.
  * @param {Set<string>} hidden - keys of entries that are switched off.
  */
-export function dress(curves, metrics, lanes, hidden) {
+export function dress(curves, names, lanes, hidden) {
   const palette = colours().curves;
   const used = new Set(curves.map((curve) => curve.metric));
   const many = new Set(curves.map((curve) => curve.lane));
-  const byMetric = metrics.length > 1 || lanes.length < 2;
+  const byName = names.length > 1 || lanes.length < 2;
   const newest = newestOf(curves);
   const entries = new Map();
   for (const curve of curves) {
-    const metric = Math.max(0, metrics.indexOf(curve.metric));
+    const place = names.indexOf(nameOf(curve));
+    const name = place < 0 ? names.length : place; // of another run, or new
     const found = lanes.findIndex(({ key }) => key === curve.lane);
     const lane = found >= 0 ? found : (curve.rank ?? 0);
     const who = lanes[found]?.label ?? (curve.rank === null ? "" : `rank ${curve.rank}`);
-    curve.colour = palette[(byMetric ? metric : lane) % palette.length];
-    const shade = byMetric && many.size > 1 ? 1 - 0.55 * Math.min(1, lane / Math.max(1, lanes.length - 1)) : 1;
+    curve.colour = palette[(byName ? name : lane) % palette.length];
+    const shade = byName && many.size > 1 ? 1 - 0.55 * Math.min(1, lane / Math.max(1, lanes.length - 1)) : 1;
     const latest = newest.get(together(curve)) === curve;
     curve.alpha = latest ? shade : 0.5 * shade;
     curve.width = latest ? MAIN : OLD;
     curve.key = together(curve);
     curve.label = label(curve, who, used.size, Math.max(many.size, lanes.length));
     curve.visible = !hidden.has(curve.key);
-    const entry = entries.get(curve.key) ?? { key: curve.key, order: [curve.compared ? 1 : 0, metric, lane] };
+    const entry = entries.get(curve.key) ?? { key: curve.key, order: [curve.compared ? 1 : 0, name, lane] };
     if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, alpha: shade, curve });
     entries.set(curve.key, entry);
   }
@@ -41,11 +42,16 @@ export function dress(curves, metrics, lanes, hidden) {
   return [...entries.values()].sort((one, other) => compare(one.order, other.order));
 }
 
-const together = (curve) => `${curve.metric}\n${curve.lane}\n${curve.compared ?? ""}`;
+/** Return the metric of a curve, with its attributes. */
+export const nameOf = ({ metric, attributes }) => (attributes ? `${metric} ${attributes}` : metric);
+
+const together = (curve) => `${nameOf(curve)}\n${curve.lane}\n${curve.compared ?? ""}`;
 
 function label(curve, lane, metrics, lanes) {
   const said = [];
-  if (metrics > 1 || lanes < 2 || !lane) said.push(curve.metric);
+  if (metrics > 1) said.push(nameOf(curve));
+  else if (curve.attributes) said.push(curve.attributes);
+  else if (lanes < 2 || !lane) said.push(curve.metric);
   if (lanes > 1 && lane) said.push(lane);
   if (curve.compared) said.push(`· ${curve.compared}`);
   return said.join(" ");
@@ -78,9 +84,8 @@ export function resumed(curves) {
   return most < 2 ? "" : `resumed: ${most} branches, the newest bold`;
 }
 
-/** Return the colour of an axis that belongs to one metric of several; undefined for others. */
-export function ownColour(metrics, scale) {
-  const own = metrics.filter((metric) => metric.scale === scale);
+/** Return the colour of an axis that belongs to one name of several; undefined for others. */
+export function ownColour(names, own) {
   const palette = colours().curves;
-  return own.length === 1 && metrics.length > 1 ? palette[metrics.indexOf(own[0]) % palette.length] : undefined;
+  return own.length === 1 && names.length > 1 ? palette[names.indexOf(own[0]) % palette.length] : undefined;
 }

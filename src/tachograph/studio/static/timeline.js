@@ -6,7 +6,7 @@ import { count, duration, when } from "./format.js";
 const KEPT = 5000;
 const MARKS = 600;
 const ROWS = 60;
-const QUIET = new Set(["torch.monitor.Stat", "tachograph.point", "tachograph.metric", "tachograph.definition"]);
+const QUIET = new Set(["torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition"]);
 const SECOND = 1e9;
 
 /** The events of a run. */
@@ -41,6 +41,11 @@ export class Timeline {
       this.events.push({ ...each, rank: each.rank ?? workerOf(each) });
     }
     for (const gone of this.events.splice(0, Math.max(0, this.events.length - KEPT))) this.numbers.delete(gone.number);
+  }
+
+  /** Whether there is any event but that processes began and ended. */
+  get says() {
+    return this.events.some(({ name }) => !name.startsWith("tachograph.process."));
   }
 
   draw() {
