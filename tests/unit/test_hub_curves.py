@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import signal
 import sqlite3
 import struct
+import subprocess
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_requests import SECOND, START, Clock, logs, only, rank
+from places import TESTS
 from tachograph import runs
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub._curve_writer import thin_points
@@ -595,3 +600,53 @@ def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
     run = runs.open("run", tmp_path)
     assert sum(int(each.more.get("count", 1)) for each in run.points()) == 3 * (30_000 - 1024)
     assert len(run.damage) == 1
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from test_hub_curves import both
+from tachograph.hub.hub import Hub
+
+hub = Hub(Path(sys.argv[1]), run="run")
+for number in range(10_000):
+    for request in both(number):
+        hub.receive_logs(request)
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+def both(number: int) -> list[Any]:
+    """Return requests of a rank: four rows of three metrics, packed, and five points of a logger, each fifth step 0."""
+    event = packed_event(
+        table([(row / 3, row / 7, -row) for row in range(4 * number, 4 * number + 4)]), 1 + 12 * number, "p"
+    )
+    points = [logged({"steps": float(step)}, {"step": str(step)}) for step in range(5)]
+    packed = logs(rank(0), (event.name, event.record_attributes()), stream="")
+    return [packed, logs(rank(0), *points, first=1 + 5 * number)]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("after", [3, 40])
+def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
+    """A hub that is killed has each request that it had taken, whole; the next one adds none twice, and goes on."""
+    program = [sys.executable, "-c", KILLED, str(tmp_path), str(TESTS), str(TESTS / "unit")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        for _ in range(after):
+            killed.stdout.readline()
+        os.kill(killed.pid, signal.SIGKILL)
+    hub = Hub(tmp_path, run="run")
+    rounds = 2 * after + 10
+    for number in range(rounds):
+        for request in both(number):
+            hub.receive_logs(request)
+    hub.close()
+    run = runs.open("run", tmp_path)
+    beyond = max(each.seq for each in run.points("steps")) // 5  # the hub had taken some more before the signal came
+    rounds = max(rounds, beyond)
+    assert [each.value for each in run.points("lr")][: 4 * rounds] == [row / 7 for row in range(4 * rounds)]
+    found = [(each.branch, each.x) for each in run.points("steps")]
+    assert found == [(place // 5, float(place % 5)) for place in range(len(found))]
+    assert len(found) == 5 * rounds
