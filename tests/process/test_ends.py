@@ -513,7 +513,7 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
     took, lost = map(float, done.stdout.split())
     assert took < 1.5  # 1 s is the bound on waiting; the rest is for a slow machine's scheduling
     assert lost >= 100
-    said = re.search(r"which has waited (\d+\.\d) s for it: (\d+) points", done.stderr)
+    said = re.search(r"which has waited (\d+\.\d) s for it: (\d+) data points", done.stderr)
     assert said is not None, done.stderr
     assert abs(float(said[1]) - took) < 0.5
     assert 100 <= int(said[2]) <= lost
