@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hub_requests import START, Clock, histogram, logs, metrics, number, only, rank, shown
 from tachograph.hub._series import Limits
 from tachograph.hub.hub import Hub
+from tachograph.studio.overview import Overview
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 
@@ -207,3 +209,17 @@ def test_the_summary(hub: Hub, tmp_path: Path) -> None:
     hub.close()
     hub.close()
     hub.tick()
+
+
+def test_the_hub_that_shows_a_run_later_is_not_its_program(tmp_path: Path, clock: Clock) -> None:
+    """Name, start and duration in the list are the job's, though a later hub has added metrics of its own node."""
+    with contextlib.closing(Hub(tmp_path, run="a-run", clock=clock)) as hub:
+        for seconds in (0, 30):
+            clock.forward(seconds)
+            hub.receive_metrics(metrics({**rank(0), "service.name": "train"}, number("loss", 1.0, time=clock.now)))
+    clock.forward(3600)
+    with contextlib.closing(Hub(tmp_path, run="a-run", clock=clock)) as hub:
+        node = {"service.instance.id": "node", "dl.role": "node", "dl.run.id": "a-run", "service.name": "tachograph"}
+        hub.receive_metrics(metrics(node, number("system.cpu.time", 1.0, time=clock.now)))
+    (entry,) = Overview(tmp_path, clock, lambda: False).runs()
+    assert (entry["program"], entry["seconds"]) == ("train", 30)

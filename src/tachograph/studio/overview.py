@@ -84,7 +84,8 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         now: nanoseconds since the epoch.
         written: a hub has the file open.
     """
-    times = [(start.first, start.last) for member in found for start in member.starts]
+    job = [each for each in found if each.role != NODE] or found  # a hub that shows the run later adds its own node
+    times = [(start.first, start.last) for member in job for start in member.starts]
     changed = _changed(reading.file.path)
     begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
     started = min([*begun, *(first for first, _ in times)], default=changed)
@@ -117,7 +118,7 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
 
 def _program(found: Sequence[Member]) -> str:
     """Return the name of the program: a rank's, as torchrun's own process has another one."""
-    named = sorted(found, key=lambda each: (each.rank is None, each.role == "agent", each.rank or 0))
+    named = sorted(found, key=lambda each: (each.rank is None, each.role == NODE, each.role == "agent", each.rank or 0))
     return next((str(each.resource["service.name"]) for each in named if "service.name" in each.resource), "")
 
 
