@@ -262,6 +262,27 @@ def test_groups_are_apart(hub: Hub, tmp_path: Path) -> None:
     assert [dict(each.definition) for each in run.curves("loss") if each.units] == [{"metric": "loss", "units": "nats"}]
 
 
+def test_a_metric_that_gets_its_group_later(hub: Hub, tmp_path: Path) -> None:
+    """Packed points of a Metric are one curve, whichever of its points and its definition names the group first."""
+    about = {"metric": "loss", "group": "train"}
+    for metric, order in (("loss", "-gd-"), ("lr", "-dg-"), ("acc", "gd--"), ("rate", "d--g")):
+        for seq, step in enumerate(order, 1):
+            packed = table([(float(seq),)], metrics=[metric], group="train" if step == "g" else "")
+            event = packed_event(PackedPoints(**{**packed._asdict(), "execution": 0}), seq, metric)
+            if step == "d":
+                hub.receive_logs(
+                    logs(rank(0), ("tachograph.definition", {**about, "metric": metric}), stream=metric, first=seq)
+                )
+            else:
+                send(hub, [event])
+    hub.close()
+    run = runs.open("run", tmp_path)
+    assert {(each.name, each.group, each.points) for each in run.metrics()} == {
+        (name, "train", 3) for name in ("loss", "lr", "acc", "rate")
+    }
+    assert len(run.curves()) == 4
+
+
 def test_units_never_take_the_place_of_a_definition(hub: Hub, tmp_path: Path) -> None:
     """A definition from elsewhere counts, whether it comes before the units or after them."""
     said = {"metric": "loss", "group": "train", "units": "bits"}

@@ -56,7 +56,7 @@ class PackedRecord(NamedTuple):
     Point ``row`` of the metric ``place`` has the number ``first + place * len(times) + row``.
 
     Attributes:
-        execution: the number of the task; 0 for the process.
+        execution: the number of the task; 0 for the process; None where the points are of no ``Metric``.
         attributes: of the curves, as JSON: pairs, sorted by key.
         units: of the one metric; empty for none.
         branch: theirs.
@@ -68,7 +68,7 @@ class PackedRecord(NamedTuple):
         intervals: the further columns of the one metric's points, by name; empty where each stands for one value.
     """
 
-    execution: int
+    execution: int | None
     metrics: Sequence[str]
     group: str
     attributes: str
@@ -214,7 +214,7 @@ def _packed(attributes: Said, seq: int) -> PackedRecord | None:
         said[key] = getattr(value, kind)
     metrics = [each.string_value for each in said["metric"].values] if "metric" in said else []
     labels = said["attributes"].values if "attributes" in said else ()
-    n, execution, branch = (said.get(key, 0) for key in ("n", "execution", "branch"))
+    n, branch = said.get("n", 0), said.get("branch", 0)
     columns = {key: _column(kind, said[key]) for key, kind in _TYPES.items() if key in said}
     if not (metrics and all(metrics) and n > 0 and _exact(labels) and {"time", "x", "value"} <= columns.keys()):
         return None
@@ -227,7 +227,7 @@ def _packed(attributes: Said, seq: int) -> PackedRecord | None:
     if min(times) < 0 or not all(map(isfinite, x)) or not _are_intervals(intervals, len(metrics)):
         return None
     named = metrics, said.get("group", ""), _as_json(plain_attributes(labels)), said.get("units", "")
-    return PackedRecord(execution, *named, branch, seq, times, x, values, left_out, intervals)
+    return PackedRecord(said.get("execution"), *named, branch, seq, times, x, values, left_out, intervals)
 
 
 # The attributes of packed points, and those of them that are columns: of float64, or of 64-bit integers.

@@ -138,7 +138,8 @@ class Points:
             found: the record.
             new: the first and the last of each range of its numbers that were not there yet.
         """
-        rows, named = len(found.times), (found.execution, found.group)
+        rows, named = len(found.times), (found.execution or 0, found.group)
+        curve_of = self._own_curve if found.execution is None else self._curve
         if found.units:
             self._connection.executemany(
                 "INSERT OR IGNORE INTO definition VALUES (?, ?, ?, ?, 0, ?, ?)",
@@ -151,7 +152,7 @@ class Points:
         for start, metric in zip(range(0, len(found.values), rows), found.metrics, strict=True):
             kept = there[start : start + rows]
             if any(kept):
-                columns.append((self._own_curve(*named, metric, found.attributes), start, kept))
+                columns.append((curve_of(*named, metric, found.attributes), start, kept))
         for low in () if found.intervals else range(0, rows, FULL):
             high = min(low + FULL, rows)
             packed = PackedRows(found.times[low:high], found.x[low:high])
