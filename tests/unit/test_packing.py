@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,3 +150,19 @@ def test_only_where_every_receiver_reads_them() -> None:
         assert (PACKED in {event.name for event in hub.events}) != beside
         assert told(hub.events)[0] == {("m1", "", 0, 0): [(float(step), "0.5") for step in range(20)]}
         assert other.events == (hub.events if beside else [])
+
+
+def test_an_interrupt_while_points_are_packed_loses_none() -> None:
+    """What a signal handler raises in the middle of it leaves all events where they were, in their order."""
+    bench = recorded([(1, float(value), value) for value in range(20)])
+    before = len(bench.journal)
+
+    def interrupted(_events: object) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.journal.drain(pack=interrupted)
+    assert len(bench.journal) == before
+    points, numbers, _ = told(bench.journal.drain(pack=packed))
+    assert sum(map(len, points.values())) == 20
+    assert numbers == sorted(numbers)

@@ -132,10 +132,12 @@ class EventFeed:
         points.wanted = _takes_points(takers)
         if not points.wanted:
             return True
+        if self._halted or (deadline is not None and time.monotonic() >= deadline):
+            return False
         packed: list[LogEvent] = []
         alone: list[LogEvent] = []
         stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
-        for first, found in points.drain(everything=not timer.default.is_at_work()):
+        for first, found in points.drain(everything=not timer.default.is_at_work()):  # to its end: they leave once
             event = packed_event(found, first, stream)
             packed.append(event)
             alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
@@ -143,8 +145,6 @@ class EventFeed:
                 continue
             self._hand_over_points(takers, resource, packed, alone)
             packed, alone = [], []
-            if self._halted or (deadline is not None and time.monotonic() >= deadline):
-                return False
         self._hand_over_points(takers, resource, packed, alone)
         return True
 

@@ -220,12 +220,15 @@ class Journal:
                     self._make(events.popleft(), found)
             return found
         taken: list[Raw] = []
-        with contextlib.suppress(IndexError):
-            taken.extend(events.popleft() for _ in range(len(events) if limit is None else limit))
         try:
+            with contextlib.suppress(IndexError):
+                taken.extend(events.popleft() for _ in range(len(events) if limit is None else limit))
             packed, others = pack(taken)
         except MemoryError:
             packed, others = [], taken
+        except BaseException:  # an interrupt
+            events.extendleft(reversed(taken))
+            raise
         found += [packed_event(points, self._numbers.take(len(points)), self.stream) for points in packed]
         for event in others:
             self._make(event, found)
