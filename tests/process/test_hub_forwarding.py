@@ -31,7 +31,7 @@ from tachograph.cli import main
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.settings import Signal
-from tachograph.hub.forwarding import SENDER, Forwarding
+from tachograph.hub.forwarding import SENDER, Forwarding, items
 from tachograph.metric import Metric, MetricGroup
 from tachograph.recording.curve import POINT, packed
 from tachograph.recording.packed_points import PACKED
@@ -324,3 +324,14 @@ def test_what_a_killed_hub_had_waits_for_replay(tmp_path: Path, capsys: pytest.C
             assert events(there.url) == recorded
     assert waiting(tmp_path / "store") == []
     assert "sent" in capsys.readouterr().err
+
+
+def test_points_that_are_packed_count_each() -> None:
+    """A record of packed points that cannot be forwarded is so many lost points."""
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    records.add(event_name="checkpoint")
+    packed = records.add(event_name="tachograph.points")
+    packed.attributes.add(key="value").value.bytes_value = bytes(8 * 20)
+    packed.attributes.add(key="time").value.bytes_value = bytes(8 * 10)
+    assert items("logs", request) == 21

@@ -198,10 +198,10 @@ def test_curves_that_differ_in_attributes_alone_are_told_apart(page: Tab) -> Non
 
 
 def test_attributes_are_beside_the_rank(page: Tab) -> None:
-    """Curves of several ranks that have attributes are named by both; a colour is one set of attributes."""
+    """Curves of several ranks are named by both, not by an attribute that all have; a colour is one set of them."""
     curves = page.open("/#/run/attributes%20of%20ranks").loaded("loss")["loss"]["curves"]
     assert [(each["label"], each["rank"], each["y"]) for each in curves] == [
-        (f'{{k=2, optimizer="{name}"}} rank {at}', at, [1 + at]) for name in ("adam", "sgd") for at in (0, 1)
+        (f'{{optimizer="{name}"}} rank {at}', at, [1 + at]) for name in ("adam", "sgd") for at in (0, 1)
     ]
     assert [each["colour"] for each in curves] == [curves[place]["colour"] for place in (0, 0, 2, 2)]
     assert curves[0]["colour"] != curves[2]["colour"]

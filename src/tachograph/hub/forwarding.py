@@ -19,7 +19,7 @@ from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.packed_points import PACKED_SCHEMA
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
@@ -119,10 +119,16 @@ def _spool(folder: Path, limit: int, lose: Callable[[int, Reason, bool], None]) 
     return Spool(folder, limit, lose, of="process")
 
 
+def _points(record: Any) -> int:
+    """Return the number of points in a packed record: eight bytes a value."""
+    return max(1, sum(len(each.value.bytes_value) // 8 for each in record.attributes if each.key == "value"))
+
+
 def items(signal: Signal, request: Any) -> int:
-    """Return how many data points, log records or spans a request holds."""
+    """Return how many data points, log records or spans a request holds; packed points count each."""
     if signal == "logs":
-        return sum(len(scope.log_records) for one in request.resource_logs for scope in one.scope_logs)
+        listed = [scope.log_records for one in request.resource_logs for scope in one.scope_logs]
+        return sum(_points(record) if record.event_name == PACKED else 1 for records in listed for record in records)
     if signal == "traces":
         return sum(len(scope.spans) for one in request.resource_spans for scope in one.scope_spans)
     metrics = (metric for one in request.resource_metrics for scope in one.scope_metrics for metric in scope.metrics)

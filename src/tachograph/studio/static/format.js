@@ -137,7 +137,13 @@ export function measured(value, of) {
 export const taskName = (name) => (name ?? "").replace(/^__main__\./, "");
 
 /** Return attributes as they tell a curve from others, such as `{optimizer="adam"}`; empty where there are none. */
-export function labels(attributes) {
-  const said = Object.entries(attributes ?? {}).map(([key, value]) => `${key}=${JSON.stringify(value)}`);
-  return said.length ? `{${said.join(", ")}}` : "";
+export function labels(attributes, telling = null) {
+  const said = Object.entries(attributes ?? {}).filter(([key]) => telling?.has(key) ?? true);
+  return said.length ? `{${said.map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(", ")}}` : "";
+}
+
+/** Return the keys of the attributes that are not the same in all of several curves. */
+export function tellingKeys(listed) {
+  const keys = new Set(listed.flatMap((attributes) => Object.keys(attributes ?? {})));
+  return new Set([...keys].filter((key) => new Set(listed.map((attributes) => JSON.stringify(attributes?.[key]))).size > 1));
 }

@@ -2,7 +2,7 @@
 
 import { ask, pathOf } from "./api.js";
 import { Curve } from "./curve.js";
-import { count, labels, number, taskName, unit } from "./format.js";
+import { count, labels, number, taskName, tellingKeys, unit } from "./format.js";
 import { nameOf, ownColour } from "./style.js";
 
 const MOST_PAIRS = 1000; // buckets a curve
@@ -54,6 +54,7 @@ export class MetricChart {
   update(chart) {
     this.chart = chart;
     this.section = chart.section;
+    this.telling = tellingKeys(chart.metrics.flatMap(({ curves }) => curves.map(({ attributes }) => attributes)));
     this.names = [...new Set(chart.metrics.flatMap(({ scale }) => this.#names(scale)))];
     this.lanes = lanesOf(chart.metrics);
     this.hint = `tachograph export ${quoted(this.run)} ${chart.metrics.map(({ metric }) => `--metric ${quoted(metric)}`).join(" ")}`;
@@ -65,7 +66,7 @@ export class MetricChart {
   /** Return the names of the curves on an axis: metrics, each with the attributes that it has. */
   #names(scale) {
     return this.chart.metrics.filter((each) => each.scale === scale)
-      .flatMap(({ metric, curves }) => (curves.length ? [...new Set(curves.map(({ attributes }) => nameOf({ metric, attributes: labels(attributes) })))] : [metric]));
+      .flatMap(({ metric, curves }) => (curves.length ? [...new Set(curves.map(({ attributes }) => nameOf({ metric, attributes: labels(attributes, this.telling) })))] : [metric]));
   }
 
   #axis({ scale, name, units }, { metrics }) {
@@ -85,7 +86,7 @@ export class MetricChart {
   }
 
   #about(metric, scale, curve, more = {}) {
-    return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), attributes: labels(curve.attributes), ...more };
+    return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), attributes: labels(curve.attributes, this.telling), ...more };
   }
 
   /** Return its curves, all of x or what is between `low` and `high`. */
