@@ -65,7 +65,9 @@ def test_a_journal_that_is_half_full_does_not_wait_for_the_next_second(tmp_path:
     assert said["taken"] >= 5 * (65_536 // 2 + 1)
 
 
-def test_nothing_of_27000_points_a_second_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_27000_points_a_second_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every value of two curves is in the file with its x; the last line, the list and ``top`` say the same number."""
     done = run_program(tmp_path, PROGRAM)
     assert done.returncode == 0, done.stderr
@@ -80,6 +82,7 @@ def test_nothing_of_27000_points_a_second_is_lost(tmp_path: Path, capsys: pytest
     assert [x for x, value, _ in accuracy if value != value] == [float(step) for step in range(0, steps, 1000)]  # noqa: PLR0124
     assert f": {2 * steps:,} points and {listed.events} events were recorded, none lost; " in done.stderr
     assert listed.points == 2 * steps
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["top", "--once", "--run", listed.id, "--store", str(store)]) == 0
     shown = capsys.readouterr().out
     assert f"{2 * steps / 1000:.1f}k points" in shown

@@ -95,7 +95,7 @@ def of_ranks(what: Recorded, name: str) -> dict[str, dict[int, float]]:
 def taken(hub: Command) -> int:
     """Return how many events a hub has, each once."""
     health = ask(hub.url, "/healthz").body.decode()
-    return int(health.partition('"events": ')[2].partition(",")[0])
+    return int(health.partition('"log_records": ')[2].partition(",")[0])
 
 
 def in_file(collector: Collector) -> list[tuple[str, int]]:

@@ -380,3 +380,18 @@ print((tracemalloc.get_traced_memory()[0] - before) / 1000)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert float(done.stdout) <= 1536 + 400  # and its attributes, and its entry in two dictionaries
+
+
+def test_values_that_are_not_finite_are_counted_at_once() -> None:
+    """NaN and infinities count when they are recorded, or arrive; each once, however often the curve is folded."""
+    made = Made()
+    made.gauge.losses = _Losses("loss")
+    late = _Device(float("inf"))
+    for value in (1.0, float("nan"), late, float("-inf"), 2.0):
+        made.record(value)
+    assert made.gauge.losses.nonfinite == 2
+    late.event.over = True
+    made.gauge.fold()
+    made.rows()
+    made.gauge.fold()
+    assert made.gauge.losses.nonfinite == 3

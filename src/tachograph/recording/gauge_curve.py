@@ -23,7 +23,7 @@ from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.packed_points import PackedPoints, PointSources, first_branch
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
-from tachograph.recording.values import Pending, as_float
+from tachograph.recording.values import Pending, as_float, is_finite
 
 FIRST = 1000  # values of a series that are a point each
 FEW = 100  # series of a process; with more, an interval is longer
@@ -69,7 +69,6 @@ class _State(NamedTuple):
     """The state of a curve. Replaced as a whole: an interrupt finds it before a step or after it."""
 
     values: int = 0  # so far
-    nonfinite: int = 0  # of them
     singly: int = FIRST  # values that are still to be a point each
     due: float = -inf  # when the interval is over
     held: _Held | None = None
@@ -138,6 +137,8 @@ class GaugeCurve:
         else:
             gauge.current = value
             self._shown = now
+            if value.__class__ is float and value - value:  # NaN is true; finite numbers give 0.0
+                gauge.losses.nonfinite += 1
         buffer = self.buffer
         buffer += value, value, value, 1, now
         since, self._glanced = now - self._glanced, now
@@ -177,13 +178,11 @@ class GaugeCurve:
             if not taken:
                 self._bound()
                 return False
-            before, losses = self._state, self.gauge.losses
-            state = self._after(entries, before)
+            state = self._after(entries, self._state)
             left -= taken
             # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles anything.
             del buffer[:taken]
             self._state = state
-            losses.nonfinite += state.nonfinite - before.nonfinite
         self._late = False
         return True
 
@@ -205,16 +204,18 @@ class GaugeCurve:
                     break
                 number = self.gauge.losses.arrived(pending)
                 entry[:3] = [nan if number is None else number] * 3
-                if number is not None and entry[4] > self._shown:
-                    self.gauge.current, self._shown = number, entry[4]
                 if number is None:
                     entry[3] = 0
+                elif entry[4] > self._shown:
+                    self.gauge.current, self._shown = number, entry[4]
+                if number is not None and not is_finite(number):
+                    self.gauge.losses.nonfinite += 1
             found += entry
         return found
 
     def _after(self, entries: Sequence[Any], state: _State) -> _State:
         """Return the state after entries."""
-        values, nonfinite, singly, due, held, points = state
+        values, singly, due, held, points = state
         out, interval, wanted = array("d"), self._curves.interval(), self._wanted()
         for place in range(0, len(entries), _STRIDE):
             low, high, last, many, moment = entries[place : place + _STRIDE]
@@ -223,7 +224,6 @@ class GaugeCurve:
             values += many
             value = as_float(last)
             bad = many == 1 and value - value != 0
-            nonfinite += bad
             new = _entry(
                 float(values - 1), moment, value, (inf, -inf) if bad else (as_float(low), as_float(high)), many
             )
@@ -238,8 +238,8 @@ class GaugeCurve:
                 out.extend(held)
                 held, due = None, moment + interval
         if not wanted:
-            return _State(values, nonfinite, singly, due)
-        return _State(values, nonfinite, singly, due, held, points + out)
+            return _State(values, singly, due)
+        return _State(values, singly, due, held, points + out)
 
     def take(self, *, everything: bool) -> array[float]:
         """Return the points that are due, or all that were recorded so far, in rows of :data:`_COLUMNS`."""
