@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import struct
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA, Metric
+
+from tachograph.exporters.otlp.http import READS
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 
 
 class _Answering(http.server.BaseHTTPRequestHandler):
@@ -30,6 +35,8 @@ class _Answering(http.server.BaseHTTPRequestHandler):
         status = self.server.take(self.path.rpartition("/")[2], body)
         self.send_response(status)
         self.send_header("Content-Length", "0")
+        if self.server.reads and status == HTTPStatus.OK:
+            self.send_header(READS, str(PACKED_SCHEMA))
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
@@ -43,12 +50,14 @@ class Receiver(http.server.ThreadingHTTPServer):
         refusals: so many requests are answered with 503 first.
         delay: seconds before each answer.
         discards: a signal whose first request that is answered with 200 is not kept: a loss, which is to be found.
+        reads: answer as a hub of ours, to which points leave packed.
     """
 
     daemon_threads = True
 
-    def __init__(self, *, refusals: int = 0, delay: float = 0.0, discards: str = "") -> None:
+    def __init__(self, *, refusals: int = 0, delay: float = 0.0, discards: str = "", reads: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Answering)
+        self.reads = reads
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.delay = delay
         self._refusals, self._discards = refusals, discards
@@ -158,8 +167,20 @@ class Arrived:
             for scope in resource.scope_logs:
                 for record in scope.log_records:
                     attributes = _plain(record.attributes)
+                    if record.event_name == PACKED:
+                        self._add_packed(attributes)
+                        continue
                     self._seen[attributes["tachograph.stream"], attributes["tachograph.seq"]] += 1
                     self._add_record(record.event_name, attributes)
+
+    def _add_packed(self, attributes: dict[str, Any]) -> None:
+        """Add packed points: each has a number of its own; those of a ``Metric`` are points like single ones."""
+        (metric, *_), first, stream = (attributes[key] for key in ("metric", "tachograph.seq", "tachograph.stream"))
+        for seq in range(first, first + len(attributes["value"]) // 8):
+            self._seen[stream, seq] += 1
+        if "execution" in attributes:
+            for (x,) in struct.iter_unpack("<d", attributes["x"]):
+                self._add_record("tachograph.metric", {"metric": metric, "x": x})
 
     def _add_record(self, name: str, attributes: dict[str, Any]) -> None:
         if name == "attack.event":

@@ -54,7 +54,8 @@ def attack(seed: int, number: int, *, keep: Path | None, discards: str = "") -> 
     program = write(seed, number)
     folder = Path(tempfile.mkdtemp(prefix=f"ends-{seed}-{number}-", dir=keep))
     (folder / "program.py").write_text(program.source)
-    with receiving(refusals=program.refusals, discards=discards) as receiver:
+    # To every other one as to a hub of ours: points leave packed.
+    with receiving(refusals=program.refusals, discards=discards, reads=number % 2 == 1) as receiver:
         observed = run(program, folder, receiver.url)
         arrived = receiver.arrived()
     verdict = judge(program, observed, arrived, folder)
