@@ -101,7 +101,8 @@ def value(message: dict[str, Any]) -> Any:
 
 def requests(path: Path) -> list[dict[str, Any]]:
     """Return the requests in a JSON-lines file; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may still be under way
 
 
 def number(metric: dict[str, Any]) -> float:

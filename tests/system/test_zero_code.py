@@ -253,6 +253,7 @@ def test_start_in_the_program_adds_its_destinations(tmp_path: Path) -> None:
     assert number(exported(tmp_path / "out.jsonl")["train", "loss"]) == 0.5
 
 
+@pytest.mark.timing
 def test_start_with_the_endpoint_that_is_served_already_sends_nothing_twice(tmp_path: Path) -> None:
     """A script that names the same OTLP endpoint by itself has its points there once an interval, and not twice."""
     program = """
@@ -286,6 +287,7 @@ def test_otel_sdk_disabled_is_heeded(tmp_path: Path) -> None:
         assert receiver.requests == []
 
 
+@pytest.mark.timing
 def test_a_dead_endpoint_adds_a_second_at_most(tmp_path: Path) -> None:
     """Where nobody listens, the job ends within a second of when it would have."""
     program = """
@@ -498,6 +500,7 @@ def test_other_instrumentors_load_only_where_asked_for(tmp_path: Path) -> None:
     assert printed == {"own": "job\n", "all": "instrumented\njob\n"}
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), 15)"])
 def test_all_that_start_adds_shares_the_end(tmp_path: Path, ending: str) -> None:
     """Several destinations that take what comes, but slowly, add ten seconds to the end together, not each."""
