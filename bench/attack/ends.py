@@ -83,7 +83,7 @@ def run(program: Program, folder: Path, url: str) -> Observed:
         **program.environment,
     }
     deadline = time.monotonic() + LIMIT
-    signalled = None
+    signalled, orphans = None, False
     with (folder / "stdout.txt").open("wb") as stdout, (folder / "stderr.txt").open("wb") as stderr:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
@@ -99,11 +99,11 @@ def run(program: Program, folder: Path, url: str) -> Observed:
                 # PyTorch's own: a worker whose parent is killed while it loads torch takes init for its parent
                 # (torch/utils/data/_utils/worker.py, ManagerWatchdog), and waits for it for ever.
                 if signalled is not None and "loader" in program.title and time.time() > ended + _WORKERS_END:
-                    left = []
+                    left, orphans = [], True
                     break
                 time.sleep(0.05)
             status = None if left else process.poll()
-    return Observed(status, (folder / "stderr.txt").read_text(errors="replace"), signalled, ended)
+    return Observed(status, (folder / "stderr.txt").read_text(errors="replace"), signalled, ended, orphans)
 
 
 @contextmanager

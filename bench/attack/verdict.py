@@ -40,6 +40,7 @@ class Observed(NamedTuple):
     stderr: str
     signalled: float | None  # when it was signalled from outside
     ended: float
+    orphans: bool = False  # workers of a DataLoader had to be killed, which PyTorch has left behind
 
 
 @dataclass
@@ -127,6 +128,8 @@ def _judge_recorder(
     end = observed.signalled if process == "main" and observed.signalled else _noted(notes.parent / f"{process}.ending")
     # A daemon thread goes on while the process ends, and nothing waits for it.
     own = expected._replace(ending="signalled") if ".daemons" in who and expected.ending == "orderly" else expected
+    if observed.orphans and process.startswith("loader"):
+        own, end = expected._replace(ending="cut"), observed.ended
     if "stat" in doors and program.mode != "with":  # which ends with windows open
         doors.append("windows")
     back_off = FIRST_BACK_OFF * (2**program.refusals - 1)  # which doubles with each refusal
