@@ -89,10 +89,13 @@ def main() -> int:
                     print(f"LEFT OUT {name}: it does not run here: {error}", file=sys.stderr)
                     del sides[name], found[name]
     calls, ends = ({name: statistics.median(column) for name, column in columns.items()} for columns in _columns(found))
-    goals = [Goal("log() of five values (us)", calls["tachograph"], 2.0, 1.0, "us")]
-    goals += [Goal(f"log() / {name}'s (us)", calls["tachograph"], calls[name], 1.0, "us") for name in calls][1:]
+    limits = {"trackio": 2 / 12}  # two microseconds where trackio takes twelve
+    goals = [
+        Goal(f"log() / {name}'s (us)", calls["tachograph"], calls[name], limits.get(name, 1.0), "us")
+        for name in list(calls)[1:]
+    ]
     goals.append(Goal("the end, of the hub, too (ms)", ends["tachograph"] * 1e3, 1000, 1.0, "ms"))
-    goals += [Goal(f"the end / {name}'s (ms)", ends["tachograph"] * 1e3, ends[name] * 1e3, 3.0, "ms") for name in ends][
+    goals += [Goal(f"the end / {name}'s (ms)", ends["tachograph"] * 1e3, ends[name] * 1e3, 5.0, "ms") for name in ends][
         1:
     ]
     kept = report(f"{options.calls:,} calls of log() with five values, and the end", goals)
