@@ -395,3 +395,39 @@ def test_values_that_are_not_finite_are_counted_at_once() -> None:
     made.rows()
     made.gauge.fold()
     assert made.gauge.losses.nonfinite == 3
+
+
+def test_a_forked_child_that_records_has_no_value_of_its_parent() -> None:
+    """After the registry's reset neither the gauge nor its curve has anything, held values included."""
+    registry = Registry(enabled=True)
+    registry.points.wanted = True
+    instrument = registry.group("g").instrument("x")
+    instrument.keep_curves(registry.curves)
+    for number in range(FIRST * 3):
+        instrument.record(float(number))
+    registry.reset()
+    assert [metric for metric in registry.collect() if metric.scope == "g"] == []
+    registry.points.wanted = True
+    assert list(drained(registry)) == []
+    instrument.record(1.0)
+    ((points),) = drained(registry)
+    assert (list(points.x), list(points.values)) == ([0.0], [1.0])
+
+
+@pytest.mark.process
+def test_a_forked_child_that_records_nothing_keeps_nothing() -> None:
+    """A child of a moment at which a thread of the parent folded takes no memory for the values that it throws away."""
+    program = """
+import os, tachograph
+from tachograph.recording.registry import default
+tachograph.put_metric("loss", 1.0)
+((_, series),) = default.group("torchelastic").instrument("loss").all_series()
+series.curve._lock.acquire()
+if os.fork() == 0:
+    for number in range(100_000):
+        tachograph.put_metric("loss", float("nan"))
+    os._exit(len(series.curve.buffer) > 100)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tachograph
 from tachograph.metric._log import MOST_TABLES, MOST_WAITING, ROWS, _tables
 from tachograph.recording import registry
+from tachograph.recording.accumulators import LastValue
 from tachograph.recording.packed_points import LEFT_OUT
 
 Point = tuple[float, float]
@@ -248,6 +249,21 @@ def test_very_many_sets_of_keys_are_bounded() -> None:
         tachograph.log({f"n{number}": 1.0}, step=number)
     assert len(_tables.tables) <= MOST_TABLES
     assert len(taken()) == MOST_TABLES + 50
+
+
+@pytest.mark.parametrize("wanted", [False, None])
+def test_names_that_count_up_do_not_pile_up(wanted: bool | None) -> None:
+    """A new set of keys each call: a key of all follows no more tables than there are; what goes is counted."""
+    registry.default.points.wanted = wanted
+    loss = f"piled.{wanted}"
+    before, calls = _lost(), 2 * MOST_TABLES + 100
+    for number in range(calls):
+        tachograph.log({loss: float(number), f"piled.{number}": 1.0}, step=number)
+    assert gauges()["tachograph.metric", loss] == calls - 1
+    series = registry.default.group("tachograph.metric").instrument(loss).series({})
+    assert isinstance(series, LastValue)
+    assert len(series.followed) <= MOST_TABLES
+    assert _lost() - before == (2 * 100 if wanted is None else 0)
 
 
 def test_what_nobody_takes_is_bounded_and_counted() -> None:

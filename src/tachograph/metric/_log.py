@@ -79,19 +79,25 @@ class _Table:
         counted: its steps are counts of calls, which two threads may append in another order.
     """
 
-    __slots__ = ("_branch", "_lock", "_newest", "_x", "counted", "gauges", "keys", "late", "parts", "rows")
+    __slots__ = ("_branch", "_lock", "_newest", "_shown", "_x", "counted", "gauges", "keys", "late", "parts", "rows")
 
     def __init__(self, keys: Sequence[tuple[str, str]], *, counted: bool) -> None:
         self.keys, self.counted = keys, counted
         self.gauges = [_gauge(group, metric) for group, metric in keys]
-        for place, gauge in enumerate(self.gauges):
-            gauge.follow(_Shown(self, place))
+        self._shown = [_Shown(self, place) for place in range(len(keys))]
+        for gauge, place in zip(self.gauges, self._shown, strict=True):
+            gauge.follow(place)
         self.rows: list[tuple[Any, ...]] = []
         self.parts: tuple[_Part, ...] = ()
         self.late = False  # some values are on their way from a device
         self._lock = threading.Lock()
         self._newest: Sequence[Any] = ()
         self._x, self._branch = float("-inf"), first_branch()
+
+    def leave(self) -> None:
+        """Leave its gauges as they are: another table of these keys may come."""
+        for gauge, place in zip(self.gauges, self._shown, strict=True):
+            gauge.leave(place)
 
     def newest(self) -> Sequence[Any]:
         """Return the last row; empty before the first."""
@@ -277,9 +283,19 @@ class LogTables:
                 check_name(group, "the group of log()")
             made = _Table([_named(key, group) for key in flat], counted=counted)
             if len(self.tables) >= MOST_TABLES:
-                self._old.append(self.tables.pop(next(iter(self.tables))))
+                self._put_aside(self.tables.pop(next(iter(self.tables))))
             table = self.tables.setdefault(place, made)
         return table, [*flat.values()]
+
+    def _put_aside(self, table: _Table) -> None:
+        """Keep a table only until its rows have left; of very many that wait, the oldest goes."""
+        table.leave()
+        if self.registry.points.wanted is not False:
+            self._old.append(table)
+        if len(self._old) > MOST_TABLES:
+            gone = self._old.pop(0)
+            rows = len(gone.rows) + sum(len(part.x) for part in gone.parts)
+            self.registry.count_dropped("queue_full", "journal", rows * len(gone.keys))
 
     def bound(self, table: _Table) -> None:
         """Pack a table, and let its oldest rows go where too much waits to leave."""

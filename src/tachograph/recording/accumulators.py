@@ -53,9 +53,6 @@ class Keeper(Protocol):
     def show_newest(self) -> bool:
         """Have the gauge show the newest value; False where one is still on its way from a device."""
 
-    def reset(self) -> None:
-        """Forget everything, as a forked child does."""
-
 
 class LastValue:
     """A gauge: the last value that was set.
@@ -154,8 +151,6 @@ class LastValue:
         self._waiting = None
         self.followed = ()
         self.start_unix_nano = time.time_ns()
-        if self.curve is not None:
-            self.curve.reset()
 
 
 class _Buffered:

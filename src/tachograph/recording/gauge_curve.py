@@ -125,6 +125,8 @@ class GaugeCurve:
 
     def record_slowly(self, value: Any) -> None:
         """Record one value with its time."""
+        if not switch.on:  # in a forked child, which may have the lock as the parent's thread held it
+            return
         gauge = self.gauge
         if value.__class__ is not float and value.__class__ is not int:
             value = gauge.losses.read(value)

@@ -302,9 +302,9 @@ class Registry:
         """Forget every value and free every lock, as a forked child does before it records on its own account."""
         creation.lock = threading.RLock()
         self._start_unix_nano = time.time_ns()
+        self.points.reset()  # first: a curve that gives up what it holds has its gauge show it
         for group in list(self.groups.values()):
             group.reset()
-        self.points.reset()
         switch.on = True
 
 
