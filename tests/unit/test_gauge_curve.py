@@ -333,10 +333,10 @@ def test_numbers_are_of_points() -> None:
     for number in range(3):
         instrument.record(number)
     ((first, points),) = registry.points.drain(everything=True)
-    assert (first, len(points)) == (1, 3)
+    assert (first, points.size) == (1, 3)
     instrument.record(1)
     ((first, points),) = registry.points.drain(everything=True)
-    assert (first, len(points)) == (4, 1)
+    assert (first, points.size) == (4, 1)
 
 
 def test_a_source_that_fails_costs_no_other_its_points() -> None:

@@ -70,7 +70,7 @@ class LogEvent(NamedTuple):
 def packed_event(points: PackedPoints, first: int, stream: str) -> LogEvent:
     """Return points as one event, as it leaves to our own hub; ``first`` is the number of the first one."""
     last = points.times[-1]
-    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, len(points))
+    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, points.size)
 
 
 class Append(Protocol):
@@ -229,7 +229,7 @@ class Journal:
         except BaseException:  # an interrupt
             events.extendleft(reversed(taken))
             raise
-        found += [packed_event(points, self._numbers.take(len(points)), self.stream) for points in packed]
+        found += [packed_event(points, self._numbers.take(points.size), self.stream) for points in packed]
         for event in others:
             self._make(event, found)
         return found

@@ -58,8 +58,9 @@ class PackedPoints(NamedTuple):
     more: Mapping[str, Any]
     execution: int | None = None
 
-    def __len__(self) -> int:
-        """Return the number of points, those that were left out included: each has a number."""
+    @property
+    def size(self) -> int:
+        """The number of points, those that were left out included: each has a number."""
         return len(self.values)
 
     def record(self) -> dict[str, AttributeValue]:
@@ -151,7 +152,7 @@ class PointSources:
             for points in found:
                 with self._lock:
                     first = self._next
-                    self._next += len(points)
+                    self._next += points.size
                 yield first, points
 
     def reset(self) -> None:
