@@ -149,7 +149,7 @@ def test_packed_points_are_those_of_a_record_each(
     tmp_path_factory: pytest.TempPathFactory, listed: list[PackedPoints], order: list[int]
 ) -> None:
     """In whatever order records come and however often, the store has what a record a point would have brought."""
-    firsts = [1, *itertools.accumulate((len(each) for each in listed), initial=1)][1:]
+    firsts = [1, *itertools.accumulate((each.size for each in listed), initial=1)][1:]
     packed = [packed_event(each, first, "s") for each, first in zip(listed, firsts, strict=False)]
     folders = [tmp_path_factory.mktemp("store") for _ in range(2)]
     for folder in folders:
