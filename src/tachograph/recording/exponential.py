@@ -1,0 +1,288 @@
+"""Base-2 exponential histograms: counts of values in buckets whose width is a share of the value.
+
+At scale ``s`` the bucket ``i`` holds the values in ``(base**i, base**(i + 1)]``, where ``base`` is ``2 ** 2 ** -s``;
+negative values have buckets of their own by their magnitude, and zero is counted apart. Each coarser scale joins two
+neighbours. Source: OpenTelemetry specification, "Metrics Data Model", ExponentialHistogram.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from tachograph.recording.values import numpy
+
+FINEST = 8  # the finest scale that is used: 256 buckets between a power of two and the next
+BUCKETS = 324  # of an interval for our own hub: 20 powers of two at scale 4, and two buckets more at each end
+SDK_BUCKETS = 160  # the default of the specification's aggregation
+_SMALLEST = sys.float_info.min
+_COARSEST = -10  # all floats of a sign are in two buckets
+
+
+class Buckets(NamedTuple):
+    """Counts of neighbouring buckets, the first of which has the index ``offset``; no counts where there is none."""
+
+    offset: int = 0
+    counts: tuple[int, ...] = ()
+
+    def coarser(self, steps: int) -> Buckets:
+        """Return the buckets of a scale that is lower by ``steps``."""
+        if not steps or not self.counts:
+            return self
+        offset = self.offset >> steps
+        counts = [0] * (((self.offset + len(self.counts) - 1) >> steps) - offset + 1)
+        for index, count in enumerate(self.counts, self.offset):
+            counts[(index >> steps) - offset] += count
+        return Buckets(offset, tuple(counts))
+
+    def plus(self, more: Buckets) -> Buckets:
+        """Return the buckets of both, which have the same scale."""
+        if not self.counts or not more.counts:
+            return self if self.counts else more
+        offset = min(self.offset, more.offset)
+        counts = [0] * (max(self.offset + len(self.counts), more.offset + len(more.counts)) - offset)
+        for one in (self, more):
+            for index, count in enumerate(one.counts, one.offset - offset):
+                counts[index] += count
+        return Buckets(offset, tuple(counts))
+
+
+class ExponentialHistogram(NamedTuple):
+    """Counts of finite values by base-2 buckets.
+
+    Attributes:
+        scale: of both sides.
+        zeros: how many values are zero.
+        positive: the buckets of values above zero.
+        negative: the buckets of values below zero, by their magnitude.
+        minimum: the least value; NaN where it is not known.
+        maximum: the greatest value; NaN where it is not known.
+    """
+
+    scale: int = FINEST
+    zeros: int = 0
+    positive: Buckets = Buckets()
+    negative: Buckets = Buckets()
+    minimum: float = math.nan
+    maximum: float = math.nan
+
+    @property
+    def total(self) -> int:
+        """The number of values."""
+        return self.zeros + sum(self.positive.counts) + sum(self.negative.counts)
+
+    def at_scale(self, scale: int) -> ExponentialHistogram:
+        """Return the same values at a scale that is as coarse, or coarser."""
+        steps = self.scale - scale
+        return self._replace(scale=scale, positive=self.positive.coarser(steps), negative=self.negative.coarser(steps))
+
+    def plus(self, more: ExponentialHistogram, most: int = BUCKETS) -> ExponentialHistogram:
+        """Return the values of both, at the finest scale of both that needs at most ``most`` buckets a side.
+
+        An extreme that one of them does not know is NaN.
+        """
+        if not self.total or not more.total:
+            return self if self.total else more
+        scale = min(self.scale, more.scale)
+        one, two = self.at_scale(scale), more.at_scale(scale)
+        found = ExponentialHistogram(
+            scale,
+            one.zeros + two.zeros,
+            one.positive.plus(two.positive),
+            one.negative.plus(two.negative),
+            one.minimum if one.minimum <= two.minimum or math.isnan(one.minimum) else two.minimum,
+            one.maximum if one.maximum >= two.maximum or math.isnan(one.maximum) else two.maximum,
+        )
+        while max(len(found.positive.counts), len(found.negative.counts)) > most:
+            found = found.at_scale(found.scale - 1)
+        return found
+
+    def quantiles(self, parts: Sequence[float]) -> list[float]:
+        """Return the values below which these parts (0 to 1) of all lie; NaN where there is no value.
+
+        A value counts as the middle of its bucket, by ratio, so that the error is at most half a bucket's width:
+        2.2 % at scale 4. None lies outside of the extremes.
+
+        """
+        minimum, maximum = self.minimum, self.maximum
+        below = [(-_middle(index, self.scale), count) for index, count in _listed(self.negative)]
+        above = [(_middle(index, self.scale), count) for index, count in _listed(self.positive)]
+        ordered = [*reversed(below), *([(0.0, self.zeros)] if self.zeros else ()), *above]
+        ends = list(accumulate(count for _, count in ordered))
+        if not ends:
+            return [math.nan] * len(parts)
+        low = -math.inf if math.isnan(minimum) else minimum
+        high = math.inf if math.isnan(maximum) else maximum
+        middles = [min(max(middle, low), high) for middle, _ in ordered]
+        found = [_interpolated(middles, ends, part) for part in parts]
+        known = {0.0: minimum, 1.0: maximum}  # exactly
+        return [
+            value if math.isnan(known.get(part, math.nan)) else known[part]
+            for part, value in zip(parts, found, strict=True)
+        ]
+
+    def error(self) -> float:
+        """Return how far a quantile may be from the value, as a share of it: half a bucket's width, by ratio."""
+        return math.expm1(math.ldexp(math.log(2) / 2, -self.scale)) if self.scale > _COARSEST else math.inf
+
+
+class _Side(NamedTuple):
+    """The values of one sign, by magnitude: how many are at most each bound. Never changed once made.
+
+    The bounds are those of ``most`` neighbouring buckets, more than are filled, so that the next values rarely need
+    others; ``at_most`` is an array of NumPy where the program has it.
+    """
+
+    scale: int
+    first: int  # the index of the lowest bucket
+    bounds: Any
+    at_most: Any
+    number: int
+    least: float
+    greatest: float
+
+    def plus(self, np: Any, ordered: Any, most: int) -> _Side:
+        """Return the side with more values, which are above zero and ascending; a list where ``np`` is None.
+
+        Values with fewer than all digits count as the smallest one that has them all, as the SDK has it.
+        """
+        least, greatest = min(float(ordered[0]), self.least), max(float(ordered[-1]), self.greatest)
+        if ordered[0] < _SMALLEST:
+            ordered = [max(value, _SMALLEST) for value in ordered] if np is None else np.maximum(ordered, _SMALLEST)
+        low, high = float(ordered[0]), float(ordered[-1])
+        side = self
+        if not side.number or low <= side.bounds[0] or high > side.bounds[-1]:
+            side = side._wider(np, max(least, _SMALLEST), max(greatest, _SMALLEST), most)
+        bounds, at_most, added = side.bounds, side.at_most.copy(), len(ordered)
+        if np is None:
+            start, end = bisect_left(bounds, low), bisect_left(bounds, high)
+            place = 0
+            for index in range(start, end):
+                place = bisect_right(ordered, bounds[index], place)
+                at_most[index] += place
+            for index in range(end, len(at_most)):
+                at_most[index] += added
+        else:
+            start, end = bounds.searchsorted((low, high)).tolist()
+            if end > start:
+                at_most[start:end] += ordered.searchsorted(bounds[start:end], side="right")
+            at_most[end:] += added
+        return side._replace(at_most=at_most, number=side.number + added, least=least, greatest=greatest)
+
+    def _wider(self, np: Any, low: float, high: float, most: int) -> _Side:
+        """Return the side with bounds that hold ``low`` to ``high``, at the finest scale for which they are enough."""
+        scale = self.scale if self.number else FINEST
+        while (last := _index(high, scale) + 1) - (first := _index(low, scale) - 1) >= most:  # log2 is rounded
+            scale -= 1
+        first -= (most - (last - first + 1)) // 2
+        bounds, at_most = _bounds(first, most, scale), [0] * (most + 1)
+        for index in range(most + 1) if self.number else ():
+            place = ((first + index) << (self.scale - scale)) - self.first
+            at_most[index] = 0 if place < 0 else self.number if place > most else int(self.at_most[place])
+        if np is None:
+            return self._replace(scale=scale, first=first, bounds=bounds, at_most=at_most)
+        packed = np.array(bounds), np.array(at_most, dtype=np.int64)
+        return self._replace(scale=scale, first=first, bounds=packed[0], at_most=packed[1])
+
+    def buckets(self) -> Buckets:
+        """Return the counts of its buckets, without the empty ones at both ends."""
+        if not self.number:
+            return Buckets()
+        ends = list(map(int, self.at_most))
+        start, end = bisect_right(ends, 0), bisect_left(ends, self.number)
+        return Buckets(self.first + start - 1, tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end])))
+
+
+_NONE = _Side(FINEST, 0, (), (), 0, math.inf, 0.0)
+
+
+class ExponentialCounts(NamedTuple):
+    """What values have been counted so far. Never changed once made: a fold makes a new one.
+
+    Attributes:
+        most: buckets of a side, at most.
+        zeros: how many values are zero.
+        positive: the values above zero.
+        negative: the values below zero.
+    """
+
+    most: int = BUCKETS
+    zeros: int = 0
+    positive: _Side = _NONE
+    negative: _Side = _NONE
+
+    def plus(self, ordered: Any) -> ExponentialCounts:
+        """Return the counts with more values.
+
+        Args:
+            ordered: finite values, ascending, at least one: an array of NumPy, or a list where the program has none.
+        """
+        np = numpy() if hasattr(ordered, "searchsorted") else None
+        if ordered[0] > 0:
+            return self._replace(positive=self.positive.plus(np, ordered, self.most))
+        if np is None:
+            below, upto = bisect_left(ordered, 0.0), bisect_right(ordered, 0.0)
+        else:
+            below, upto = int(ordered.searchsorted(0.0)), int(ordered.searchsorted(0.0, side="right"))
+        positive, negative = self.positive, self.negative
+        if upto < len(ordered):
+            positive = positive.plus(np, ordered[upto:], self.most)
+        if below:
+            magnitudes = -ordered[:below][::-1] if np is not None else [-value for value in reversed(ordered[:below])]
+            negative = negative.plus(np, magnitudes, self.most)
+        return ExponentialCounts(self.most, self.zeros + upto - below, positive, negative)
+
+    def histogram(self) -> ExponentialHistogram:
+        """Return the histogram of the values, at the finest scale that both sides have."""
+        positive, negative = self.positive, self.negative
+        scale = min(positive.scale, negative.scale)
+        low, high = math.nan, math.nan
+        if positive.number or negative.number or self.zeros:
+            low = -negative.greatest if negative.number else 0.0 if self.zeros else positive.least
+            high = positive.greatest if positive.number else 0.0 if self.zeros else -negative.least
+        return ExponentialHistogram(
+            scale,
+            self.zeros,
+            positive.buckets().coarser(positive.scale - scale),
+            negative.buckets().coarser(negative.scale - scale),
+            low,
+            high,
+        )
+
+
+def _index(value: float, scale: int) -> int:
+    """Return the bucket of a value above zero, or one beside it: the logarithm is rounded."""
+    return math.ceil(math.ldexp(math.log2(value), scale)) - 1
+
+
+@lru_cache(maxsize=256)
+def _bounds(first: int, most: int, scale: int) -> list[float]:
+    """Return the lower bound of ``most`` buckets, and the upper one of the last."""
+    return [_power(math.ldexp(index, -scale)) for index in range(first, first + most + 1)]
+
+
+def _power(exponent: float) -> float:
+    return math.inf if exponent >= sys.float_info.max_exp else 2.0**exponent
+
+
+def _listed(buckets: Buckets) -> list[tuple[int, int]]:
+    return [(index, count) for index, count in enumerate(buckets.counts, buckets.offset) if count]
+
+
+def _middle(index: int, scale: int) -> float:
+    exponent = math.ldexp(index + 0.5, -scale)
+    return float(2.0 ** min(max(exponent, -1074.0), 1023.9999999999999))
+
+
+def _interpolated(ordered: Sequence[float], ends: Sequence[int], part: float) -> float:
+    rank = part * (ends[-1] - 1)
+    below = math.floor(rank)
+    low = ordered[bisect_right(ends, below)]
+    high = ordered[bisect_right(ends, min(below + 1, ends[-1] - 1))]
+    share = rank - below
+    return low * (1 - share) + high * share  # not low + (high - low) * share: the difference may overflow
