@@ -1,0 +1,130 @@
+"""The packed form of an exponential histogram: how the values of a sample spread, in the run's file.
+
+A byte for the version (1), the scale, the number of zeros, the extremes, and for each side the index of the first
+bucket, how many there are, and their counts. Numbers are varints (seven bits a byte, the lowest first), those that may
+be negative zigzag; the extremes are little-endian float64. Of empty buckets in a row the number follows a zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import groupby
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class
+
+from tachograph.recording.exponential import Buckets, ExponentialHistogram
+
+MOST_BUCKETS = 1000  # of a side
+MOST_BYTES = 32 * 2**10  # of a packed histogram: a thousand buckets a side of 64 bits each take less
+COARSEST, FINEST_KNOWN = -10, 20  # OpenTelemetry specification, "Base2 Exponential Bucket Histogram Aggregation"
+_VERSION = 1
+_MOST_BITS = 140  # of a number: counts of 64 bits, however often added up
+_EXTREMES = Struct("<dd")
+_EXPONENTS = -1075, 1024  # of two, between which all floats above zero are
+
+
+def packed(histogram: ExponentialHistogram) -> bytes:
+    """Return a histogram as bytes, as :func:`unpacked` reads them."""
+    found = bytearray((_VERSION,))
+    found += _varints((_zigzag(histogram.scale), histogram.zeros))
+    found += _EXTREMES.pack(histogram.minimum, histogram.maximum)
+    for side in (histogram.positive, histogram.negative):
+        found += _varints((_zigzag(side.offset), len(side.counts)))
+        if side.counts and min(side.counts) > 0 and max(side.counts) < 128:  # noqa: PLR2004 - a byte each
+            found += bytes(side.counts)
+        else:
+            for count, row in groupby(side.counts):
+                same = list(row)
+                found += _varints(same if count else (0, len(same)))
+    return bytes(found)
+
+
+def unpacked(data: bytes) -> ExponentialHistogram:
+    """Return the histogram of :func:`packed` bytes.
+
+    Raises:
+        ValueError: they are none, or more than ``MOST_BYTES``.
+    """
+    if len(data) > MOST_BYTES or data[:1] != bytes((_VERSION,)):
+        raise ValueError(f"{len(data)} bytes that begin with {data[:1]!r} are no exponential histogram of version 1")
+    try:
+        left = _Bytes(data, 1)
+        scale, zeros = left.signed(), left.number()
+        minimum, maximum = _EXTREMES.unpack_from(data, left.place)
+        left.place += _EXTREMES.size
+        found = ExponentialHistogram(scale, zeros, left.side(), left.side(), minimum, maximum)
+    except (IndexError, StructError) as error:
+        raise ValueError(f"an exponential histogram of {len(data)} bytes ends too early") from error
+    if left.place != len(data):
+        raise ValueError(f"{len(data) - left.place} bytes follow an exponential histogram")
+    check(found)
+    return found
+
+
+class _Bytes:
+    """The bytes of a packed histogram from ``place`` on."""
+
+    def __init__(self, data: bytes, place: int) -> None:
+        self.data = data
+        self.place = place
+
+    def number(self) -> int:
+        found = shift = 0
+        while (byte := self.data[self.place]) >= 128:  # noqa: PLR2004 - more follows
+            found |= (byte & 127) << shift
+            self.place, shift = self.place + 1, shift + 7
+            if shift > _MOST_BITS:
+                raise ValueError("a number of an exponential histogram is too long")
+        self.place += 1
+        return found | byte << shift
+
+    def signed(self) -> int:
+        number = self.number()
+        return -((number + 1) >> 1) if number & 1 else number >> 1
+
+    def side(self) -> Buckets:
+        offset, left = self.signed(), self.number()
+        if left > MOST_BUCKETS:
+            raise ValueError(f"{left} buckets of an exponential histogram: at most {MOST_BUCKETS} are read")
+        counts: list[int] = []
+        while len(counts) < left:
+            count = self.number()
+            empty = 0 if count else self.number()
+            if not count and not 0 < empty <= left - len(counts):
+                raise ValueError(f"{empty} empty buckets of an exponential histogram of {left}")
+            counts += [0] * empty or [count]
+        return Buckets(offset, tuple(counts))
+
+
+def check(histogram: ExponentialHistogram) -> None:
+    """Raise where a histogram cannot be one of floats.
+
+    Raises:
+        ValueError: its scale is none of -10 to 20, a bucket is beyond all floats, or an extreme cannot be.
+    """
+    scale = histogram.scale
+    if not COARSEST <= scale <= FINEST_KNOWN:
+        raise ValueError(f"the scale {scale} of an exponential histogram: {COARSEST} to {FINEST_KNOWN} are read")
+    least, most = (math.floor(math.ldexp(exponent, scale)) for exponent in _EXPONENTS)
+    for side in (histogram.positive, histogram.negative):
+        if side.counts and not (least <= side.offset and side.offset + len(side.counts) - 1 <= most):
+            raise ValueError(f"the buckets from {side.offset} on of scale {scale} are beyond all floats")
+    low, high = histogram.minimum, histogram.maximum
+    if math.isinf(low) or math.isinf(high) or low > high:
+        raise ValueError(f"the extremes {low} and {high} of an exponential histogram")
+
+
+def _varints(numbers: Iterable[int]) -> bytearray:
+    found = bytearray()
+    for number in numbers:
+        left = number
+        while left >= 128:  # noqa: PLR2004 - more than seven bits
+            found.append(left & 127 | 128)
+            left >>= 7
+        found.append(left)
+    return found
+
+
+def _zigzag(number: int) -> int:
+    return number << 1 if number >= 0 else (-number << 1) - 1
