@@ -143,7 +143,8 @@ class HubSpread:
         recent, covered, sequences = rest
         found.whole = [_unpacked(whole)]
         found.recent = [_unpacked(recent)] if recent is not None else []
-        found._extremes = found.whole[0].minimum, found.whole[0].maximum
+        if found.whole[0].total:
+            found._extremes = found.whole[0].minimum, found.whole[0].maximum
         found._covered = _covered(covered)
         found._sequences = {start: (time, _unpacked(state)) for start, time, state in sequences}
         found.width = width(found.whole[0])
