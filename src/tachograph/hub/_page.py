@@ -133,13 +133,13 @@ class _Member:
         values = count - self.older[0]
         if values <= 0:
             return None
-        spread = () if self.series.spread is None else (*self.before, *self.series.spread.stretch)
+        spread = () if self.series.spread is None else (*self.before, *self.series.spread.stretch())
         return (total - self.older[1]) / values, self.rank, spread
 
     def mark(self) -> None:
         self.older, self.newer = self.newer, self.series.sums()
         if self.series.spread is not None:
-            self.before, self.series.spread.stretch = tuple(self.series.spread.stretch), []
+            self.before = self.series.spread.mark()
 
 
 class ByRank:

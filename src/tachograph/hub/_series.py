@@ -51,18 +51,17 @@ class HubSpread:
     """How the values of a histogram's series spread: each exponential histogram that came, once.
 
     Attributes:
-        whole: parts of the values since the series began.
-        recent: those since its last sample.
-        stretch: those since the last mark of :class:`tachograph.hub._page.ByRank`.
+        recent: parts of the values since the series' last sample, but those that came last.
         width: the most buckets of a part, for :class:`tachograph.hub._series.Room`.
     """
 
-    __slots__ = ("_covered", "_extremes", "_sequences", "recent", "stretch", "whole", "width")
+    __slots__ = ("_covered", "_extremes", "_fresh", "_sequences", "_stretch", "_whole", "recent", "width")
 
     def __init__(self) -> None:
-        self.whole: list[ExponentialHistogram] = []
         self.recent: list[ExponentialHistogram] = []
-        self.stretch: list[ExponentialHistogram] = []
+        self._fresh: list[ExponentialHistogram] = []
+        self._whole: list[ExponentialHistogram] = []  # since the series began
+        self._stretch: list[ExponentialHistogram] = []  # since the last mark of tachograph.hub._page.ByRank
         self.width = 0
         self._extremes: tuple[float, float] | None = None
         self._covered = DeltaIntervals()
@@ -112,25 +111,46 @@ class HubSpread:
             high if high >= known.maximum or math.isnan(high) else known.maximum,
         )
         self.width = max(self.width, width(part))
-        for parts in (self.whole, self.recent, self.stretch):
-            parts.append(part)
+        self._fresh.append(part)
+        if len(self._fresh) >= _PARTS:
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Join the parts that came last, once for all three."""
+        if not self._fresh:
+            return
+        fresh, self._fresh = joined(self._fresh), []
+        for parts in (self._whole, self.recent, self._stretch):
+            parts.append(fresh)
             if len(parts) > _PARTS:
                 found = parts[:]  # more may be added behind them meanwhile: Change.undo has no lock
                 one = joined(found)
                 parts[: len(found)] = [one]
                 self.width = max(self.width, width(one))
-        return True
 
     def sample(self) -> tuple[ExponentialHistogram, ...]:
         """Return the parts since the last sample, and begin the next one."""
+        self._settle()
         found, self.recent = self.recent, []
         return tuple(found)
 
+    def stretch(self) -> tuple[ExponentialHistogram, ...]:
+        """Return the parts since the last mark."""
+        self._settle()
+        return tuple(self._stretch)
+
+    def mark(self) -> tuple[ExponentialHistogram, ...]:
+        """Return the parts since the last mark, and make the next one."""
+        found, self._stretch = self.stretch(), []
+        return found
+
     def snapshot(self) -> tuple[Packing, list[Any]]:
         """Return the whole, and the rest that :meth:`restored` needs; later points do not change them."""
+        self._settle()
         sequences = [[start, time, Packing((state,))] for start, (time, state) in self._sequences.items()]
         recent = Packing(tuple(self.recent)) if self.recent else None
-        return Packing(tuple(self.whole), self._extremes), [recent, self._covered.copy(), sequences]
+        return Packing(tuple(self._whole), self._extremes), [recent, self._covered.copy(), sequences]
 
     @classmethod
     def restored(cls, whole: str, rest: list[Any]) -> HubSpread:
@@ -141,13 +161,13 @@ class HubSpread:
         """
         found = cls()
         recent, covered, sequences = rest
-        found.whole = [_unpacked(whole)]
+        found._whole = [_unpacked(whole)]
         found.recent = [_unpacked(recent)] if recent is not None else []
-        if found.whole[0].total:
-            found._extremes = found.whole[0].minimum, found.whole[0].maximum
+        if found._whole[0].total:
+            found._extremes = found._whole[0].minimum, found._whole[0].maximum
         found._covered = _covered(covered)
         found._sequences = {start: (time, _unpacked(state)) for start, time, state in sequences}
-        found.width = width(found.whole[0])
+        found.width = width(found._whole[0])
         return found
 
 
