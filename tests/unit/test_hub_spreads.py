@@ -507,7 +507,7 @@ evil = st.fixed_dictionaries(
 side = st.tuples(st.integers(-(2**31), 2**31 - 1) | st.integers(-5, 5), st.lists(numbers, max_size=8))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     points=st.lists(st.tuples(evil, side, side, st.booleans(), st.booleans()), min_size=1, max_size=6),
     temporality=st.integers(0, 2),
