@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.exporters.otlp.values import add_attributes
+from tachograph.recording.exponential import ExponentialCounts
 
 SECOND = 1_000_000_000
 START = 1_790_000_000 * SECOND
@@ -101,6 +103,40 @@ def histogram(
         bucket_counts=counts,
         explicit_bounds=bounds,
     )
+    add_attributes(point.attributes, (attributes or {}).items())
+    return metric
+
+
+def exponential(
+    name: str,
+    values: Sequence[float],
+    *,
+    time: int = START,
+    start: int = 1,
+    delta: bool = True,
+    beside: bool = False,
+    unit: str = "s",
+    attributes: Mapping[str, Any] | None = None,
+) -> Metric:
+    """Return an exponential histogram of some values, one point; ``beside`` as our own client sends it."""
+    metric = Metric(name=name, unit=unit, description=f"About {name}.")
+    if beside:
+        metric.metadata.add(key="tachograph.beside").value.bool_value = True
+    found = ExponentialCounts().plus(sorted(values)).histogram()
+    metric.exponential_histogram.aggregation_temporality = _temporality(delta=delta)
+    point = metric.exponential_histogram.data_points.add(
+        time_unix_nano=time,
+        start_time_unix_nano=start,
+        count=len(values),
+        sum=math.fsum(values),
+        scale=found.scale,
+        zero_count=found.zeros,
+        min=found.minimum,
+        max=found.maximum,
+    )
+    for side, buckets in ((point.positive, found.positive), (point.negative, found.negative)):
+        side.offset = buckets.offset
+        side.bucket_counts.extend(buckets.counts)
     add_attributes(point.attributes, (attributes or {}).items())
     return metric
 

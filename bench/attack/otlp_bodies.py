@@ -168,6 +168,8 @@ def _metric(random: Random, metric: Any) -> None:
         of_data.is_monotonic = place % 4 > 0 if usual else random.random() < 0.5
     if random.random() < 0.02:
         value(random, metric.metadata.add(key=text(random)).value)
+    if random.random() < (0.5 if data == "exponential_histogram" else 0.01):
+        metric.metadata.add(key="tachograph.beside").value.bool_value = random.random() < 0.95
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
         _point(random, data, of_data.data_points.add())
 
@@ -210,11 +212,23 @@ def _histogram(random: Random, point: Any) -> None:
 
 
 def _exponential(random: Random, point: Any) -> None:
-    point.scale = random.choice((0, 1, 20, -10, 2**31 - 1, -(2**31)))
-    point.zero_count, point.zero_threshold = unsigned(random), number(random)
+    """Fill a point as SDKs do, in half of the cases; else with what no histogram of floats has."""
+    honest = random.random() < 0.5
+    point.scale = random.choice(range(-10, 21)) if honest else random.choice((21, -11, 2**31 - 1, -(2**31)))
+    point.zero_count, point.zero_threshold = random.choice((0, 3, unsigned(random))), number(random)
+    if random.random() < 0.7:
+        point.min = number(random)
+    if random.random() < 0.7:
+        point.max = number(random)
     for side in (point.positive, point.negative):
-        side.offset = random.choice((0, 3, -3, 2**31 - 1, -(2**31)))
-        side.bucket_counts.extend(unsigned(random) for _ in range(random.randrange(5)))
+        side.offset = random.choice((0, 3, -3) if honest else (2**31 - 1, -(2**31), 300_000))
+        counts = [0, 1, random.choice((1, 300, unsigned(random)))] * random.randrange(60)
+        if random.random() < 0.003:
+            counts *= random.choice((50, 400))
+        side.bucket_counts.extend(counts)
+    if honest and random.random() < 0.8:
+        total = point.zero_count + sum(point.positive.bucket_counts) + sum(point.negative.bucket_counts)
+        point.count = min(total, 2**64 - 1)
 
 
 def _summary(random: Random, point: Any) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import sqlite3
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hub_requests import logs, rank
+from hub_requests import exponential, logs, metrics, rank
 from places import TESTS
 from recorded_runs import DEFINITION, POINT, points, record
 from studio import studio
@@ -21,6 +22,7 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.runs._schema import MIGRATIONS, read_as_today
+from tachograph.runs.spread import unpacked
 from tachograph.runs.store import path_of
 
 STORES = TESTS / "stores"
@@ -142,6 +144,26 @@ def test_a_file_of_each_version_has_the_columns_of_today(old: int, tmp_path: Pat
             select = f"SELECT * FROM {table}"  # noqa: S608 - of ours
             columns = [[column[0] for column in each.execute(select).description] for each in (before, today)]
             assert columns[0] == columns[1]
+
+
+def test_samples_of_a_file_of_the_first_version_have_no_spread(store: Path) -> None:
+    """They are read as they are before and after a hub takes the file over; those that come then have one."""
+    path, query = path_of(store, RUN), "SELECT series, time, value, total, spread FROM sample ORDER BY series, time"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN")
+        assert read_as_today(connection) == 1
+        before = connection.execute(query).fetchall()
+    assert len(before) > 10
+    assert {row[-1] for row in before} == {None}
+    hub = Hub(store, run=RUN)
+    now = time.time_ns()
+    hub.receive_metrics(metrics(rank(0, run=RUN), exponential("step", [0.25, 0.5], time=now, start=now - 1)))
+    hub.close()
+    with closing(sqlite3.connect(path)) as connection:
+        after = connection.execute(query).fetchall()
+    (new,) = after[len(before) :]
+    assert after[: len(before)] == before
+    assert (new[2], unpacked(new[-1]).total) == (2.0, 2)
 
 
 def made(path: Path, last: int) -> closing[sqlite3.Connection]:
