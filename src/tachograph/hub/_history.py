@@ -121,7 +121,9 @@ def _thin(store: Store, row: int, older: int, *, is_histogram: bool) -> int:
         with store.transaction() as connection:  # all of them: gaps in the pages free none
             span = (row, found[0][0], after)
             connection.execute("DELETE FROM sample WHERE series = ? AND time BETWEEN ? AND ?", span)
-            connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?)", [(row, *each) for each in kept])
+            connection.executemany(
+                "INSERT INTO sample (series, time, value, total) VALUES (?, ?, ?, ?)", [(row, *each) for each in kept]
+            )
         gone += len(found) - len(kept)
     return gone
 
@@ -255,7 +257,9 @@ class History:
                     if change.sample is not None:
                         samples.append((row, *change.sample))
                 numbers.connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", states)
-                numbers.connection.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?)", samples)
+                numbers.connection.executemany(
+                    "INSERT OR REPLACE INTO sample (series, time, value, total) VALUES (?, ?, ?, ?)", samples
+                )
         except BaseException:
             for change in found:
                 change.undo()

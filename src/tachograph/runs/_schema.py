@@ -187,12 +187,17 @@ MIGRATIONS = (
         PRIMARY KEY (time, host)
     ) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE sample ADD COLUMN spread BLOB;  -- of histograms the values since the sample before: see spread.py
+    """,
 )
 
 
 # Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
 # SQLite looks for a name among the connection's own views before it looks for a table.
+_VIEWS_3 = {"sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
 _VIEWS_2 = {
+    **_VIEWS_3,
     "notes": "SELECT 1 AS id, 0 AS time, '' AS text WHERE 0",
     "launch": "SELECT 0 AS time, '' AS host, '' AS program WHERE 0",
 }
@@ -207,6 +212,7 @@ _VIEWS: dict[int, dict[str, str]] = {
         **_VIEWS_2,
     },
     2: _VIEWS_2,
+    3: _VIEWS_3,
 }
 
 
