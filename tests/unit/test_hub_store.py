@@ -224,7 +224,7 @@ def test_beyond_the_limit_samples_go_and_events_stay(tmp_path: Path) -> None:
         connection.execute("INSERT INTO process (id, instance, resource) VALUES (1, 'i', '{}')")
         for row, shape in ((1, "gauge"), (2, "histogram")):
             connection.execute("INSERT INTO series VALUES (?, 1, '', 'n', '', ?, '[]', '')", (row, shape))
-            connection.executemany("INSERT INTO sample VALUES (?, ?, 1, 2)", [(row, time) for time in range(2000)])
+            connection.executemany("INSERT INTO sample VALUES (?, ?, 1, 2, NULL)", [(row, time) for time in range(2000)])
         connection.execute("INSERT INTO stream VALUES (1, 's', 1)")
         connection.executemany("INSERT INTO event VALUES (1, ?, 0, 0, '', '', '')", [(seq,) for seq in range(500)])
     assert History(store).thin() == 0

@@ -91,7 +91,7 @@ def sampled(folder: Path, series: int, samples: int) -> Store:
             shape = "histogram" if row % 2 else "gauge"
             connection.execute("INSERT INTO series VALUES (?, 1, '', ?, '', ?, '[]', '')", (row, str(row), shape))
         rows = [(row, time << 40, 0.5, 0.25) for time in range(samples) for row in range(1, series + 1)]
-        connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO sample (series, time, value, total) VALUES (?, ?, ?, ?)", rows)
     return store
 
 

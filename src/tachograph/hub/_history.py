@@ -11,9 +11,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tachograph.hub._curve_writer import thin_points
-from tachograph.hub._series import HubSeries, as_json
+from tachograph.hub._series import HubSeries, Packing, as_json
 from tachograph.hub.processes import Incarnation, LiveProcess, StartNumber
+from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.runs.members import SECOND
+from tachograph.runs.spread import joined, packed, unpacked
 from tachograph.runs.store import MOST_BYTES, Store
 
 _PROCESS = "INSERT OR IGNORE INTO process (instance, resource) VALUES (?, ?)"
@@ -24,7 +26,7 @@ _SERIES = (
 _SERIES_ROW = (
     "SELECT id FROM series WHERE process = ? AND scope = ? AND name = ? AND unit = ? AND shape = ? AND attributes = ?"
 )
-ROW = 28  # bytes of a sample in the file, measured
+ROW = 28  # bytes of a sample in the file, measured; its spread comes on top
 FLOOR = 1000  # samples of a series that are left to it at least: enough for a chart
 _SHARE = 8  # of a file that its samples may always have, one in so many bytes: events take all that they need
 _AT_ONCE = 4096  # samples in one transaction
@@ -91,12 +93,12 @@ def thin(store: Store, most_bytes: int, *, floor: int = FLOOR) -> int:
     """
     if store.size() <= most_bytes:
         return 0
-    count = "SELECT count(*) FROM sample WHERE series = ?"
-    series = [(row, shape, store.read(count, row)[0][0]) for row, shape in store.read("SELECT id, shape FROM series")]
-    if sum(samples for _, _, samples in series) * ROW <= most_bytes // _SHARE:
+    count = "SELECT count(*), coalesce(sum(length(spread)), 0) FROM sample WHERE series = ?"
+    series = [(row, shape, *store.read(count, row)[0]) for row, shape in store.read("SELECT id, shape FROM series")]
+    if sum(samples * ROW + spreads for _, _, samples, spreads in series) <= most_bytes // _SHARE:
         return 0
     gone = logged = 0
-    for row, shape, samples in series:
+    for row, shape, samples, _ in series:
         if samples - samples // 4 >= floor:
             fewer = _thin(store, row, samples // 2, is_histogram=shape == "histogram")
             gone, logged = gone + fewer, logged + fewer
@@ -110,7 +112,7 @@ def _thin(store: Store, row: int, older: int, *, is_histogram: bool) -> int:
     gone, after = 0, -1
     while older > 1:
         found = store.read(
-            "SELECT time, value, total FROM sample WHERE series = ? AND time > ? ORDER BY time LIMIT ?",
+            "SELECT time, value, total, spread FROM sample WHERE series = ? AND time > ? ORDER BY time LIMIT ?",
             *(row, after, min(older, _AT_ONCE)),
         )
         if not found:
@@ -121,9 +123,7 @@ def _thin(store: Store, row: int, older: int, *, is_histogram: bool) -> int:
         with store.transaction() as connection:  # all of them: gaps in the pages free none
             span = (row, found[0][0], after)
             connection.execute("DELETE FROM sample WHERE series = ? AND time BETWEEN ? AND ?", span)
-            connection.executemany(
-                "INSERT INTO sample (series, time, value, total) VALUES (?, ?, ?, ?)", [(row, *each) for each in kept]
-            )
+            connection.executemany("INSERT INTO sample VALUES (?, ?, ?, ?, ?)", [(row, *each) for each in kept])
         gone += len(found) - len(kept)
     return gone
 
@@ -131,7 +131,14 @@ def _thin(store: Store, row: int, older: int, *, is_histogram: bool) -> int:
 def _joined(one: tuple[Any, ...], two: tuple[Any, ...] | None) -> tuple[Any, ...]:
     if two is None:
         return one
-    return two[0], (one[1] or 0) + (two[1] or 0), (one[2] or 0) + (two[2] or 0)
+    spread = one[3] if two[3] is None else two[3]
+    if one[3] is not None and two[3] is not None:
+        parts: list[ExponentialHistogram] = []
+        for data in (one[3], two[3]):
+            with contextlib.suppress(ValueError):  # damage: the other one is left
+                parts.append(unpacked(data))
+        spread = packed(joined(parts)) if parts else None
+    return two[0], (one[1] or 0) + (two[1] or 0), (one[2] or 0) + (two[2] or 0), spread
 
 
 class Change(NamedTuple):
@@ -139,6 +146,7 @@ class Change(NamedTuple):
 
     Attributes:
         before: ``restarted`` and ``sampled`` of the series before it was taken for saved.
+        spread: the parts of the sample's spread.
     """
 
     series: HubSeries
@@ -146,9 +154,12 @@ class Change(NamedTuple):
     snapshot: list[Any]
     sample: tuple[int, float | None, float | None] | None
     before: tuple[bool, tuple[int, int, float]]
+    spread: tuple[ExponentialHistogram, ...] = ()
 
     def undo(self) -> None:
         """Let it be saved again, the same stretch of time sampled."""
+        if self.spread and self.series.spread is not None:
+            self.series.spread.recent.extend(self.spread)
         restarted, self.series.sampled = self.before
         self.series.restarted = restarted or self.series.restarted
         self.series.unsaved = True
@@ -167,8 +178,9 @@ def changes(found: Iterable[HubSeries], *, at_the_end: bool = False) -> list[Cha
             continue
         before = series.restarted, series.sampled
         sample = _sample(series, at_the_end=at_the_end)
+        spread = () if sample is None or series.spread is None else series.spread.sample()
         series.unsaved = series.restarted = False
-        listed.append(Change(series, series.seen, series.snapshot(), sample, before))
+        listed.append(Change(series, series.seen, series.snapshot(), sample, before, spread))
     return listed
 
 
@@ -255,11 +267,11 @@ class History:
                     row = numbers.series(change.series)
                     states.append((row, change.seen, as_json(change.snapshot)))
                     if change.sample is not None:
-                        samples.append((row, *change.sample))
+                        samples.append(
+                            (row, *change.sample, Packing(change.spread).packed() if change.spread else None)
+                        )
                 numbers.connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", states)
-                numbers.connection.executemany(
-                    "INSERT OR REPLACE INTO sample (series, time, value, total) VALUES (?, ?, ?, ?)", samples
-                )
+                numbers.connection.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?, ?, ?, ?)", samples)
         except BaseException:
             for change in found:
                 change.undo()

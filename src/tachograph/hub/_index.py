@@ -325,7 +325,7 @@ class Index:
             if (of.scope, of.name) == _DROPPED:
                 self._dropped_before += _counted(series)
             del self.series[series], of.series[series]
-            self._room.remove(series.text(), series.bounds)
+            self._room.remove(series.text(), series.bounds + series.buckets)
             if series.row:
                 series.owner.forgotten = True
             if not of.series:

@@ -16,16 +16,27 @@ from tachograph.exporters.prometheus.page import Renderer
 from tachograph.exporters.prometheus.sliced_text import SlicedText
 from tachograph.hub._series import HubInstrument, HubSeries, Labels
 from tachograph.hub.processes import LiveProcess
+from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Total, ValueSummary
 from tachograph.runs.buckets import Buckets
+from tachograph.runs.spread import joined
 
 _READ = 200  # series that are read while the lock is held
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
 _SLICE = 64  # groups that are read at once
 _TIMES = {"s", "ms", "us", "ns", "min", "h"}
 _WITHOUT = {"dl_rank", "service_instance_id"}  # labels that tell one rank's series from another's
+_MEANS, _SLOWEST = "_by_rank", "_slowest_rank"
+_QUANTILES = {"_by_rank_p50": 0.5, "_by_rank_p99": 0.99}
+_GAUGES = {
+    _MEANS: "the mean of each rank, across ranks",
+    "_by_rank_p50": "the median of each rank, across ranks",
+    "_by_rank_p99": "the 99th percentile of each rank, across ranks",
+    _SLOWEST: "the rank with the longest mean",
+}
+_Read = tuple[float, int, tuple[ExponentialHistogram, ...]]  # a rank's mean, the rank, and how its values spread
 _Key = tuple[str, str, str, Labels]
 
 
@@ -106,32 +117,41 @@ def is_duration(name: str, unit: str) -> bool:
 
 
 class _Member:
-    """One rank's series, and its count and sum at the last two marks."""
+    """One rank's series, its count and sum at the last two marks, and how its values spread between these."""
 
-    __slots__ = ("newer", "older", "rank", "series")
+    __slots__ = ("before", "newer", "older", "rank", "series")
 
     def __init__(self, series: HubSeries, rank: int) -> None:
         self.series = series
         self.rank = rank
         self.older = self.newer = series.sums()  # values that a hub finds stored when it begins anew are history
+        self.before: tuple[ExponentialHistogram, ...] = ()
 
-    def mean(self) -> float | None:
+    def read(self) -> _Read | None:
+        """Return the mean since the older mark, the rank, and how the values spread; None where there are none."""
         count, total = self.series.sums()
         values = count - self.older[0]
-        return (total - self.older[1]) / values if values > 0 else None
+        if values <= 0:
+            return None
+        spread = () if self.series.spread is None else (*self.before, *self.series.spread.stretch)
+        return (total - self.older[1]) / values, self.rank, spread
 
     def mark(self) -> None:
         self.older, self.newer = self.newer, self.series.sums()
+        if self.series.spread is not None:
+            self.before, self.series.spread.stretch = tuple(self.series.spread.stretch), []
 
 
 class ByRank:
     """The durations of each histogram across ranks.
 
     A rank's duration is the mean of all that it measured since the mark before the last one: marks are made every ten
-    seconds, so that is between the last ten and the last twenty seconds. From these come two gauges, a set for each
+    seconds, so that is between the last ten and the last twenty seconds. From these come gauges, a set for each
     combination of the other labels:
 
     - ``<name>_by_rank`` in the histogram's unit, with ``aggregation`` = ``min``, ``median`` and ``max``;
+    - ``<name>_by_rank_p50`` and ``<name>_by_rank_p99``, the same of each rank's median and 99th percentile, of ranks
+      whose exponential histograms came: names of their own, so that no query for the means finds them;
     - ``<name>_slowest_rank``, whose value is the rank of the longest mean, the lowest one of several.
 
     A rank that measured nothing in this time is left out.
@@ -166,23 +186,25 @@ class ByRank:
 
     def metrics(self, lock: threading.Lock) -> list[MetricPoints]:
         """Return the gauges; the lock is held for slices."""
-        found: dict[tuple[str, str, str], tuple[list[NumberPoint], list[NumberPoint]]] = {}
+        found: dict[tuple[str, str, str], dict[str, list[NumberPoint]]] = {}
         for groups in self._slices(lock):
             with lock:
-                means = [(key, [(each.mean(), -each.rank) for each in members.values()]) for key, members in groups]
-            for (scope, name, unit, labels), all_ranks in means:
-                ranks = [(mean, rank) for mean, rank in all_ranks if mean is not None]
-                if ranks:
-                    durations, slowest = found.setdefault((scope, name, unit), ([], []))
-                    durations += _aggregated(labels, [mean for mean, _ in ranks])
-                    slowest.append(NumberPoint(labels, -max(ranks)[1], 0))
-        listed = []
-        for (scope, name, unit), (durations, slowest) in found.items():
-            across = f"{name}: the mean of each rank, across ranks."
-            listed.append(MetricPoints(scope, f"{name}_by_rank", unit, "gauge", across, durations))
-            longest = f"{name}: the rank with the longest mean."
-            listed.append(MetricPoints(scope, f"{name}_slowest_rank", "", "gauge", longest, slowest))
-        return listed
+                read = [(key, [each.read() for each in members.values()]) for key, members in groups]
+            for (scope, name, unit, labels), all_ranks in read:
+                ranks = [each for each in all_ranks if each is not None]
+                if not ranks:
+                    continue
+                gauges = found.setdefault((scope, name, unit), {})
+                slowest = max((mean, -rank) for mean, rank, _ in ranks)[1]
+                gauges.setdefault(_SLOWEST, []).append(NumberPoint(labels, -slowest, 0))
+                for suffix, values in _of_ranks(ranks):
+                    gauges.setdefault(suffix, []).extend(_aggregated(labels, values))
+        return [
+            MetricPoints(scope, name + suffix, "" if suffix == _SLOWEST else unit, "gauge", f"{name}: {what}.", points)
+            for (scope, name, unit), gauges in found.items()
+            for suffix, what in _GAUGES.items()
+            if (points := gauges.get(suffix))
+        ]
 
     def _slices(self, lock: threading.Lock) -> Iterator[list[tuple[_Key, dict[HubSeries, _Member]]]]:
         with lock:
@@ -192,8 +214,18 @@ class ByRank:
             yield found
 
 
-def _aggregated(labels: Labels, means: list[float]) -> Iterator[NumberPoint]:
-    for name, value in (("max", max(means)), ("median", statistics.median(means)), ("min", min(means))):
+def _of_ranks(ranks: Sequence[_Read]) -> Iterator[tuple[str, Sequence[float]]]:
+    """Yield the gauges of a combination of labels by their suffix, each with a value of each rank that has one."""
+    yield _MEANS, [mean for mean, _, _ in ranks]
+    spreads = [joined(parts) for _, _, parts in ranks if parts]
+    if spreads:
+        quantiles = [spread.quantiles(list(_QUANTILES.values())) for spread in spreads]
+        yield from zip(_QUANTILES, zip(*quantiles, strict=True), strict=True)
+        time.sleep(_REST)
+
+
+def _aggregated(labels: Labels, values: Sequence[float]) -> Iterator[NumberPoint]:
+    for name, value in (("max", max(values)), ("median", statistics.median(values)), ("min", min(values))):
         yield NumberPoint(tuple(sorted((*labels, ("aggregation", name)))), value, 0)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from tachograph.hub._dedup import DeltaIntervals
+from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.recording.naming import Kind
 from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
+from tachograph.runs.spread import joined, packed, since, unpacked
 
 Labels = tuple[tuple[str, str], ...]
 Shape = Literal["gauge", "sum", "counter", "histogram"]  # a sum may fall, a counter may not
@@ -22,7 +27,140 @@ MOST_BOUNDS = 1000  # of a histogram
 MOST_RESOURCE = 64 * 2**10  # bytes of one resource
 _SERIES = 2000  # bytes of one series beside its text, measured
 _TEXT = 6  # times that a label's text is held: in labels, attributes, and in the rows of three formats
-_BOUND = 300  # bytes of one bucket: counts now and before, and its line in each format
+_BOUND = 300  # bytes of one bucket: counts now and before, and its line in each format; of a spread's, its parts
+_PARTS = 8  # exponential histograms that wait to be joined: eight at once take a third of the time
+_SEQUENCES = 4  # of cumulative exponential histograms that late points may still add to
+
+
+@dataclass(slots=True)
+class Packing:
+    """Exponential histograms that are joined and packed when they are written, while no lock is held."""
+
+    parts: tuple[ExponentialHistogram, ...]
+    extremes: tuple[float, float] | None = None
+
+    def packed(self) -> bytes:
+        """Return them as one, see :mod:`tachograph.runs.spread`."""
+        found = joined(self.parts)
+        if self.extremes is not None:
+            found = found._replace(minimum=self.extremes[0], maximum=self.extremes[1])
+        return packed(found)
+
+
+class HubSpread:
+    """How the values of a histogram's series spread: each exponential histogram that came, once.
+
+    Attributes:
+        whole: parts of the values since the series began.
+        recent: those since its last sample.
+        stretch: those since the last mark of :class:`tachograph.hub._page.ByRank`.
+        width: the most buckets of a part, for :class:`tachograph.hub._series.Room`.
+    """
+
+    __slots__ = ("_covered", "_extremes", "_sequences", "recent", "stretch", "whole", "width")
+
+    def __init__(self) -> None:
+        self.whole: list[ExponentialHistogram] = []
+        self.recent: list[ExponentialHistogram] = []
+        self.stretch: list[ExponentialHistogram] = []
+        self.width = 0
+        self._extremes: tuple[float, float] | None = None
+        self._covered = DeltaIntervals()
+        self._sequences: dict[int, tuple[int, ExponentialHistogram]] = {}
+
+    def delta(
+        self, writer: Hashable, start: int, time: int, part: ExponentialHistogram, *, is_ahead: bool = False
+    ) -> bool:
+        """Add the values between ``start`` and ``time``; False where they were added before.
+
+        Args:
+            writer: the process that sent them.
+            start: nanoseconds; 0 where it is not known.
+            time: nanoseconds.
+            part: the values.
+            is_ahead: ``time`` is ahead of the hub's clock.
+        """
+        if is_ahead:  # as for HubSeries.delta
+            start, time = start - _APART, time - _APART
+        return self._covered.add(writer, start, time) and self._add(part, part)
+
+    def cumulative(self, start: int, time: int, state: ExponentialHistogram) -> bool:
+        """Take the state of the values since ``start``, and add those that are new; False where there is none."""
+        at, known = self._sequences.get(start, (0, None))
+        if known is None:
+            if len(self._sequences) >= _SEQUENCES and start < min(self._sequences):
+                return False
+            part = state
+        elif state.total > known.total:
+            part = since(state, known)
+        elif time > at and state.total < known.total and start == max(self._sequences):
+            part = state  # it began anew without saying so
+        else:
+            return False
+        self._sequences[start] = max(time, at), state
+        if len(self._sequences) > _SEQUENCES:
+            del self._sequences[min(self._sequences)]
+        return self._add(part, state)
+
+    def _add(self, part: ExponentialHistogram, known: ExponentialHistogram) -> bool:
+        """Add a part, and the extremes that are known from it."""
+        if not part.total:
+            return False
+        low, high = self._extremes or (known.minimum, known.maximum)
+        self._extremes = (
+            low if low <= known.minimum or math.isnan(low) else known.minimum,
+            high if high >= known.maximum or math.isnan(high) else known.maximum,
+        )
+        self.width = max(self.width, width(part))
+        for parts in (self.whole, self.recent, self.stretch):
+            parts.append(part)
+            if len(parts) > _PARTS:
+                found = parts[:]  # more may be added behind them meanwhile: Change.undo has no lock
+                one = joined(found)
+                parts[: len(found)] = [one]
+                self.width = max(self.width, width(one))
+        return True
+
+    def sample(self) -> tuple[ExponentialHistogram, ...]:
+        """Return the parts since the last sample, and begin the next one."""
+        found, self.recent = self.recent, []
+        return tuple(found)
+
+    def snapshot(self) -> tuple[Packing, list[Any]]:
+        """Return the whole, and the rest that :meth:`restored` needs; later points do not change them."""
+        sequences = [[start, time, Packing((state,))] for start, (time, state) in self._sequences.items()]
+        recent = Packing(tuple(self.recent)) if self.recent else None
+        return Packing(tuple(self.whole), self._extremes), [recent, self._covered.copy(), sequences]
+
+    @classmethod
+    def restored(cls, whole: str, rest: list[Any]) -> HubSpread:
+        """Return the spread of a snapshot's JSON.
+
+        Raises:
+            ValueError, TypeError, LookupError: it is not legible.
+        """
+        found = cls()
+        recent, covered, sequences = rest
+        found.whole = [_unpacked(whole)]
+        found.recent = [_unpacked(recent)] if recent is not None else []
+        found._extremes = found.whole[0].minimum, found.whole[0].maximum
+        found._covered = _covered(covered)
+        found._sequences = {start: (time, _unpacked(state)) for start, time, state in sequences}
+        found.width = width(found.whole[0])
+        return found
+
+
+def width(histogram: ExponentialHistogram) -> int:
+    """Return the number of buckets of both sides."""
+    return len(histogram.positive.counts) + len(histogram.negative.counts)
+
+
+def _unpacked(text: str) -> ExponentialHistogram:
+    return unpacked(base64.b64decode(text))
+
+
+def _covered(writers: Iterable[tuple[list[Any], list[list[int]]]]) -> DeltaIntervals:
+    return DeltaIntervals({tuple(writer): [(a, b) for a, b in spans] for writer, spans in writers})
 
 
 class HubInstrument:
@@ -61,6 +199,8 @@ class HubSeries:
         row: its number in the store; 0 where it has none yet.
         sampled: the time, and for histograms the count and sum, of its last sample in the history.
         bounds: of a histogram: for how many of them it has room.
+        buckets: of its spread: the same.
+        spread: of a histogram of which exponential histograms came; None of others.
         late: of a gauge: the time of the last point that was too old, and when that came by the hub's clock.
     """
 
@@ -68,6 +208,7 @@ class HubSeries:
         "attributes",
         "before",
         "bounds",
+        "buckets",
         "covered",
         "exemplars",
         "instrument",
@@ -80,6 +221,7 @@ class HubSeries:
         "sampled",
         "seen",
         "shape",
+        "spread",
         "start",
         "time",
         "unsaved",
@@ -109,6 +251,8 @@ class HubSeries:
         self.row = 0
         self.sampled: tuple[int, int, float] = (0, 0, 0.0)
         self.bounds = 0
+        self.buckets = 0
+        self.spread: HubSpread | None = None
         self.late = (0, 0)
 
     def text(self) -> int:
@@ -243,10 +387,17 @@ class HubSeries:
         self.unsaved = True
 
     def snapshot(self) -> list[Any]:
-        """Return everything that :meth:`restore` needs; later points do not change it."""
+        """Return everything that :meth:`restore` needs; later points do not change it.
+
+        The last element is the whole spread, of a series that has one; beside the last sample there is its rest.
+        """
         past = None if self.past is None else list(self.past.items())
         covered = None if self.covered is None else self.covered.copy()
-        return [self.start, self.time, self.value, self.before, past, covered, self.sampled, self.until]
+        found: list[Any] = [self.start, self.time, self.value, self.before, past, covered]
+        if self.spread is None:
+            return [*found, self.sampled, self.until]
+        whole, rest = self.spread.snapshot()
+        return [*found, (*self.sampled, rest), self.until, whole]
 
     def restore(self, state: str, *, row: int = 0, seen: int = 0) -> None:
         """Take over a snapshot's JSON, see :func:`as_json`; where that is not legible nothing changes.
@@ -254,22 +405,24 @@ class HubSeries:
         Raises:
             ValueError, TypeError, LookupError: it is not legible.
         """
-        start, time, value, before, past, covered, sampled, until = json.loads(state)
+        start, time, value, before, past, covered, (at, count, total, *rest), until, *whole = json.loads(state)
         amounts = _amount(value), _amount(before)
         sequences = None if past is None else {start: _amount(amount) for start, amount in past}
-        if covered is not None:
-            covered = DeltaIntervals({tuple(writer): [(a, b) for a, b in spans] for writer, spans in covered})
-        self.start, self.time, self.until, self.sampled = start, time, until, tuple(sampled)
-        (self.value, self.before), self.past, self.covered = amounts, sequences, covered
+        intervals = None if covered is None else _covered(covered)
+        spread = HubSpread.restored(whole[0], rest[0]) if whole and whole[0] is not None else None
+        self.start, self.time, self.until, self.sampled = start, time, until, (at, count, total)
+        (self.value, self.before), self.past, self.covered, self.spread = amounts, sequences, intervals, spread
         self.row, self.seen, self.unsaved = row, seen, False
 
 
 def as_json(snapshot: list[Any]) -> str:
-    """Return a snapshot as text, numbers exactly."""
+    """Return a snapshot as text, numbers exactly, and exponential histograms packed, in base64."""
     return json.dumps(snapshot, default=_parts, separators=(",", ":"))
 
 
-def _parts(amount: Buckets) -> list[Any]:
+def _parts(amount: Buckets | Packing) -> Any:
+    if isinstance(amount, Packing):
+        return base64.b64encode(amount.packed()).decode()
     return [amount.count, amount.total, amount.counts, amount.bounds]
 
 
@@ -326,7 +479,16 @@ class Room:
         series.bounds = bounds
         return True
 
+    def widen(self, series: HubSeries, buckets: int) -> bool:
+        """Make room for the buckets of a series' spread; False where there is none."""
+        needed = _BOUND * (buckets - series.buckets)
+        if self._taken + needed > self._most_memory:
+            return False
+        self._taken += needed
+        series.buckets = buckets
+        return True
+
     def remove(self, text: int, bounds: int) -> None:
-        """Give back the room of a series."""
+        """Give back the room of a series; ``bounds`` are those of its buckets, and its spread's."""
         self._series -= 1
         self._taken -= _SERIES + _TEXT * text + _BOUND * bounds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, cast
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -13,25 +14,35 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     DataPointFlags,
     ExponentialHistogramDataPoint,
     HistogramDataPoint,
+    Metric,
     NumberDataPoint,
     SummaryDataPoint,
 )
 
-from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, HubSpread, Room, Shape, width
+from tachograph.recording.exponential import FINEST, ExponentialHistogram
+from tachograph.recording.exponential import Buckets as ExponentialBuckets
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
 from tachograph.recording.summary import Exemplar
 from tachograph.runs.buckets import Buckets
 from tachograph.runs.recorded import plain_attributes
+from tachograph.runs.spread import MOST_BUCKETS, check, joined, trimmed
 
 NO_VALUE = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _ALIASES = 64  # spellings that are kept, beside four of each series
 AHEAD = 60 * 10**9  # nanoseconds that a sender's clock may be ahead of the hub's
 MOST_BYTES = 16_384  # of one series' attributes
+BESIDE = "tachograph.beside"  # in the metadata of a metric
 _EXEMPLARS = 64  # of one point that are kept, the last ones
 
 # Makes the series for attributes, or returns why there is none.
 MakeSeries = Callable[[Attributes], "HubSeries | Reason"]
+
+
+def is_beside(metric: Metric) -> bool:
+    """Tell whether the values of a metric are also in another one of the same name: our own client's are."""
+    return any(each.key == BESIDE and each.value.bool_value for each in metric.metadata)
 
 
 def shape_of(of_data: Any, data: str) -> Shape:
@@ -78,8 +89,9 @@ class StreamDecoder:
             now: the hub's clock in nanoseconds.
         """
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
-        read, by_bytes = _READ[data], self._by_bytes
-        cumulative = self.shape in ("counter", "histogram")
+        # Those of exponential histograms are read by the method, which also keeps their buckets.
+        read = _READ.get(data) or partial(self._read_exponential, writer=writer, now=now, delta=delta)
+        by_bytes, cumulative = self._by_bytes, self.shape in ("counter", "histogram")
         latest = now + AHEAD
         rejected: dict[Reason, int] = {}
         for point in of_data.data_points:
@@ -112,6 +124,52 @@ class StreamDecoder:
             else:
                 series.latest(ahead or time, value, now)
         return rejected
+
+    def take_beside(self, of_data: Any, writer: Hashable, now: int) -> dict[Reason, int]:
+        """Take exponential histograms whose values are also in the explicit ones of the same name: for quantiles alone.
+
+        Args and result: as for :meth:`take`.
+        """
+        delta = of_data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
+        rejected: dict[Reason, int] = {}
+        for point in of_data.data_points:
+            key = tuple(map(KeyValue.SerializeToString, point.attributes[:]))
+            series = self._by_bytes.get(key) or self._series(key, point.attributes)
+            reason = series if isinstance(series, str) else self._spread(point, series, writer, now, delta=delta)
+            if reason is not None:
+                rejected[reason] = rejected.get(reason, 0) + 1
+        return rejected
+
+    def _read_exponential(
+        self, point: ExponentialHistogramDataPoint, series: HubSeries, *, writer: Hashable, now: int, delta: bool
+    ) -> Any:
+        value = _without_bounds(point, series)
+        if value.__class__ is Buckets:
+            value = self._spread(point, series, writer, now, delta=delta) or value
+        return value
+
+    def _spread(
+        self, point: ExponentialHistogramDataPoint, series: HubSeries, writer: Hashable, now: int, *, delta: bool
+    ) -> Reason | None:
+        """Take the buckets of a point; return why not where they are refused."""
+        found = _exponential(point)
+        if isinstance(found, str):
+            return found
+        if not found.total:
+            return None
+        spread = series.spread or HubSpread()
+        buckets = max(spread.width, width(found))
+        if buckets > series.buckets and not self._room.widen(series, buckets):
+            return "cardinality"
+        series.spread, series.seen = spread, now
+        start, time = point.start_time_unix_nano, point.time_unix_nano or now
+        is_ahead = time > now + AHEAD
+        if delta:
+            is_new = spread.delta(writer, start, time, found, is_ahead=is_ahead)
+        else:
+            is_new = spread.cumulative(start, now if is_ahead else time, found)
+        series.unsaved = series.unsaved or is_new
+        return None
 
     def _series(self, key: tuple[bytes, ...], attributes: Iterable[KeyValue]) -> HubSeries | Reason:
         if sum(map(len, key)) > MOST_BYTES:
@@ -202,6 +260,27 @@ def _without_bounds(point: ExponentialHistogramDataPoint | SummaryDataPoint, ser
     return "nonfinite" if total - total else Buckets(point.count, total, (), ())
 
 
+def _exponential(point: ExponentialHistogramDataPoint) -> ExponentialHistogram | Reason:
+    """Return the buckets of a point, at the scale that is kept; why not, where they are none of floats.
+
+    Values that are as near to zero as its threshold count as zero.
+    """
+    sides = point.positive, point.negative
+    if max(len(side.bucket_counts) for side in sides) > MOST_BUCKETS:
+        return "too_large"
+    low = point.min if point.HasField("min") and math.isfinite(point.min) else math.nan
+    high = point.max if point.HasField("max") and math.isfinite(point.max) else math.nan
+    if low > high:
+        low = high = math.nan
+    positive, negative = (trimmed(ExponentialBuckets(side.offset, tuple(side.bucket_counts[:]))) for side in sides)
+    found = ExponentialHistogram(point.scale, point.zero_count, positive, negative, low, high)
+    try:
+        check(found)
+    except ValueError:
+        return "malformed"
+    return joined((found.at_scale(min(found.scale, FINEST)),))
+
+
 def _exemplar(found: Any) -> Exemplar:
     value = float(found.as_double if found.WhichOneof("value") == "as_double" else found.as_int)
     trace, span = int.from_bytes(found.trace_id[:16], "big"), int.from_bytes(found.span_id[:8], "big")
@@ -212,6 +291,5 @@ _READ: dict[str, Callable[[Any, HubSeries], Any]] = {
     "gauge": _number,
     "sum": _number,
     "histogram": _histogram,
-    "exponential_histogram": _without_bounds,
     "summary": _without_bounds,
 }

@@ -25,7 +25,7 @@ from tachograph.hub._index import Index
 from tachograph.hub._page import NodePage
 from tachograph.hub._run import LiveRun, Sent, apply
 from tachograph.hub._series import HubSeries, Limits
-from tachograph.hub._stream_decoder import shape_of
+from tachograph.hub._stream_decoder import is_beside, shape_of
 from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, LostProcess, life
 from tachograph.identity.launch import Launch
@@ -259,8 +259,11 @@ class Hub:
                     stream = process.streams.get((name, metric.name, metric.unit, shape))
                     if stream is None:
                         stream = self._index.stream(process, name, metric, shape)
-                    points += len(of_data.data_points)
-                    refused = stream.take(of_data, data, incarnation.key, now)
+                    if data == "exponential_histogram" and is_beside(metric):
+                        refused = stream.take_beside(of_data, incarnation.key, now)
+                    else:
+                        points += len(of_data.data_points)
+                        refused = stream.take(of_data, data, incarnation.key, now)
                     ahead, stream.ahead = ahead + stream.ahead, 0
                     if refused:
                         rejected.update(refused)
@@ -276,7 +279,11 @@ class Hub:
         self, resource: ResourceMetrics, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
     ) -> int:
         """Note all points of a resource as rejected, and return their number."""
-        found = [(metric.name, len(getattr(metric, data).data_points)) for _, metric, data in _metrics(resource)]
+        found = [
+            (metric.name, len(getattr(metric, data).data_points))
+            for _, metric, data in _metrics(resource)
+            if not is_beside(metric)
+        ]
         count = sum(points for _, points in found)
         if count:
             rejected[reason] += count

@@ -1,27 +1,114 @@
-"""The packed form of an exponential histogram: how the values of a sample spread, in the run's file.
+"""How values spread: exponential histograms as a hub joins and keeps them, and their packed form in the run's file.
 
-A byte for the version (1), the scale, the number of zeros, the extremes, and for each side the index of the first
-bucket, how many there are, and their counts. Numbers are varints (seven bits a byte, the lowest first), those that may
-be negative zigzag; the extremes are little-endian float64. Of empty buckets in a row the number follows a zero.
+The packed form is a byte for the version (1), the scale, the number of zeros, the extremes, and for each side the index
+of the first bucket, how many there are, and their counts. Numbers are varints (seven bits a byte, the lowest first),
+those that may be negative zigzag; the extremes are little-endian float64. Of empty buckets in a row the number follows
+a zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from operator import add
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class
 
-from tachograph.recording.exponential import Buckets, ExponentialHistogram
+from tachograph.recording.exponential import BUCKETS, Buckets, ExponentialHistogram
 
 MOST_BUCKETS = 1000  # of a side
 MOST_BYTES = 32 * 2**10  # of a packed histogram: a thousand buckets a side of 64 bits each take less
 COARSEST, FINEST_KNOWN = -10, 20  # OpenTelemetry specification, "Base2 Exponential Bucket Histogram Aggregation"
+FEW = 64  # buckets of a side up to which the finest scale that came is kept
+FINE_ENOUGH = 5  # the scale that is kept whatever it takes, up to BUCKETS: quantiles within 1.1 %
 _VERSION = 1
 _MOST_BITS = 140  # of a number: counts of 64 bits, however often added up
 _EXTREMES = Struct("<dd")
 _EXPONENTS = -1075, 1024  # of two, between which all floats above zero are
+
+
+def joined(parts: Iterable[ExponentialHistogram]) -> ExponentialHistogram:
+    """Return the values of all parts, at a scale that is worth its room.
+
+    That is the finest one that all have and at which a side has at most ``FEW`` buckets, or else ``FINE_ENOUGH``, or
+    else the finest one at which it has at most ``BUCKETS``. An extreme that one of them does not know is NaN.
+    """
+    found = [part for part in parts if part.total]
+    if not found:
+        return ExponentialHistogram()
+    scale = min(part.scale for part in found)
+    positive = [(part.scale, part.positive) for part in found if part.positive.counts]
+    negative = [(part.scale, part.negative) for part in found if part.negative.counts]
+    while (width := max(_width(positive, scale), _width(negative, scale))) > BUCKETS or (
+        width > FEW and scale > FINE_ENOUGH
+    ):
+        scale -= 1
+    lows, highs = [part.minimum for part in found], [part.maximum for part in found]
+    return ExponentialHistogram(
+        scale,
+        sum(part.zeros for part in found),
+        _together(positive, scale),
+        _together(negative, scale),
+        math.nan if any(map(math.isnan, lows)) else min(lows),
+        math.nan if any(map(math.isnan, highs)) else max(highs),
+    )
+
+
+def _width(sides: Sequence[tuple[int, Buckets]], scale: int) -> int:
+    """Return how many buckets hold all of a side at a scale."""
+    if not sides:
+        return 0
+    first = min(side.offset >> finer - scale for finer, side in sides)
+    return max((side.offset + len(side.counts) - 1) >> finer - scale for finer, side in sides) - first + 1
+
+
+def _together(sides: Sequence[tuple[int, Buckets]], scale: int) -> Buckets:
+    if len(sides) < 2:  # noqa: PLR2004 - nothing to add
+        return sides[0][1].coarser(sides[0][0] - scale) if sides else Buckets()
+    first = min(side.offset >> finer - scale for finer, side in sides)
+    counts = [0] * _width(sides, scale)
+    for finer, side in sides:
+        buckets = side.coarser(finer - scale)
+        start = buckets.offset - first
+        end = start + len(buckets.counts)
+        counts[start:end] = map(add, counts[start:end], buckets.counts)
+    return Buckets(first, tuple(counts))
+
+
+def since(state: ExponentialHistogram, earlier: ExponentialHistogram) -> ExponentialHistogram:
+    """Return the values that have come since an earlier state of the same values; no bucket is negative.
+
+    An extreme is known only where it was not that of the earlier state.
+    """
+    scale = min(state.scale, earlier.scale)
+    now, before = state.at_scale(scale), earlier.at_scale(scale)
+    return ExponentialHistogram(
+        scale,
+        max(0, now.zeros - before.zeros),
+        _less(now.positive, before.positive),
+        _less(now.negative, before.negative),
+        now.minimum if now.minimum < before.minimum else math.nan,
+        now.maximum if now.maximum > before.maximum else math.nan,
+    )
+
+
+def _less(now: Buckets, before: Buckets) -> Buckets:
+    known = dict(enumerate(before.counts, before.offset))
+    return trimmed(
+        Buckets(
+            now.offset, tuple(max(0, count - known.get(index, 0)) for index, count in enumerate(now.counts, now.offset))
+        )
+    )
+
+
+def trimmed(side: Buckets) -> Buckets:
+    """Return a side without the empty buckets at both ends."""
+    counts = side.counts
+    if not counts or (counts[0] and counts[-1]):
+        return side
+    filled = [place for place, count in enumerate(counts) if count]
+    return Buckets(side.offset + filled[0], counts[filled[0] : filled[-1] + 1]) if filled else Buckets()
 
 
 def packed(histogram: ExponentialHistogram) -> bytes:
