@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA, Metric
+
 from hub_requests import SECOND, START, Clock, histogram, logs, metrics, rank
+from tachograph.exporters.otlp.values import add_attributes
 from tachograph.hub.hub import Hub
 from tachograph.recording.exponential import BUCKETS, ExponentialCounts, ExponentialHistogram
-from tachograph.runs.spread import packed
-from tachograph.runs.store import path_of
 
 POINT, DEFINITION = "tachograph.metric", "tachograph.definition"
 
@@ -61,7 +57,7 @@ class Recorded(NamedTuple):
 
 
 def record_histograms(store: Path, run: str, *recorded: Recorded) -> None:
-    """Record histograms as a hub leaves them, all of a run at once."""
+    """Record histograms of several ranks through a hub, their samples ten seconds apart."""
     clock = Clock()
     hub = Hub(store, run=run, clock=clock)
     for turn in range(max(len(each.intervals) for each in recorded)):
@@ -70,37 +66,31 @@ def record_histograms(store: Path, run: str, *recorded: Recorded) -> None:
             counts = [0] * (len(BOUNDS) + 1)
             for value in values:
                 counts[bisect_left(BOUNDS, value)] += 1
-            about = {"bounds": BOUNDS, "attributes": each.attributes, "time": clock.now}
-            sent = histogram(each.name, counts, total=sum(values), **about)
-            hub.receive_metrics(metrics(rank(each.rank, run=run), sent, scope=each.scope))
+            about: dict[str, Any] = {"bounds": BOUNDS, "attributes": each.attributes, "time": clock.now}
+            sent = [histogram(each.name, counts, total=sum(values), **about)]
+            if each.exact and each.intervals[turn : turn + 1]:
+                sent.append(_beside(each, each.intervals[turn], clock.now))
+            hub.receive_metrics(metrics(rank(each.rank, run=run), *sent, scope=each.scope))
         hub.tick()
         clock.forward(10)
     hub.close()
-    for each in recorded:
-        if each.exact:
-            spreads = [spread_of(values, each.most) for values in each.intervals]
-            _put_spreads(path_of(store, run), each.name, each.rank, each.attributes, spreads)
 
 
-def _put_spreads(
-    path: Path, name: str, number: int, attributes: Mapping[str, Any], spreads: Sequence[ExponentialHistogram]
-) -> None:
-    """Put exponential histograms beside the samples and the state of a series."""
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        ((series, data),) = connection.execute(
-            "SELECT series.id, data FROM series JOIN state ON series = series.id JOIN process ON process.id = process"
-            " WHERE name = ? AND json_extract(resource, '$.\"dl.rank\"') = ? AND attributes = ?",
-            (name, number, json.dumps(sorted(attributes.items()), separators=(",", ":"))),
-        )
-        times = [
-            time for (time,) in connection.execute("SELECT time FROM sample WHERE series = ? ORDER BY time", (series,))
-        ]
-        assert len(times) == len(spreads)
-        put = "UPDATE sample SET spread = ? WHERE series = ? AND time = ?"
-        connection.executemany(put, [(packed(each), series, time) for each, time in zip(spreads, times, strict=True)])
-        (*_, whole) = accumulate(spreads, ExponentialHistogram.plus)
-        state = [*json.loads(data)[:8], base64.b64encode(packed(whole)).decode()]
-        connection.execute("UPDATE state SET data = ? WHERE series = ?", (json.dumps(state), series))
+def _beside(recorded: Recorded, values: Sequence[float], now: int) -> Metric:
+    """Return how the values of an interval spread, as a client of ours sends it beside the explicit buckets."""
+    found = spread_of(values, recorded.most)
+    metric = Metric(name=recorded.name, unit="s", description=f"About {recorded.name}.")
+    add_attributes(metric.metadata, [("tachograph.beside", True)])
+    metric.exponential_histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    point = metric.exponential_histogram.data_points.add(
+        start_time_unix_nano=now - 10 * SECOND, time_unix_nano=now, count=found.total, scale=found.scale
+    )
+    point.min, point.max, point.zero_count = found.minimum, found.maximum, found.zeros
+    for side, buckets in ((point.positive, found.positive), (point.negative, found.negative)):
+        side.offset = buckets.offset
+        side.bucket_counts.extend(buckets.counts)
+    add_attributes(point.attributes, recorded.attributes.items())
+    return metric
 
 
 def spoil(path: Path, wanted: Callable[[bytes], bool]) -> int:
