@@ -135,6 +135,34 @@ class Point(NamedTuple):
         return self.more.get("max", self.value)
 
 
+# Further columns of points: of a throttled interval, and of a loop's progress.
+
+
+MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
+HEADER = (
+    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
+    *MORE,
+    *("stream", "seq", "attributes"),
+)
+
+
+def row_of(point: Point) -> list[Any]:
+    """Return a point's cells, in the order of :data:`HEADER`; None for an empty one."""
+    more = point.more
+    named = point.metric, point.group, point.units, point.rank, point.execution
+    return [
+        *named,
+        point.branch,
+        point.x,
+        point.time_unix_nano,
+        point.value,
+        *[more.get(key) for key in MORE],
+        point.stream,
+        point.seq,
+        json.dumps(dict(point.attributes)) if point.attributes else None,
+    ]
+
+
 class Moment(NamedTuple):
     """A value of a curve, and when it was recorded: its x, and nanoseconds since the epoch."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from tachograph.runs.file import RunFile
 from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
 from tachograph.runs.recorded import (
+    HEADER,
     Curve,
     CurveSummary,
     Moment,
@@ -26,6 +26,7 @@ from tachograph.runs.recorded import (
     extreme_moment,
     last_moment,
     metric_of,
+    row_of,
     thinned_curves,
 )
 from tachograph.runs.recorded_series import (
@@ -425,7 +426,7 @@ class Run:
         known: list[Kind] = [] if name is None or kind else self.kinds(name)
         wanted: Kind = kind if kind is not None else next(iter(known), "curve")
         if wanted == "curve":
-            return HEADER, map(row, self.points(name, rank=rank))
+            return HEADER, map(row_of, self.points(name, rank=rank))
         found = self.series(name, rank=rank, kind=wanted)
         return HEADERS[wanted], (line for each in found for line in rows_of(self._file, each))
 
@@ -465,7 +466,7 @@ class Run:
             return f"the run {self.id!r} has no points of rank {rank}: there are {', '.join(of_name) or 'none'}"
         others = [each for each in self.kinds(name) if each != kind]
         if others:
-            return f"the run {self.id!r} has {name!r} as a {others[0]}, not as a {kind}: see Run.to_pandas()"
+            return f"the run {self.id!r} has {name!r} as a {others[0]}, not as a {kind}"
         names = sorted({*ranks, *(each.metric for each in self.curves()), *(each.name for each in self.series())})
         near = get_close_matches(name, names, n=1) or names[:5]
         hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
@@ -484,31 +485,3 @@ def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
         end = max(end, place[2])
     if together:
         yield together
-
-
-# Further columns of points: of a throttled interval, and of a loop's progress.
-
-
-MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
-HEADER = (
-    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
-    *MORE,
-    *("stream", "seq", "attributes"),
-)
-
-
-def row(point: Point) -> list[Any]:
-    """Return a point's cells, in the order of :data:`HEADER`; None for an empty one."""
-    more = point.more
-    named = point.metric, point.group, point.units, point.rank, point.execution
-    return [
-        *named,
-        point.branch,
-        point.x,
-        point.time_unix_nano,
-        point.value,
-        *[more.get(key) for key in MORE],
-        point.stream,
-        point.seq,
-        json.dumps(dict(point.attributes)) if point.attributes else None,
-    ]
