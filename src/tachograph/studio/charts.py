@@ -263,13 +263,13 @@ def _interval(look: Look, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         "total": _finite(sum(row[2] or 0.0 for row in rows)),
     }
     try:
-        known = [(extremes(row[3]), row[3]) for row in rows if row[3]]
+        known = [(*extremes(row[3]), row[3]) for row in rows if row[3]]
         if known:
-            highs = [(high, data) for (_, high), data in known if isfinite(high)]
-            spread = unpacked(max(highs)[1] if highs else known[-1][1])
+            spread = unpacked(max(known, key=lambda each: each[1] if isfinite(each[1]) else -inf)[2])
             interval |= zip(PARTS, map(_finite, spread.quantiles(list(PARTS.values()))), strict=True)
-            interval |= {"min": min((low for (low, _), _ in known if isfinite(low)), default=None)}
-            interval |= {"max": max(highs)[0] if highs else None, "error": spread.error()}
+            interval |= {"min": min((low for low, _, _ in known if isfinite(low)), default=None)}
+            interval |= {"max": max((high for _, high, _ in known if isfinite(high)), default=None)}
+            interval |= {"error": spread.error()}
     except ValueError as error:
         look.file.note(f"a sample of {rows[0][0]}: {error}")
     return interval
