@@ -108,17 +108,20 @@ class Reading(NamedTuple):
     rate: float | None
 
 
-def series_of(file: RunFile, curves: set[tuple[str, str]]) -> list[RecordedSeries]:
-    """Return the series of a run, by name, kind and rank.
+def series_of(file: RunFile, named: str | None) -> list[RecordedSeries]:
+    """Return the series of a run, by name, kind and rank; gauges that have curves are left out.
 
     Args:
         file: the run's.
-        curves: group and metric of its curves: gauges that would tell the same are left out.
+        named: only those with this name; None for all.
     """
     found = []
+    curves = set(file.rows("SELECT DISTINCT scope, metric FROM curve WHERE ?1 IS NULL OR metric = ?1", named))
     for number, scope, name, units, shape, attributes, resource, state in file.rows(
         "SELECT series.id, scope, name, unit, shape, attributes, resource, data FROM series"
-        " JOIN process ON process.id = process LEFT JOIN state ON state.series = series.id ORDER BY series.id"
+        " JOIN process ON process.id = process LEFT JOIN state ON state.series = series.id"
+        " WHERE ?1 IS NULL OR name = ?1 ORDER BY series.id",
+        named,
     ):
         kind = _KINDS.get(shape, "gauge")
         group = "" if scope == _UNGROUPED else scope

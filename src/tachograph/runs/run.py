@@ -369,7 +369,7 @@ class Run:
         Raises:
             LookupError: there is no such metric, or no such series of it in this rank.
         """
-        found = series_of(self._file, {(each.group, each.metric) for each in self.curves()})
+        found = series_of(self._file, name)
         of_kind = [each for each in found if kind in (None, each.kind)]
         wanted = [each for each in of_kind if name in (None, each.name) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
@@ -404,7 +404,7 @@ class Run:
     def kinds(self, name: str) -> list[Kind]:
         """Return the kinds of a metric, in this order: ``curve``, ``histogram``, ``counter``, ``gauge``."""
         curves = [*self._file.rows("SELECT 1 FROM curve WHERE metric = ? LIMIT 1", name)]
-        return [*(("curve",) if curves else ()), *kinds_of(self.series(), name)]
+        return [*(("curve",) if curves else ()), *kinds_of(series_of(self._file, name), name)]
 
     def table(
         self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None
