@@ -121,14 +121,15 @@ def test_events_come_in_order_and_in_parts(real: tuple[Studio, Path]) -> None:
 
 
 def test_series_have_samples(real: tuple[Studio, Path]) -> None:
-    """A histogram's samples are counts and sums, all others' are values."""
+    """A histogram's samples are counts, sums, quantiles and extremes, all others' are values."""
     found = real[0].ask("runs", "example/1")
     kinds = {each["series"]: each["kind"] for each in found["series"]}
     told = real[0].ask("runs", "example/1", "samples", series=list(kinds))["samples"]
     assert {each["series"] for each in told} == set(kinds)
     for each in told:
-        keys = ("count", "total") if kinds[each["series"]] == "histogram" else ("value",)
-        assert set(each) == {"series", "time", *keys}
+        is_histogram = kinds[each["series"]] == "histogram"
+        keys = ("count", "total", "p50", "p90", "p99", "min", "max") if is_histogram else ("value",)
+        assert set(each) == {"series", "time", *keys, *(("error", "joined") if is_histogram else ())}
         assert all(len(each[key]) == len(each["time"]) for key in keys)
     step = next(each for each in found["series"] if each["attributes"].get("error.type") == "ValueError")
     (calls,) = (each for each in told if each["series"] == step["series"])

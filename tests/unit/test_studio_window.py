@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hub_requests import START, logs, rank
-from recorded_runs import points, record
+from hub_requests import SECOND, START, logs, rank
+from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.hub.hub import Hub
 from tachograph.runs.blocks import PAIR, Block, Raw, Sample, pack
-from tachograph.runs.buckets import Buckets
+from tachograph.runs.buckets import Buckets, HistogramValues
 from tachograph.runs.file import Abandoned, RunFile, look
 from tachograph.runs.recorded import add_intervals
 from tachograph.runs.store import path_of
 from tachograph.runs.window import Stretch, stretch, stretches, windowed
-from tachograph.studio.overview import percentile
+from tachograph.studio.charts import samples
 
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([inf, -inf, float("nan")])
 BRANCH = st.lists(st.tuples(st.integers(0, 50).map(float), VALUES), max_size=60).map(
@@ -190,8 +190,8 @@ def test_a_percentile_lies_in_the_bucket_of_the_exact_one(values: list[float], s
     counts = [0] * (len(bounds) + 1)
     for value in values:
         counts[sum(value > bound for bound in bounds)] += 1
-    found = percentile(Buckets(len(values), sum(values), tuple(counts), bounds), share)
-    assert found is not None
+    found = quantile(Buckets(len(values), sum(values), tuple(counts), bounds), share)
+    assert not isnan(found)
     ordered = sorted(values)
     nearest = ordered[min(len(values) - 1, max(0, ceil(share * len(values)) - 1))]
     edges = (0.0, *bounds)
@@ -201,7 +201,39 @@ def test_a_percentile_lies_in_the_bucket_of_the_exact_one(values: list[float], s
 
 def test_a_percentile_needs_buckets() -> None:
     """Without values or bounds there is none; above the last bound that one is all that is known."""
-    assert percentile(Buckets(0, 0.0, (0, 0), (1.0,)), 0.5) is None
-    assert percentile(Buckets(3, 3.0, (), ()), 0.5) is None
-    assert percentile(Buckets(3, 30.0, (0, 3), (1.0,)), 0.5) == 1.0
-    assert percentile(Buckets(4, 4.0, (0, 4, 0), (1.0, 2.0)), 0.5) == 1.5
+    assert isnan(quantile(Buckets(0, 0.0, (0, 0), (1.0,)), 0.5))
+    assert isnan(quantile(Buckets(3, 3.0, (), ()), 0.5))
+    assert quantile(Buckets(3, 30.0, (0, 3), (1.0,)), 0.5) == 1.0
+    assert quantile(Buckets(4, 4.0, (0, 4, 0), (1.0, 2.0)), 0.5) == 1.5
+
+
+@given(st.lists(st.lists(st.floats(0.01, 10), min_size=1, max_size=5), min_size=1, max_size=150), st.integers(50, 160))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_of_many_samples_neighbours_are_one(
+    tmp_path_factory: pytest.TempPathFactory, intervals: list[list[float]], most: int
+) -> None:
+    """Counts, sums and extremes of all samples are there, however few points they become; no quantile lies outside."""
+    store = tmp_path_factory.mktemp("samples")
+    record_histograms(store, "run", Recorded("step.duration", intervals))
+    with look(RunFile(path_of(store, "run"))) as reading:
+        (found,) = samples(reading, [1], most=most)
+        (whole,) = samples(reading, [1])
+        (part,) = samples(reading, [1], low=START + 30 * SECOND + 1, high=START + 50 * SECOND)
+    size = found["joined"]
+    assert len(found["time"]) <= most
+    assert size == -(-len(intervals) // most)
+    for place, each in enumerate(intervals[at : at + size] for at in range(0, len(intervals), size)):
+        values = [value for some in each for value in some]
+        assert (found["count"][place], found["total"][place]) == (len(values), pytest.approx(sum(values)))
+        assert (found["min"][place], found["max"][place]) == (min(values), max(values))
+        slowest = next(some for some in each if max(some) == max(values))
+        assert min(slowest) <= found["p50"][place] <= found["p90"][place] <= found["p99"][place] <= max(values)
+    assert whole["joined"] == 1
+    assert whole["error"] <= 0.022
+    seen = [time for time in whole["time"] if time <= START + 50 * SECOND]
+    assert part["time"] == (seen[3:] if len(intervals) > 3 else seen[-1:])
+
+
+def quantile(of: Buckets, share: float) -> float:
+    """Return a quantile that explicit buckets tell."""
+    return HistogramValues(of.count, of.total, None, of).quantile(share)

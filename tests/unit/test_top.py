@@ -17,7 +17,7 @@ import pytest
 from hub_requests import Clock, histogram, logs, metrics, number, rank
 from hubs import command, serving
 from programs import environment
-from recorded_runs import DEFINITION, points, record, spoil
+from recorded_runs import DEFINITION, Recorded, points, record, record_histograms, spoil
 from studio import record as record_program
 from tachograph import runs
 from tachograph.cli import main
@@ -155,7 +155,61 @@ def test_the_slowest_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     printed = top(capsys, "--store", str(tmp_path))
     assert line(printed, "step")[:3] == ["6", "2", "s"]
     assert line(printed, "step")[-3:] == ["rank", "2", f"{TIMES}4.00"]
-    assert line(printed, "train / load") == ["2", "s", "1", "s", "4", "s", "rank", "2", f"{TIMES}4.00"]
+    assert line(printed, "train / load") == ["2", "s", "-", "-", "1", "s", "4", "s", "rank", "2", f"{TIMES}4.00"]
+
+
+@pytest.mark.parametrize("length", [40, 160])
+def test_long_names_leave_the_state_and_the_end_of_the_path(
+    tmp_path: Path, length: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long the names of the run and of the store, the state and both ends of each are on the screen."""
+    deep = tmp_path.joinpath(*["a-folder-of-a-deep-tree" for _ in range(length // 20)], "store")
+    run = "begin" + "-" * (length - 20) + "end"
+    record(deep, run, *points([1.0]))
+    state, where, *_ = top(capsys, "--store", str(deep)).splitlines()
+    assert "● unknown" in state
+    assert state.startswith("begin")
+    assert "end " in state
+    assert where.startswith(str(tmp_path)[:10])
+    assert where.endswith("/store")
+    assert max(map(len, (state, where))) <= 160
+
+
+@pytest.mark.process
+def test_percentiles_of_durations_are_those_of_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of functions and of the last ten seconds p50 and p99 are within 2.2 %, over all ranks, from hub and store."""
+    ranks = [[0.0104] * 90 + [0.0107] * 10, [0.0104] * 100, [0.0104] * 100, [0.0104 + 0.22] * 2]
+    name = {"code.function.name": "step", "outcome": "success"}
+    both = [Recorded("step.duration", [[5.0] * 50, values], place) for place, values in enumerate(ranks)]
+    both += [each._replace(name="function.duration", attributes=name) for each in both]
+    record_histograms(tmp_path, "run", *both)
+    with serving(tmp_path) as hub:
+        for source in ((hub.url,), ("--store", str(tmp_path))):
+            printed = top(capsys, *source, "--run", "run")
+            assert "±" not in printed
+            cells = line(printed, "training / step.duration")
+            assert [float(each) for each in cells[2:6:2]] == pytest.approx([10.4, 10.7], rel=0.022)
+            cells = line(printed, "step")
+            assert [float(each) for each in cells[3:7:2]] == pytest.approx([10.4, 5], rel=0.022)
+            assert cells[4:7:2] == ["ms", "s"]
+            assert "rough" not in printed
+
+
+def test_percentiles_that_are_rough_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where quantiles may be more than 2.2 % off, the column says by how much."""
+    name = {"code.function.name": "step", "outcome": "success"}
+    values = [0.011] * 50
+    function = Recorded("function.duration", [values], attributes=name)
+    coarse = Recorded("step.duration", [[0.01 * 1.5**place for place in range(20)]], most=20)
+    record_histograms(tmp_path, "a", function._replace(exact=False))
+    record_histograms(tmp_path, "b", function, coarse)
+    printed = top(capsys, "--store", str(tmp_path), "--run", "a")
+    assert "P50 ±148%" in printed
+    assert line(printed, "step")[3:5] == ["17.5", "ms"]
+    printed = top(capsys, "--store", str(tmp_path), "--run", "b")
+    title, other = (each for each in printed.splitlines() if "P50" in each)
+    assert "±" not in title
+    assert "P50 ±41%" in other
 
 
 def test_what_went_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

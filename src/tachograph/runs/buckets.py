@@ -1,11 +1,21 @@
-"""The counts of a histogram: a value that can be added, like a number."""
+"""The values of a histogram, which can be added like numbers: counts by explicit bounds, and how they spread."""
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
+
+from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.runs.spread import unpacked
+
+QUANTILE_ERROR = 0.0225  # of a spread at scale 4: what has a larger one is to say so
+_ENOUGH = 0.9  # of the values: the spread of fewer is not that of all
 
 
 @dataclass(slots=True, eq=True)
@@ -60,3 +70,102 @@ class Buckets:
         ends = (*at_most, self.count)
         counts = (ends[0], *map(int.__sub__, ends[1:], ends))
         return Buckets(self.count, self.total, counts, tuple(bounds))
+
+
+@dataclass(slots=True, frozen=True)
+class HistogramValues:
+    """The values of a histogram, of all time or of an interval.
+
+    Attributes:
+        count: number of values.
+        total: their sum.
+        spread: their exponential histogram; None where there is none.
+        buckets: their counts by explicit bounds; None where there are none.
+    """
+
+    count: int
+    total: float
+    spread: ExponentialHistogram | None = None
+    buckets: Buckets | None = None
+
+    def plus(self, more: HistogramValues) -> HistogramValues:
+        """Return the values of both; they have what spread of them is known."""
+        spread = self.spread.plus(more.spread) if self.spread and more.spread else self.spread or more.spread
+        buckets = self.buckets + more.buckets if self.buckets and more.buckets else None
+        return HistogramValues(self.count + more.count, self.total + more.total, spread, buckets)
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN where there is no value."""
+        return self.total / self.count if self.count else math.nan
+
+    @property
+    def minimum(self) -> float:
+        """The smallest value; NaN where it is not known."""
+        return self.spread.minimum if self.spread else math.nan
+
+    @property
+    def maximum(self) -> float:
+        """The largest value; NaN where it is not known."""
+        return self.spread.maximum if self.spread else math.nan
+
+    def quantile(self, part: float) -> float:
+        """Return the value below which a part (0 to 1) of all lies; NaN where that is not known."""
+        return self.quantiles((part,))[0]
+
+    def quantiles(self, parts: Sequence[float]) -> list[float]:
+        """Return the values below which these parts (0 to 1) of all lie; NaN where they are not known."""
+        spread = self._told()
+        return spread.quantiles(parts) if spread else [self._located(part)[0] for part in parts]
+
+    def error(self, parts: Sequence[float]) -> float:
+        """Return how far the quantiles of these parts may be off, as a share of them: infinite where nothing says."""
+        spread = self._told()
+        if spread:
+            return spread.error()
+        return max((error for value, error in map(self._located, parts) if not math.isnan(value)), default=math.nan)
+
+    def _told(self) -> ExponentialHistogram | None:
+        """Return the spread where it is that of nearly all values."""
+        return self.spread if self.spread and self.spread.total >= max(1.0, _ENOUGH * self.count) else None
+
+    def _located(self, part: float) -> tuple[float, float]:
+        """Return a quantile by the explicit bounds, and how far it may be off.
+
+        Within a bucket values are assumed to lie evenly, from 0 on in the first one; above the last bound the result is
+        that bound.
+        """
+        of = self.buckets
+        if not self.count or of is None or not of.bounds:
+            return math.nan, math.nan
+        if self.count == 1:
+            return self.total, 0.0
+        wanted = part * of.count
+        for place, reached in enumerate(accumulate(of.counts)):
+            if reached >= wanted and of.counts[place]:
+                if place == len(of.bounds):
+                    break
+                upper = of.bounds[place]
+                lower = of.bounds[place - 1] if place else min(0.0, upper)
+                value = lower + (upper - lower) * (wanted - reached + of.counts[place]) / of.counts[place]
+                ends = [abs(end) for end in (lower, upper)] if lower * upper > 0 else [0.0]
+                return value, max(abs(abs(value) / end - 1) if end else math.inf for end in ends)
+        return of.bounds[-1], math.inf
+
+
+def shown(state: str) -> HistogramValues | float | None:
+    """Return the value that a series shows, from its saved state: see :meth:`tachograph.hub._series.HubSeries.shown`.
+
+    Raises:
+        ValueError, TypeError, LookupError: it is not legible.
+    """
+    parts: list[Any] = json.loads(state)
+    value, before = (
+        Buckets(part[0], part[1], tuple(part[2]), tuple(part[3])) if isinstance(part, list) else part
+        for part in parts[2:4]
+    )
+    found: Buckets | float | None = value if before is None else before if value is None else before + value
+    if not isinstance(found, Buckets):
+        return found
+    spread = unpacked(base64.b64decode(parts[8], validate=True)) if len(parts) > 8 and parts[8] else None  # noqa: PLR2004 - see HubSeries.snapshot
+    return HistogramValues(found.count, found.total, spread, found)

@@ -11,29 +11,34 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import reduce
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.catalogue import Summary
-from tachograph.runs.run import HEADER, Run, row
+from tachograph.runs.members import NODE
+from tachograph.runs.recorded_series import HEADERS, Kind, RecordedSeries
+from tachograph.runs.run import Run
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 if TYPE_CHECKING:
-    from tachograph.runs.recorded import CurveSummary, Point, RecordedMetric
+    from tachograph.runs.recorded import CurveSummary, RecordedMetric
 
 _UNIT = 1024
 _FEW = 8
+_OWN = frozenset({"tachograph", "tachograph.hardware"})  # groups
 
 
-def write_csv(points: Iterable[Point], out: TextIO) -> None:
-    """Write points as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, None as an empty cell.
+def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """Write rows as CSV with a header: NaN as ``nan``, infinities as ``inf`` and ``-inf``, None as an empty cell.
 
     A text that a spreadsheet would take for a formula begins with an apostrophe (OWASP, "CSV Injection").
     """
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(HEADER)
-    writer.writerows([_text(cell) if isinstance(cell, str) else cell for cell in row(point)] for point in points)
+    writer.writerow(columns)
+    writer.writerows([_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
 
 
 def _text(cell: str) -> str:
@@ -45,23 +50,16 @@ def write_jsonl(lines: Iterable[dict[str, Any]], out: TextIO) -> None:
     out.writelines(json.dumps(_spelled(line), allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
 
 
-def lines(run: Run, points: Iterable[Point], *, everything: bool) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run: definitions, points in recording order within a metric, and events.
+def lines(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the lines of everything in a run: definitions, points in recording order within a metric, samples, events.
 
-    Args:
-        run: the run.
-        points: those of its points that are wanted.
-        everything: definitions and events, too.
+    Samples are those of counters and histograms, and of gauges that have no points.
     """
-    if everything:
-        for definition in run.definitions():
-            yield {"kind": "definition", **definition}
-    for point in points:
-        named = point._asdict()
-        more = named.pop("more")
-        yield {"kind": "point", **named, **{key: value for key, value in more.items() if key not in named}}
-    if not everything:
-        return
+    for definition in run.definitions():
+        yield {"kind": "definition", **definition}
+    yield from lines_of(run, None, "curve")
+    for kind in HEADERS:
+        yield from lines_of(run, None, kind)
     for event in run.events():
         named = event._asdict()
         del named["number"]
@@ -69,6 +67,25 @@ def lines(run: Run, points: Iterable[Point], *, everything: bool) -> Iterator[di
         if not event.trace_id:
             del named["trace_id"], named["span_id"]
         yield {"kind": "event", "rank": run.ranks.get(event.stream), **named}
+
+
+def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str, Any]]:
+    """Yield the lines of one metric, or of all of a kind: see :meth:`Run.table` on both.
+
+    Raises:
+        LookupError: there is no such metric, when the first line is asked for.
+    """
+    wanted = kind or next(iter([] if name is None else run.kinds(name)), "curve")
+    if wanted != "curve":
+        columns, rows = run.table(name, kind=wanted)
+        for cells in rows:
+            line = dict(zip(columns, cells, strict=True))
+            yield {"kind": wanted, **line, "attributes": json.loads(line["attributes"] or "{}")}
+        return
+    for point in run.points(name):
+        named = point._asdict()
+        more = named.pop("more")
+        yield {"kind": "point", **named, **{key: value for key, value in more.items() if key not in named}}
 
 
 def _spelled(value: Any) -> Any:
@@ -96,7 +113,7 @@ def listing(runs: Sequence[Summary]) -> str:
 
 
 def shown(run: Run) -> str:
-    """Return the description of one run: its processes, metrics, events and damage."""
+    """Return the description of one run: its processes, metrics, histograms, counters, losses and events."""
     processes, metrics = run.processes(), run.metrics()
     events = Counter(event.name or "(no name)" for event in run.events())
     head = [f"run {run.id}", f"file {run.path}"]
@@ -104,6 +121,8 @@ def shown(run: Run) -> str:
         first = min(each.first_export for each in processes)
         last = max(each.last_export for each in processes)
         head.append(f"from {time_of(first)} to {time_of(last)} UTC")
+    if thinned := run.curves_thinned:
+        head.append(f"{thinned:,} {'curve is' if thinned == 1 else 'curves are'} thinned: the extremes are kept")
     if run.tags:
         head.append(f"tags {', '.join(run.tags)}")
     parts = ["\n".join(map(_printable, head)) + "\n"]
@@ -122,6 +141,7 @@ def shown(run: Run) -> str:
             parts.append(table([[title, "VALUE"], *rows]))
     if metrics:
         parts.append(_metrics(metrics, run.summaries()))
+    parts += _series(run)
     lost = [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in run.losses]
     counted = [[name, f"{count:,}"] for name, count in sorted(events.items())]
     tables = ((["LOST", "DESTINATION", "POINTS", ""], lost, 2), (["EVENT", "COUNT"], counted, 1))
@@ -136,10 +156,8 @@ def _metrics(metrics: Sequence[RecordedMetric], summaries: Iterable[CurveSummary
         of.setdefault((summary.curve.metric, summary.curve.group), []).append(summary)
     rows = [["METRIC", "GROUP", "UNITS", "RANKS", "BRANCHES", "POINTS", "X", "LAST", "MIN", "MAX", "NOT FINITE"]]
     for metric in metrics:
-        ranks = ",".join("-" if rank is None else str(rank) for rank in metric.ranks[:_FEW])
-        ranks += ",..." if len(metric.ranks) > _FEW else ""
         counts = [f"{metric.branches:,}", f"{metric.points:,}", f"{metric.x0:.6g} to {metric.x1:.6g}"]
-        named = [metric.name, metric.group or "-", metric.units or "-", ranks]
+        named = [metric.name, metric.group or "-", metric.units or "-", _ranks(metric.ranks)]
         curves = of.get((metric.name, metric.group), [])
         last = max((each.last for each in curves if each.last), key=lambda each: each.time_unix_nano, default=None)
         low = min((each.min for each in curves if each.min), key=lambda each: each.value, default=None)
@@ -148,6 +166,42 @@ def _metrics(metrics: Sequence[RecordedMetric], summaries: Iterable[CurveSummary
         newest = "-" if last is None else f"{last.value:.6g}"
         rows.append([*named, *counts, newest, *extremes, f"{metric.nonfinite:,}"])
     return table(rows, right=(4, 5, 7, 8, 9, 10))
+
+
+def _series(run: Run) -> list[str]:
+    """Return the tables of a run's histograms and counters, each over all ranks; those of the machine are left out."""
+    of: dict[tuple[str, ...], list[RecordedSeries]] = {}
+    for each in run.series():
+        if each.role != NODE and each.group not in _OWN and each.value is not None:
+            attributes = ", ".join(f"{key}={value}" for key, value in each.attributes.items())
+            of.setdefault((each.kind, each.name, each.group, each.units, attributes), []).append(each)
+    histograms = [
+        ["HISTOGRAM", "GROUP", "UNITS", "RANKS", "COUNT", "MEAN", "P50", "P99", "MAX", "OFF BY", "ATTRIBUTES"]
+    ]
+    counters = [["COUNTER", "GROUP", "UNITS", "RANKS", "TOTAL", "ATTRIBUTES"]]
+    for (kind, name, group, units, attributes), found in of.items():
+        named = [name, group or "-", units or "-", _ranks(sorted({each.rank for each in found}, key=_place))]
+        values = [each.value for each in found if isinstance(each.value, HistogramValues)]
+        if values:
+            joined = reduce(HistogramValues.plus, values)
+            off = joined.error((0.5, 0.99))
+            numbers = [joined.mean, *joined.quantiles((0.5, 0.99)), joined.maximum]
+            known = ["-" if isnan(value) else f"{value:.6g}" for value in numbers]
+            said = "-" if isnan(off) else f"{100 * off:.2g} %" if off < 1 else "rough"
+            histograms.append([*named, f"{joined.count:,}", *known, said, attributes])
+        elif kind == "counter":
+            total = sum(each.value for each in found if isinstance(each.value, int | float))
+            counters.append([*named, f"{total:,.10g}", attributes])
+    tables = ((histograms, (4, 5, 6, 7, 8, 9)), (counters, (4,)))
+    return [table(rows, right=right) for rows, right in tables if len(rows) > 1]
+
+
+def _place(rank: int | None) -> tuple[bool, int]:
+    return rank is None, rank or 0
+
+
+def _ranks(ranks: Sequence[int | None]) -> str:
+    return ",".join("-" if rank is None else str(rank) for rank in ranks[:_FEW]) + ",..." * (len(ranks) > _FEW)
 
 
 def _program(run: Run) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from struct import Struct
 from typing import Any, Literal, NamedTuple
@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.blocks import PAIR, Block, Raw, unpack
+from tachograph.runs.blocks import PAIR, THINNED, Block, Raw, unpack
 
 _HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
 _UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
@@ -135,6 +135,34 @@ class Point(NamedTuple):
         return self.more.get("max", self.value)
 
 
+# Further columns of points: of a throttled interval, and of a loop's progress.
+
+
+MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
+HEADER = (
+    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
+    *MORE,
+    *("stream", "seq", "attributes"),
+)
+
+
+def row_of(point: Point) -> list[Any]:
+    """Return a point's cells, in the order of :data:`HEADER`; None for an empty one."""
+    more = point.more
+    named = point.metric, point.group, point.units, point.rank, point.execution
+    return [
+        *named,
+        point.branch,
+        point.x,
+        point.time_unix_nano,
+        point.value,
+        *[more.get(key) for key in MORE],
+        point.stream,
+        point.seq,
+        json.dumps(dict(point.attributes)) if point.attributes else None,
+    ]
+
+
 class Moment(NamedTuple):
     """A value of a curve, and when it was recorded: its x, and nanoseconds since the epoch."""
 
@@ -158,6 +186,15 @@ class CurveSummary(NamedTuple):
     last: Moment | None
     min: Moment | None
     max: Moment | None
+
+
+def thinned_curves(rows: Callable[..., Iterable[Sequence[Any]]]) -> int:
+    """Return the number of a run's curves that were thinned to keep its file small.
+
+    Args:
+        rows: returns the rows of a query.
+    """
+    return sum(many for (many,) in rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
 
 
 def metric_of(name: str, curves: Sequence[Curve], about: Sequence[tuple[Any, ...]]) -> RecordedMetric:

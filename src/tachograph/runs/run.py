@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from tachograph.runs.file import RunFile
 from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
 from tachograph.runs.recorded import (
+    HEADER,
     Curve,
     CurveSummary,
     Moment,
@@ -26,6 +26,22 @@ from tachograph.runs.recorded import (
     extreme_moment,
     last_moment,
     metric_of,
+    row_of,
+    thinned_curves,
+)
+from tachograph.runs.recorded_series import (
+    HEADERS,
+    KINDS,
+    Interval,
+    Kind,
+    Reading,
+    RecordedSeries,
+    SeriesKind,
+    intervals_of,
+    kinds_of,
+    readings_of,
+    rows_of,
+    series_of,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +154,7 @@ class Run:
             found.append(Curve(metric, group, pairs(attributes), place, execution, stream, definition, number))
         wanted = [each for each in found if name in (None, each.metric) and rank in (None, each.rank)]
         if not wanted and (name is not None or rank is not None):
-            raise LookupError(_missing(self.id, name, rank, found))
+            raise LookupError(self._missing("curve", name, rank, found))
         return sorted(wanted, key=lambda each: (each.metric, each.rank is None, each.rank or 0))
 
     def metrics(self) -> list[RecordedMetric]:
@@ -340,21 +356,121 @@ class Run:
         rows = self._file.rows("SELECT name, resource FROM stream JOIN process ON process.id = process")
         return {stream: rank_of(mapping(resource)) for stream, resource in rows}
 
-    def to_pandas(self, name: str | None = None, *, rank: int | None = None) -> Any:
-        """Return the points of one metric or of all as a ``pandas.DataFrame``: a row each, as :meth:`points` has them.
+    def series(
+        self, name: str | None = None, *, rank: int | None = None, kind: SeriesKind | None = None
+    ) -> list[RecordedSeries]:
+        """Return the counters and histograms, and the gauges that have no curve, by name, kind and rank.
+
+        Args:
+            name: of the metric.
+            rank: of one rank only.
+            kind: ``histogram``, ``counter`` or ``gauge``; None for all.
+
+        Raises:
+            LookupError: there is no such metric, or no such series of it in this rank.
+        """
+        found = series_of(self._file, name)
+        of_kind = [each for each in found if kind in (None, each.kind)]
+        wanted = [each for each in of_kind if name in (None, each.name) and rank in (None, each.rank)]
+        if not wanted and (name is not None or rank is not None):
+            raise LookupError(self._missing(kind or "series", name, rank, of_kind))
+        return wanted
+
+    def intervals(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Interval]:
+        """Return an iterator over the intervals of one histogram or of all, ten seconds each or so, series by series.
+
+        Raises:
+            LookupError: there is no such histogram, or none of it in this rank.
+        """
+        found = self.series(name, rank=rank, kind="histogram")
+        return (interval for each in found for interval in intervals_of(self._file, each))
+
+    def readings(self, name: str | None = None, *, rank: int | None = None) -> Iterator[Reading]:
+        """Return an iterator over the samples of one counter or gauge or of all, series by series.
+
+        Raises:
+            LookupError: there is no such counter or gauge, or none of it in this rank.
+        """
+        found = [each for each in self.series(name, rank=rank) if each.kind != "histogram"]
+        if not found and name is not None:
+            raise LookupError(self._missing("counter", name, rank, found))
+        return (reading for each in found for reading in readings_of(self._file, each))
+
+    @property
+    def curves_thinned(self) -> int:
+        """The number of curves that were thinned to keep the file small: extremes are kept, other points are not."""
+        return thinned_curves(self._file.rows)
+
+    def kinds(self, name: str) -> list[Kind]:
+        """Return the kinds of a metric, in this order: ``curve``, ``histogram``, ``counter``, ``gauge``."""
+        curves = [*self._file.rows("SELECT 1 FROM curve WHERE metric = ? LIMIT 1", name)]
+        return [*(("curve",) if curves else ()), *kinds_of(series_of(self._file, name), name)]
+
+    def table(
+        self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None
+    ) -> tuple[Sequence[str], Iterator[list[Any]]]:
+        """Return the columns and the rows of one metric or of all, as exports have them.
+
+        Args:
+            name: of the metric; None for all of a kind.
+            rank: of one rank only.
+            kind: one of ``curve``, ``histogram``, ``counter``, ``gauge``; None for the first of these that the metric
+                is, and curves without a name.
+
+        Raises:
+            LookupError: there is no such metric, or nothing of it in this rank.
+            ValueError: there is no such kind.
+        """
+        if kind not in (None, *KINDS):
+            raise ValueError(f"a kind is one of {', '.join(KINDS)}, not {kind!r:.100}")
+        known: list[Kind] = [] if name is None or kind else self.kinds(name)
+        wanted: Kind = kind if kind is not None else next(iter(known), "curve")
+        if wanted == "curve":
+            return HEADER, map(row_of, self.points(name, rank=rank))
+        found = self.series(name, rank=rank, kind=wanted)
+        return HEADERS[wanted], (line for each in found for line in rows_of(self._file, each))
+
+    def to_pandas(self, name: str | None = None, *, rank: int | None = None, kind: Kind | None = None) -> Any:
+        """Return the points of one metric or of all as a ``pandas.DataFrame``, a row each, as :meth:`points` has them.
+
+        Of a metric that has no curve it has the intervals of a histogram (time, count, sum, extremes and quantiles), or
+        the samples of a counter (time, total and rate).
+
+        Args:
+            name: of the metric; None for all of a kind.
+            rank: of one rank only.
+            kind: ``curve``, ``histogram``, ``counter`` or ``gauge``, where a metric is several of these.
 
         Raises:
             ImportError: pandas is not installed.
-            LookupError: there is no such metric, or no curve of it in this rank.
+            LookupError: there is no such metric, or nothing of it in this rank.
+            ValueError: there is no such kind.
         """
-        from tachograph.runs.run import HEADER, row
-
         try:
             pandas = import_module("pandas")
         except ImportError:
             raise ImportError("to_pandas() needs pandas: pip install pandas") from None
-        frame = pandas.DataFrame([row(point) for point in self.points(name, rank=rank)], columns=HEADER)
+        columns, rows = self.table(name, rank=rank, kind=kind)
+        frame = pandas.DataFrame(list(rows), columns=list(columns))
         return frame.assign(time=pandas.to_datetime(frame["time_unix_nano"], unit="ns", utc=True))
+
+    def _missing(
+        self, kind: str, name: str | None, rank: int | None, found: Sequence[Curve] | Sequence[RecordedSeries]
+    ) -> str:
+        """Return in words why nothing was found: ``found`` has all of the kind."""
+        ranks: dict[str, set[str]] = {}
+        for each in found:
+            ranks.setdefault(each[0], set()).add(str(each.rank))
+        if name is None or name in ranks:
+            of_name = sorted(set[str]().union(*(ranks.values() if name is None else [ranks[name]])))
+            return f"the run {self.id!r} has no points of rank {rank}: there are {', '.join(of_name) or 'none'}"
+        others = [each for each in self.kinds(name) if each != kind]
+        if others:
+            return f"the run {self.id!r} has {name!r} as a {others[0]}, not as a {kind}"
+        names = sorted({*ranks, *(each.metric for each in self.curves()), *(each.name for each in self.series())})
+        near = get_close_matches(name, names, n=1) or names[:5]
+        hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
+        return f"the run {self.id!r} has no metric {name!r}: {hint}"
 
 
 def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
@@ -369,39 +485,3 @@ def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
         end = max(end, place[2])
     if together:
         yield together
-
-
-def _missing(run: str, name: str | None, rank: int | None, found: Sequence[Curve]) -> str:
-    names = sorted({each.metric for each in found})
-    if name in names or name is None:
-        ranks = sorted({str(each.rank) for each in found if name in (None, each.metric)})
-        return f"the run {run!r} has no points of rank {rank}: there are {', '.join(ranks) or 'none'}"
-    near = get_close_matches(name, names, n=1) or names[:5]
-    hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
-    return f"the run {run!r} has no metric {name!r}: {hint}"
-
-
-# Further columns of points: of a throttled interval, and of a loop's progress.
-MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
-HEADER = (
-    *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
-    *MORE,
-    *("stream", "seq", "attributes"),
-)
-
-
-def row(point: Point) -> list[Any]:
-    """Return a point's cells, in the order of :data:`HEADER`; None for an empty one."""
-    more = point.more
-    named = point.metric, point.group, point.units, point.rank, point.execution
-    return [
-        *named,
-        point.branch,
-        point.x,
-        point.time_unix_nano,
-        point.value,
-        *[more.get(key) for key in MORE],
-        point.stream,
-        point.seq,
-        json.dumps(dict(point.attributes)) if point.attributes else None,
-    ]

@@ -149,6 +149,23 @@ def unpacked(data: bytes) -> ExponentialHistogram:
     return found
 
 
+def extremes(data: bytes) -> tuple[float, float]:
+    """Return the extremes of :func:`packed` bytes, without the rest.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if data[:1] != bytes((_VERSION,)):
+        raise ValueError(f"{len(data)} bytes that begin with {data[:1]!r} are no exponential histogram of version 1")
+    try:
+        left = _Bytes(data, 1)
+        left.signed(), left.number()
+        low, high = _EXTREMES.unpack_from(data, left.place)
+    except (IndexError, StructError) as error:
+        raise ValueError(f"an exponential histogram of {len(data)} bytes ends too early") from error
+    return low, high
+
+
 class _Bytes:
     """The bytes of a packed histogram from ``place`` on."""
 

@@ -21,7 +21,7 @@ from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, State, dictionary, members, notes, program, state
 from tachograph.runs.store import StoreError
-from tachograph.studio.charts import charts, curves, lines, samples, series
+from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.occurrences import events
 from tachograph.studio.overview import Overview, about, functions, progress
 
@@ -190,6 +190,7 @@ PAIRS = 2000
 MOST_PAIRS = 20_000
 MOST_SERIES = 500  # in one request for samples
 MOST_EVENTS = 10_000
+MOST_SAMPLES = 1000  # of a series, the newest
 
 
 class Api:
@@ -259,12 +260,14 @@ class Api:
     def _run(self, reading: Look, run: str) -> dict[str, Any]:
         now, found, drawn = self._clock(), members(reading), curves(reading)
         written = in_use(reading.file.path)
+        by_process, together = functions(reading)
         listed = {
             "processes": [_process(each, now, written=written) for each in found],
             "charts": charts(reading, drawn),
             "progress": progress(reading, drawn),
             "series": series(reading),
-            "functions": functions(reading),
+            "functions": by_process,
+            "functions_together": together,
             "losses": [{**each._asdict(), "why": each.why} for each in losses(reading.rows)],
             "config": dictionary(reading.rows, "config"),
             "summary": dictionary(reading.rows, "summary"),
@@ -300,7 +303,11 @@ def _curves(reading: Look, question: Question) -> dict[str, Any]:
 
 
 def _samples(reading: Look, question: Question) -> dict[str, Any]:
-    return {"samples": samples(reading, question.wholes("series", most=MOST_SERIES))}
+    numbers = question.wholes("series", most=MOST_SERIES)
+    if newest := question.whole("newest", 0, most=MOST_SAMPLES):
+        return {"samples": newest_samples(reading, numbers, newest)}
+    low, high = question.whole("low", 0), question.whole("high", 2**63 - 1)
+    return {"samples": samples(reading, numbers, low=low, high=high)}
 
 
 def _events(reading: Look, question: Question) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.spread import extremes, unpacked
 from tachograph.runs.window import stretches
 
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
@@ -212,19 +214,85 @@ def series(look: Look) -> list[dict[str, Any]]:
     return found
 
 
-def samples(look: Look, numbers: Iterable[int]) -> list[dict[str, Any]]:
-    """Return the samples of series: times in nanoseconds, and values, or of histograms counts and sums between."""
+PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+MOST_SPREADS, LEAST_SPREADS = 2000, 50  # of all series in an answer, each some tenths of a millisecond; of a series
+_ROWS = (
+    "SELECT time, value, total, spread FROM sample WHERE series = ?1 AND time <= ?3"
+    " AND time >= coalesce((SELECT max(time) FROM sample WHERE series = ?1 AND time < ?2), ?2) ORDER BY time"
+)
+_NEWEST = "SELECT time, value, total, spread FROM sample WHERE series = ? ORDER BY time DESC LIMIT ?"
+
+
+def samples(
+    look: Look, numbers: Sequence[int], *, low: int = 0, high: int = 2**63 - 1, most: int = MOST_SPREADS
+) -> list[dict[str, Any]]:
+    """Return the samples of series: times in nanoseconds, and values, or of histograms those since the sample before.
+
+    Of histograms these are counts and sums, and quantiles and extremes where the store has them, with ``error``, the
+    largest share by which a quantile may be off. Where there are very many samples, ``joined`` neighbours are one: its
+    count, sum and extremes are those of all, its quantiles those of the one with the largest value.
+
+    Args:
+        look: at the file.
+        numbers: of the series.
+        low: beginning of the window in time; one sample before it is included.
+        high: end of the window.
+        most: of samples of histograms, over all series; more where these are very many.
+    """
+    found = []
+    fair = max(LEAST_SPREADS, most // max(1, len(numbers)))
+    for number in numbers:
+        shape = next((row[0] for row in look.rows("SELECT shape FROM series WHERE id = ?", number)), None)
+        if shape is None:
+            continue
+        rows = list(look.rows(_ROWS, number, low, high))
+        if shape == "histogram":
+            joined = -(-len(rows) // fair) or 1
+            intervals = [_interval(look, rows[place : place + joined]) for place in range(0, len(rows), joined)]
+            found.append({"series": number, "joined": joined, **_columns(intervals)})
+        else:
+            found.append(sampled(number, rows, histogram=False))
+    return found
+
+
+def _interval(look: Look, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """Return neighbouring samples of a histogram as one."""
+    interval: dict[str, Any] = {
+        "time": rows[-1][0],
+        "count": sum(row[1] or 0 for row in rows),
+        "total": _finite(sum(row[2] or 0.0 for row in rows)),
+    }
+    try:
+        known = [(*extremes(row[3]), row[3]) for row in rows if row[3]]
+        if known:
+            spread = unpacked(max(known, key=lambda each: each[1] if isfinite(each[1]) else -inf)[2])
+            interval |= zip(PARTS, map(_finite, spread.quantiles(list(PARTS.values()))), strict=True)
+            interval |= {"min": min((low for low, _, _ in known if isfinite(low)), default=None)}
+            interval |= {"max": max((high for _, high, _ in known if isfinite(high)), default=None)}
+            interval |= {"error": spread.error()}
+    except ValueError as error:
+        look.file.note(f"a sample of {rows[0][0]}: {error}")
+    return interval
+
+
+def _columns(intervals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    told = {name: [each.get(name) for each in intervals] for name in ("time", "count", "total", *PARTS, "min", "max")}
+    return {**told, "error": finite(max((each["error"] for each in intervals if "error" in each), default=None))}
+
+
+def newest_samples(look: Look, numbers: Iterable[int], most: int) -> list[dict[str, Any]]:
+    """Return the newest ``most`` samples of series as :func:`news` has them."""
     found = []
     for number in numbers:
         shape = next((row[0] for row in look.rows("SELECT shape FROM series WHERE id = ?", number)), None)
         if shape is not None:
-            rows = list(look.rows("SELECT time, value, total FROM sample WHERE series = ? ORDER BY time", number))
+            rows = list(look.rows(_NEWEST, number, most))[::-1]
             found.append(sampled(number, rows, histogram=shape == "histogram"))
     return found
 
 
 def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return the new samples.
+    """Return the new samples; of histograms with the newest exponential histogram as it is stored, in base64.
 
     Args:
         look: at the file.
@@ -233,7 +301,7 @@ def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any
     """
     by_series: dict[int, tuple[str, list[tuple[Any, ...]]]] = {}
     for number, shape, *row in look.rows(
-        "SELECT id, shape, time, value, total FROM series CROSS JOIN sample ON series = id AND time > ?"
+        "SELECT id, shape, time, value, total, spread FROM series CROSS JOIN sample ON series = id AND time > ?"
         " ORDER BY id, time",
         since,
     ):
@@ -245,9 +313,10 @@ def news(look: Look, since: int, known: Mapping[int, int]) -> list[dict[str, Any
 def sampled(number: int, rows: Sequence[tuple[Any, ...]], *, histogram: bool) -> dict[str, Any]:
     """Return a series' samples in the API's form."""
     found: dict[str, Any] = {"series": number, "time": [row[0] for row in rows]}
-    if histogram:
-        return {**found, "count": [row[1] for row in rows], "total": [_finite(row[2]) for row in rows]}
-    return {**found, "value": [_finite(row[1]) for row in rows]}
+    if not histogram:
+        return {**found, "value": [_finite(row[1]) for row in rows]}
+    found |= {"count": [row[1] for row in rows], "total": [_finite(row[2]) for row in rows]}
+    return {**found, "spread": base64.b64encode(rows[-1][3]).decode() if rows and rows[-1][3] else None}
 
 
 def _finite(value: float | None) -> float | None:

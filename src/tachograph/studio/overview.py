@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tachograph.runs.blocks import THINNED, Block, Sample, unpack
-from tachograph.runs.buckets import Buckets
+from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.buckets import HistogramValues, shown
 from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
-from tachograph.runs.recorded import BEGIN
+from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
@@ -90,7 +90,6 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
     started = min([*begun, *(first for first, _ in times)], default=changed)
     last = max((last for _, last in times), default=changed)
-    thinned = sum(row[0] for row in reading.rows("SELECT count(DISTINCT curve) FROM block WHERE level = ?", THINNED))
     return {
         "id": name,
         "program": _program(found),
@@ -102,7 +101,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "processes": sum(each.role != NODE for each in found),
         "restarts": max((len(each.starts) - 1 for each in found), default=0),
         "points": points_in(reading.rows),
-        "thinned": thinned,
+        "thinned": thinned_curves(reading.rows),
         "bytes": _size(reading.file.path),
         "tags": tags(reading.rows),
         "damage": [],
@@ -140,15 +139,17 @@ def _changed(path: Path) -> int:
 
 
 DURATION, CALLS = "function.duration", "function.calls"
+PARTS = 0.5, 0.99
 
 
-def functions(look: Look) -> list[dict[str, Any]]:
+def functions(look: Look) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return calls, mean, median and 99th percentile (seconds), and failures by type of error, of each function.
 
-    Percentiles are interpolated within a histogram's buckets.
+    Those of each process come first, then the same of all processes together: torchrun's own are apart. ``error`` is
+    the share by which a percentile may be off; None where no bound of it is known.
     """
-    durations: dict[tuple[str, int | None, str], Buckets] = {}
-    failures: dict[tuple[str, int | None, str], dict[str, int]] = {}
+    durations: dict[tuple[str, int | None, str], HistogramValues] = {}
+    failures: dict[tuple[str, int | None, str], Counter[str]] = {}
     for name, attributes, resource, data in look.rows(
         "SELECT name, attributes, resource, data FROM series JOIN state ON series.id = state.series"
         " JOIN process ON process.id = process WHERE name IN (?, ?) ORDER BY series.id",
@@ -156,58 +157,34 @@ def functions(look: Look) -> list[dict[str, Any]]:
     ):
         try:
             told: dict[str, Any] = dict(json.loads(attributes))
-            amount = _shown(json.loads(data))
+            amount = shown(data)
         except (ValueError, TypeError, LookupError) as error:
             look.file.note(f"a state of {name}: {error}")
             continue
         who = mapping(resource)
         key = str(told.get("code.function.name", "")), rank_of(who), str(who.get("dl.role", ""))
-        if isinstance(amount, Buckets):
-            durations[key] = durations[key] + amount if key in durations else amount
+        if isinstance(amount, HistogramValues):
+            durations[key] = durations[key].plus(amount) if key in durations else amount
         elif told.get("outcome") == "failure" and amount is not None:
-            errors = failures.setdefault(key, {})
-            kind = str(told.get("error.type", ""))
-            errors[kind] = errors.get(kind, 0) + int(amount)
-    return [_function(key, found, failures.get(key, {})) for key, found in durations.items()]
+            failures.setdefault(key, Counter())[str(told.get("error.type", ""))] += int(amount)
+    joined: dict[tuple[str, int | None, str], HistogramValues] = {}
+    failed: dict[tuple[str, int | None, str], Counter[str]] = {}
+    for (function, rank, role), found in durations.items():
+        key = function, None, "agent" if role == "agent" else ""
+        joined[key] = joined[key].plus(found) if key in joined else found
+        failed.setdefault(key, Counter()).update(failures.get((function, rank, role), {}))
+    return (
+        [_function(key, found, failures.get(key, {})) for key, found in durations.items()],
+        [_function(key, found, failed[key]) for key, found in joined.items()],
+    )
 
 
-def _function(key: tuple[str, int | None, str], found: Buckets, failures: Mapping[str, int]) -> dict[str, Any]:
+def _function(key: tuple[str, int | None, str], found: HistogramValues, failures: Mapping[str, int]) -> dict[str, Any]:
     name, rank, role = key
-    mean = found.total / found.count if found.count else None
-    middle, high = (mean if found.count == 1 else percentile(found, share) for share in (0.5, 0.99))
-    about = {"function": name, "rank": rank, "role": role, "calls": found.count, "failures": failures}
-    return {**about, "mean": mean, "p50": middle, "p99": high}
-
-
-def percentile(of: Buckets, share: float) -> float | None:
-    """Return the value that ``share`` of the values do not exceed; None where the buckets do not tell.
-
-    Within a bucket values are assumed to lie evenly, from 0 on in the first one; above the last bound the result is
-    that bound.
-    """
-    if not of.count or not of.bounds:
-        return None
-    wanted = share * of.count
-    for place, reached in enumerate(accumulate(of.counts)):
-        if reached >= wanted and of.counts[place]:
-            if place == len(of.bounds):
-                break
-            upper = of.bounds[place]
-            lower = of.bounds[place - 1] if place else min(0.0, upper)
-            return lower + (upper - lower) * (wanted - reached + of.counts[place]) / of.counts[place]
-    return of.bounds[-1]
-
-
-def _shown(state: Any) -> Any:
-    """Return the shown value in a series' saved state: see :meth:`tachograph.hub._series.HubSeries.shown`."""
-    value, before = (_amount(part) for part in state[2:4])
-    if before is None:
-        return value
-    return before if value is None else before + value
-
-
-def _amount(parts: Any) -> Any:
-    return Buckets(parts[0], parts[1], tuple(parts[2]), tuple(parts[3])) if isinstance(parts, list) else parts
+    about = {"function": name, "rank": rank, "role": role, "calls": found.count, "failures": dict(failures)}
+    middle, high = found.quantiles(PARTS)
+    numbers = {"mean": found.mean, "p50": middle, "p99": high, "error": found.error(PARTS)}
+    return {**about, **{key: finite(value) for key, value in numbers.items()}}
 
 
 MOST_BARS = 3  # of one loop in one process: it may be nested in itself

@@ -32,6 +32,14 @@ def printable(text: object, most: int = _NAME) -> str:
     return cut if len(said) <= most else f"{cut[: most - 1]}…"
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters: of a longer one both ends, as a path tells most there."""
+    if len(text) <= most:
+        return text
+    end = max(most - 1, 1) * 2 // 3
+    return f"{text[: max(most - 1 - end, 0)]}…{text[-end:]}"
+
+
 def shown_number(value: float | str | None) -> str:
     """Return a number in at most ten characters: whole ones below ten millions exactly, others to four digits.
 

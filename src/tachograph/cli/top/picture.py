@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.runs.buckets import HistogramValues
+from tachograph.runs.spread import unpacked
 
 KEPT = 64  # points, of which a sparkline shows as many as there is room for
 
@@ -110,9 +116,10 @@ class Picture:
         self.processes: list[Json] = []
         self.progress: list[Json] = []
         self.functions: list[Json] = []
+        self.functions_together: list[Json] = []
         self.lost: list[Json] = []
         self.series: dict[int, Json] = {}
-        self.samples: dict[int, tuple[float | None, float | None]] = {}
+        self.samples: dict[int, tuple[float | None, float | None, str | None]] = {}
         self.events: deque[Json] = deque(maxlen=EVENTS)
         self.tails: dict[int, Tail] = {}
         self.damage: list[str] = []
@@ -131,6 +138,7 @@ class Picture:
         self.processes = list(answer.get("processes", ()))
         self.take_progress(answer.get("progress", ()))
         self.functions = list(answer.get("functions", ()))
+        self.functions_together = list(answer.get("functions_together", ()))
         self.lost = list(answer.get("losses", ()))
         self.series = {each["series"]: each for each in answer.get("series", ())}
         self.damage = [*dict.fromkeys((*answer.get("damage", ()), *self.about.get("damage", ())))]
@@ -191,12 +199,12 @@ class Picture:
                     self.version += 1
 
     def take_samples(self, answer: Iterable[Json]) -> None:
-        """Take samples of series: of each the newest, a histogram's as the count and the sum of its last interval."""
+        """Take samples of series: of each the newest; a histogram's as count, sum and spread of its last interval."""
         for each in answer:
             if not each["time"]:
                 continue
             columns = (each["count"], each["total"]) if "count" in each else (each["value"], [None])
-            self.samples[each["series"]] = (columns[0][-1], columns[1][-1])
+            self.samples[each["series"]] = (columns[0][-1], columns[1][-1], each.get("spread"))
             self.version += 1
 
     def rows(self) -> list[MetricRow]:
@@ -252,26 +260,35 @@ class Picture:
         """Return errors and values that are no numbers: name, attributes in words, and the count over all ranks."""
         found: dict[tuple[str, str], float] = {}
         for number, each in self.series.items():
-            amount = self.samples.get(number, (None, None))[0]
+            amount = self.samples.get(number, (None,))[0]
             if is_trouble(each) and amount:
                 words = ", ".join(f"{key}: {value}" for key, value in sorted(each["attributes"].items()))
                 key = each["name"].removeprefix("tachograph."), words
                 found[key] = found.get(key, 0) + amount
         return sorted(((*key, amount) for key, amount in found.items()), key=lambda each: -each[2])
 
-    def durations(self) -> dict[tuple[str, str], dict[int | None, float]]:
-        """Return, by scope and name, the mean duration of each rank in its last interval, in seconds."""
-        found: dict[tuple[str, str], dict[int | None, list[float]]] = {}
+    def durations(self) -> dict[tuple[str, str, str], dict[int | None, HistogramValues]]:
+        """Return, by scope, name and unit, the durations of each rank in its last interval."""
+        found: dict[tuple[str, str, str], dict[int | None, HistogramValues]] = {}
         for number, each in self.series.items():
-            count, total = self.samples.get(number, (None, None))
+            count, total, spread = self.samples.get(number, (None, None, None))
             if is_duration(each) and count and total is not None:
-                sums = found.setdefault((each["scope"], each["name"]), {}).setdefault(each["rank"], [0.0, 0.0])
-                sums[0] += count
-                sums[1] += total * _UNITS[each["unit"]]
-        return {key: {rank: total / count for rank, (count, total) in ranks.items()} for key, ranks in found.items()}
+                values = HistogramValues(int(count), total, _spread(spread) if spread else None)
+                ranks = found.setdefault((each["scope"], each["name"], each["unit"]), {})
+                rank = each["rank"]
+                ranks[rank] = ranks[rank].plus(values) if rank in ranks else values
+        return found
 
 
-_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+@lru_cache(maxsize=4096)
+def _spread(text: str) -> ExponentialHistogram | None:
+    try:
+        return unpacked(base64.b64decode(text, validate=True))
+    except ValueError:  # damaged: count and sum may be right
+        return None
+
+
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _OWN = "tachograph"
 _FUNCTIONS = "function.duration"  # the API's functions have these already
 
@@ -284,5 +301,5 @@ def is_trouble(each: Json) -> bool:
 def is_duration(each: Json) -> bool:
     """Tell whether a series is a histogram of durations, but those of functions, which have a table of their own."""
     return (
-        each["kind"] == "histogram" and each["unit"] in _UNITS and each["name"] != _FUNCTIONS and each["scope"] != _OWN
+        each["kind"] == "histogram" and each["unit"] in UNITS and each["name"] != _FUNCTIONS and each["scope"] != _OWN
     )

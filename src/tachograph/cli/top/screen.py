@@ -22,7 +22,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from tachograph.cli.top.legible import count, lasting, printable
+from tachograph.cli.top.legible import count, lasting, printable, shortened
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.sections import Section, fitted, sections
 from tachograph.cli.top.source import RunSource, keep_up
@@ -32,6 +32,7 @@ KEYS = "q quit   ↑ ↓ PgUp PgDn scroll   Tab next table   r ranks"
 _NANO = 1_000_000_000
 _MOST_DAMAGE = 3
 _WORDS = 400  # characters
+_STANDING = 30  # the state and the time, which are to be seen behind a long name
 # ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
 _NAMES = {
     **dict.fromkeys(("[A", "OA", "k"), "up"),
@@ -65,21 +66,21 @@ def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
     """
     about = picture.about
     unknown = Text("no run" if picture.trouble else "reading ...", style="bold")
-    lines = [_standing(picture, now) if about else unknown]
-    program = f"{printable(about['program'])}   " if about and about["program"] else ""
-    lines.append(Text(f"{program}{printable(where)}", style="dim"))
+    lines = [_standing(picture, now, width) if about else unknown]
+    program = f"{shortened(printable(about['program']), width // 2)}   " if about and about["program"] else ""
+    place = printable(where, _WORDS)
+    lines.append(Text(f"{program}{shortened(place, max(width - cell_len(program), _SMALLEST[0]))}", style="dim"))
     lines += [Text(each, style="bold yellow") for each in wrap(printable(picture.trouble, _WORDS), width)]
     for each in picture.damage[:_MOST_DAMAGE]:
         lines += [Text(part, style="red") for part in wrap(f"damaged: {printable(each, _WORDS)}", width)]
     return lines
 
 
-def _standing(picture: Picture, now: int) -> Text:
+def _standing(picture: Picture, now: int, width: int) -> Text:
     about = picture.about
     state = str(about["state"])
-    line = Text.assemble(
-        (printable(about["id"]), "bold"), "   ", (f"● {printable(state)}", STATES.get(state, "default")), "   "
-    )
+    name = shortened(printable(about["id"]), max(width - _STANDING, _SMALLEST[0]))
+    line = Text.assemble((name, "bold"), "   ", (f"● {printable(state)}", STATES.get(state, "default")), "   ")
     if picture.trouble and state == "live":
         line.append("when last heard   ", style="yellow")
     until = about["last"] if picture.trouble or state != "live" else now

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import zip_longest
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 from typing import NamedTuple
 
 from rich.text import Text
 
 from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_second, printable, shown_number, took
-from tachograph.cli.top.picture import CurveLine, Json, MetricRow, Picture
+from tachograph.cli.top.picture import UNITS, CurveLine, Json, MetricRow, Picture
+from tachograph.runs.buckets import QUANTILE_ERROR, HistogramValues
 
 
 class Column(NamedTuple):
@@ -89,6 +90,7 @@ TIMES = "\u00d7"
 NO_NUMBER = TIMES  # NaN, or infinite
 SPARK = 24
 _EVENTS = 12
+_ROUGH = 9.995  # times the value: a percentile that may be off by more is rough
 _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
 _VALUE = 10
@@ -299,12 +301,14 @@ def _line(row: MetricRow, line: CurveLine, place: int) -> Cells:
 
 
 def _functions(picture: Picture) -> Section:
+    together = {(each["role"], each["function"]): each for each in picture.functions_together}
+    off = _off([each["error"] for each in together.values() if each["p50"] is not None])
     columns = (
         Column("FUNCTION", 0, right=False),
         Column("CALLS", 9),
         Column("MEAN", 9),
-        Column("P50", 9, rank=3),
-        Column("P99", 9, rank=2),
+        Column(f"P50{off}", 9, rank=3),
+        Column(f"P99{off}", 9, rank=2),
         Column("SLOWEST", 15, right=False, rank=1),
         Column("FAILED", 28, right=False, rank=4),
     )
@@ -312,14 +316,20 @@ def _functions(picture: Picture) -> Section:
     for each in picture.functions:
         by_name.setdefault(("agent" if each["role"] == "agent" else "", each["function"]), []).append(each)
     ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(_spent(each) for each in pair[1])))
-    return Section(columns, [partial(_function, role, name, some) for (role, name), some in ordered])
+    return Section(columns, [partial(_function, *key, some, together.get(key)) for key, some in ordered])
+
+
+def _off(errors: Iterable[float | None]) -> str:
+    """Return by how much the percentiles of a column may be off, where that is more than 2.2 %; for its title."""
+    most = max((inf if error is None else error for error in errors), default=0.0)
+    return "" if most <= QUANTILE_ERROR else f" ±{100 * most:.0f}%" if most < _ROUGH else " rough"
 
 
 def _spent(each: Json) -> float:
     return float((each["mean"] or 0.0) * each["calls"])
 
 
-def _function(role: str, name: str, some: list[Json]) -> Cells:
+def _function(role: str, name: str, some: list[Json], together: Json | None) -> Cells:
     calls = sum(each["calls"] for each in some)
     failures: dict[str, int] = {}
     for each in some:
@@ -331,17 +341,11 @@ def _function(role: str, name: str, some: list[Json]) -> Cells:
         named(role, name),
         count(calls),
         took(sum(_spent(each) for each in some) / calls if calls else None),
-        took(_highest(some, "p50")),
-        took(_highest(some, "p99")),
+        took(together["p50"] if together else None),
+        took(together["p99"] if together else None),
         _slowest(means),
         Text(failed, style="red", no_wrap=True, overflow="ellipsis"),
     )
-
-
-def _highest(some: list[Json], which: str) -> float | None:
-    """Return the highest percentile of all ranks; that of a single call is the call, not its bucket."""
-    found = [each["mean" if each["calls"] == 1 else which] for each in some]
-    return max((value for value in found if value is not None), default=None)
 
 
 def _slowest(means: dict[int | None, float]) -> Text:
@@ -356,19 +360,26 @@ def _slowest(means: dict[int | None, float]) -> Text:
 
 
 def _durations(picture: Picture) -> Section:
+    found = picture.durations()
+    off = _off(values.spread.error() for ranks in found.values() for values in ranks.values() if values.spread)
     columns = (
         Column("DURATION, LAST 10 S", 0, right=False),
         Column("MEAN", 9),
-        Column("FASTEST", 9, rank=1),
+        Column(f"P50{off}", 9, rank=2),
+        Column(f"P99{off}", 9, rank=1),
+        Column("FASTEST", 9, rank=3),
         Column("SLOWEST", 9),
         Column("", 15, right=False),
     )
-    return Section(columns, [partial(_duration, *key, means) for key, means in sorted(picture.durations().items())])
+    return Section(columns, [partial(_duration, *key, ranks) for key, ranks in sorted(found.items())])
 
 
-def _duration(scope: str, name: str, means: dict[int | None, float]) -> Cells:
+def _duration(scope: str, name: str, unit: str, ranks: dict[int | None, HistogramValues]) -> Cells:
+    means = {rank: values.mean * UNITS[unit] for rank, values in ranks.items()}
     middle = sum(means.values()) / len(means)
-    return (named(scope, name), took(middle), took(min(means.values())), took(max(means.values())), _slowest(means))
+    parts = [each * UNITS[unit] for each in reduce(HistogramValues.plus, ranks.values()).quantiles((0.5, 0.99))]
+    durations = (middle, *parts, min(means.values()), max(means.values()))
+    return (named(scope, name), *map(took, durations), _slowest(means))
 
 
 def _events(picture: Picture) -> Section:

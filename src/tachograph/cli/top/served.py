@@ -166,7 +166,7 @@ class ServedRun:
         return list(self._ask("/curves", **query)["curves"])
 
     def _ask_samples(self, picture: Picture, numbers: list[int]) -> None:
-        answer = self._ask("/samples", series=numbers)
+        answer = self._ask("/samples", series=numbers, newest=1)
         with picture.lock:
             picture.take_samples(answer["samples"])
 

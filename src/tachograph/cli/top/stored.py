@@ -17,7 +17,7 @@ from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, members
 from tachograph.runs.store import StoreError
-from tachograph.studio.charts import charts, curves, samples, series
+from tachograph.studio.charts import charts, curves, newest_samples, series
 from tachograph.studio.occurrences import events
 from tachograph.studio.occurrences import newest as newest_event
 from tachograph.studio.overview import Overview, about, functions, progress
@@ -91,6 +91,7 @@ class StoredRun:
     def _read(self, picture: Picture, reading: Look, name: str) -> None:
         now, written = time.time_ns(), in_use(reading.file.path)
         found, drawn = members(reading), curves(reading)
+        by_process, together = functions(reading)
         answer: dict[str, Any] = {
             "now": now,
             "run": about(reading, name, found, now, written=written),
@@ -98,7 +99,8 @@ class StoredRun:
             "charts": charts(reading, drawn),
             "progress": progress(reading, drawn),
             "series": series(reading),
-            "functions": functions(reading),
+            "functions": by_process,
+            "functions_together": together,
             "losses": [each._asdict() for each in losses(reading.rows)],
         }
         with picture.lock:
@@ -108,7 +110,7 @@ class StoredRun:
                 self._seen, self._counts = 0, {}
             picture.take_run({**answer, "damage": list(reading.file.damage)})
             wanted = picture.wanted()
-        told = samples(reading, wanted)
+        told = newest_samples(reading, wanted, 1)
         with picture.lock:
             picture.take_samples(told)
         self._read_points(picture, reading)

@@ -161,7 +161,7 @@ export class Card {
     say(this.state, curves.length && !this.words ? "" : this.words || (this.base ? "no points yet" : "loading …"));
     this.state.hidden = this.state.textContent === "";
     for (const curve of curves) curve.format = this.source.axes.y.find(({ key }) => key === curve.scale)?.format;
-    this.entries = dress(curves, this.source.names, this.source.lanes, this.hidden);
+    this.entries = dress(curves, this.source.names, this.source.lanes, this.hidden, this.source.byLane);
     this.legend.show(this.entries, this.hidden);
     if (this.plot.u || curves.some((curve) => curve.length || curve.nonfinite.length)) {
       this.plot.weight = this.settings.weight;
@@ -178,7 +178,7 @@ export class Card {
     return (this.plot.curves ?? []).map((curve) => ({
       metric: curve.metric, attributes: curve.attributes, label: curve.label, rank: curve.rank, lane: curve.lane, start: curve.start, branch: curve.branch,
       compared: curve.compared ?? null, scale: curve.scale, colour: curve.colour, exact: curve.exact,
-      x: [...curve.x], y: [...curve.smoothed(this.settings.weight)], nonfinite: curve.nonfinite.map((each) => [...each]),
+      x: [...curve.x], y: [...curve.smoothed(this.settings.weight)], band: curve.band ?? null, nonfinite: curve.nonfinite.map((each) => [...each]),
     }));
   }
 

@@ -6,6 +6,8 @@ import { firstFrom } from "./curve.js";
 const EDGE = Number.MAX_VALUE / 2; // beyond it the distance of two numbers is infinite
 const LEAST = 1e-12; // of its numbers' size: so wide an axis is at least, as uPlot never ends where ticks are the same
 const AROUND = 1e-9; // of a number's size: so far the axis of a single one goes to each side at least
+const MOST_TOPS = 0.9; // a part of the values of p99 that an axis has in any case
+const SQUEEZED = 1; // times the height of these: so much may be beside them for extremes
 const BRIEF = 5; // seconds: ticks of a shorter time would all say the same second
 
 /** Return an axis's ends so far apart, and so near, that there are numbers between them. */
@@ -31,18 +33,31 @@ export function across(curves) {
   return low <= high ? [low, high] : null;
 }
 
-/** Return the smallest and largest value of curves between two x; null where there is none. */
+/**
+ * Return the smallest and largest value of curves between two x; null where there is none. Of a band most of p99 is in
+ * it, and the extremes where that leaves room for all the rest: a single slow step must not flatten what comes after it.
+ */
 export function along(curves, from, to, log) {
   let [low, high] = [Infinity, -Infinity];
-  for (const { x, y } of curves) {
+  let [least, greatest] = [Infinity, -Infinity]; // with extremes
+  const tops = [];
+  for (const { x, y, band } of curves) {
     const end = Math.min(y.length, firstFrom(x, to) + 1);
     for (let place = Math.max(0, firstFrom(x, from) - 1); place < end; place += 1) {
       if (log && y[place] <= 0) continue;
       if (y[place] < low) low = y[place];
       if (y[place] > high) high = y[place];
+      if (!band) continue;
+      if (band.p99[place] !== null) tops.push(band.p99[place]);
+      if (band.min[place] !== null && (!log || band.min[place] > 0)) least = Math.min(least, band.min[place]);
+      greatest = Math.max(greatest, band.max[place] ?? -Infinity);
     }
   }
-  return low <= high ? [low, high] : null;
+  if (low > high) return null;
+  tops.sort((one, other) => one - other);
+  high = Math.max(high, tops[Math.floor(MOST_TOPS * (tops.length - 1))] ?? high);
+  const room = log ? Infinity : Math.max(SQUEEZED * (high - low), Math.abs(high) / 4);
+  return [Math.max(Math.min(low, least), low - room), Math.min(Math.max(high, greatest), high + room)];
 }
 
 /** Return an x axis's ends. Its bounds say what it shows at least: a run that goes on beyond them stays in view. */

@@ -1,5 +1,6 @@
 /** Numbers and times as people read them. */
 
+export const EXACT = 0.0225; // a share by which quantiles of ours may be off: what has a larger one says so
 const MINUS = "−";
 const NEVER = "–";
 const MOST_DIGITS = 16; // behind the point: a double has no more
@@ -94,6 +95,19 @@ export function duration(seconds) {
   return `${minutes} min ${whole % 60} s`;
 }
 
+/** Return seconds that were measured, with three digits up to a minute. */
+export const took = (seconds) => (Number.isFinite(seconds) && seconds >= 0.9995 && seconds < 59.95 ? `${number(seconds, 3)} s` : duration(seconds));
+
+/** Return the labels of an axis of durations: all in one unit. */
+export function durations(splits) {
+  const most = Math.max(...splits.filter((each) => each !== null).map(Math.abs));
+  const [size, of] = most >= 0.9995 ? [1, "s"] : most >= 0.9995e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return ticks(splits.map((each) => (each === null ? null : each / size))).map((said) => (said ? `${said} ${of}` : ""));
+}
+
+/** Return by how much quantiles may be off, a share of them; null for one that is not known. */
+export const offBy = (share) => (share === null || share > 9.995 ? "rough: counted in few buckets" : `± ${share < 0.1 ? number(100 * share, 2) : Math.round(100 * share)} %`);
+
 /** Return a size in bytes. */
 export function bytes(size) {
   let place = 0;
@@ -125,7 +139,7 @@ export const unit = (said) => (said === "1" || !said ? "" : said.replaceAll(/\{(
 /** Return a value with its unit. */
 export function measured(value, of) {
   if (typeof value === "number" && Number.isFinite(value)) {
-    if (of === "s") return duration(value);
+    if (of === "s") return took(value);
     if (of === "By") return bytes(value);
   }
   const said = unit(of);

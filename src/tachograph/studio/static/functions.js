@@ -1,7 +1,7 @@
 /** Durations of functions: how often each ran, how long, and how it failed. */
 
-import { element, fill } from "./element.js";
-import { duration, number } from "./format.js";
+import { element, fill, say } from "./element.js";
+import { EXACT, number, offBy, took } from "./format.js";
 
 const COLUMNS = [
   ["Function", (each) => each.function],
@@ -24,11 +24,12 @@ export class Functions {
     this.column = 2;
     this.down = true;
     this.body = element("tbody");
+    this.note = element("span", { class: "note" });
     this.heads = COLUMNS.map(([title], place) => this.#head(title, place));
     this.node = element(
       "section",
       { class: "block", "aria-label": "Functions", hidden: true },
-      element("h2", { text: "Functions" }),
+      element("h2", {}, "Functions ", this.note),
       element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of functions" },
         element("table", { class: "data" }, element("thead", {}, element("tr", {}, ...this.heads)), this.body)),
     );
@@ -58,6 +59,8 @@ export class Functions {
       else head.removeAttribute("aria-sort");
     });
     this.node.hidden = list.length === 0;
+    const rough = list.filter(({ p50, error }) => p50 !== null && (error === null || error > EXACT)).map(({ error }) => error);
+    say(this.note, rough.length ? `p50 and p99 ${offBy(rough.includes(null) ? null : Math.max(...rough))}` : "");
     fill(this.body, ...wanted.slice(0, MOST).map(row));
     if (wanted.length > MOST) {
       this.body.append(element("tr", {}, element("td", { colspan: "7", class: "quiet", text: `and ${wanted.length - MOST} more` })));
@@ -75,6 +78,6 @@ function row(each) {
     cell(each.rank === null ? each.role || "–" : String(each.rank)),
     cell(number(each.calls)),
     element("td", { class: failures ? "number bad" : "number quiet", text: failures || "0" }),
-    cell(duration(each.mean)), cell(duration(each.p50)), cell(duration(each.p99)),
+    cell(took(each.mean)), cell(took(each.p50)), cell(took(each.p99)),
   );
 }

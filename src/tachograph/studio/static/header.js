@@ -37,6 +37,7 @@ export class Header {
       run.ranks ? ["Ranks", String(run.ranks)] : null,
       run.restarts ? ["Restarts", String(run.restarts)] : null,
       ["Points", count(run.points, "point")],
+      run.thinned ? ["Thinned", `${count(run.thinned, "curve is", "curves are")} thinned: the extremes are kept`] : null,
       ["Stored", bytes(run.bytes)],
       run.tags?.length ? ["Tags", run.tags.join(", ")] : null,
     ].filter(Boolean);

@@ -59,13 +59,15 @@ export class Hover {
     return this.x.units ? `${this.x.units} ${number(x, 7)}` : number(x, 7);
   }
 
-  #row({ curve, value, x }, same, weight) {
+  #row({ curve, value, x, at }, same, weight) {
+    const said = (each) => curve.format?.(each) ?? number(each, 6);
     return element(
       "tr",
       {},
       element("td", {}, element("span", { class: "swatch", style: { background: curve.colour } })),
       element("th", { scope: "row", text: curve.label }),
-      element("td", { class: "number", text: curve.format?.(value) ?? number(value, 6) }),
+      element("td", { class: "number", text: said(value) }),
+      curve.band ? element("td", { class: "quiet number", text: beside(curve.band, at, said) }) : null,
       weight ? element("td", { class: "quiet", text: "smoothed" }) : null,
       same ? null : element("td", { class: "quiet number", text: this.#at(x) }),
     );
@@ -80,6 +82,9 @@ export class Hover {
   }
 }
 
+/** Return the 99th percentile and the largest value of a point. */
+const beside = (band, at, said) => ["p99", "max"].filter((name) => (band[name][at] ?? null) !== null).map((name) => `${name} ${said(band[name][at])}`).join(", ");
+
 function dot({ left, top, curve }) {
   return element("i", { style: { left: `${left}px`, top: `${top}px`, "border-color": curve.colour } });
 }
@@ -91,11 +96,11 @@ function nearest({ u, curves, weight }, left, top) {
   curves.forEach((curve, order) => {
     const to = projection(u, curve.scale);
     const place = (value) => (to.x(value) - to.left) / ratio;
-    const at = curve.nearest(x);
+    const near = curve.nearest(x);
     const candidates = [];
-    if (at >= 0) candidates.push([curve.x[at], curve.smoothed(weight)[at]]);
+    if (near >= 0) candidates.push([curve.x[near], curve.smoothed(weight)[near], near]);
     for (const [where, kind] of curve.nonfinite) if (Math.abs(place(where) - left) < 4) candidates.push([where, kind]);
-    for (const [where, value] of candidates) {
+    for (const [where, value, at] of candidates) {
       const aside = place(where);
       const distance = Math.abs(aside - left);
       const known = byKey.get(curve.key);
@@ -104,7 +109,7 @@ function nearest({ u, curves, weight }, left, top) {
       const height = typeof value === "number" && !(to.log && value <= 0) ? (to.y(value) - to.top) / ratio : null;
       const inside = height !== null && height >= -1 && height <= u.over.clientHeight + 1;
       byKey.set(curve.key, {
-        curve, value, x: where, order, left: aside, top: inside ? height : null,
+        curve, value, x: where, at, order, left: aside, top: inside ? height : null,
         away: Math.hypot(distance, height === null || top === null ? 0 : height - top),
       });
     }

@@ -54,13 +54,15 @@ export class MetricChart {
   update(chart) {
     this.chart = chart;
     this.section = chart.section;
-    this.telling = tellingKeys(chart.metrics.flatMap(({ curves }) => curves.map(({ attributes }) => attributes)));
+    const attributes = chart.metrics.flatMap(({ curves }) => curves.map((each) => each.attributes));
+    this.telling = tellingKeys(attributes);
     this.names = [...new Set(chart.metrics.flatMap(({ scale }) => this.#names(scale)))];
     this.lanes = lanesOf(chart.metrics);
     this.hint = `tachograph export ${quoted(this.run)} ${chart.metrics.map(({ metric }) => `--metric ${quoted(metric)}`).join(" ")}`;
     const kept = chart.metrics.reduce((sum, { curves }) => sum + curves.length, 0);
     const left = chart.metrics.reduce((sum, each) => sum + each.left_out, 0);
-    this.remark = left ? `the newest ${number(kept)} of ${count(kept + left, "curve")}` : "";
+    const common = new Set(Object.keys(attributes[0] ?? {}).filter((key) => !this.telling.has(key)));
+    this.remark = [labels(attributes[0], common), left ? `the newest ${number(kept)} of ${count(kept + left, "curve")}` : ""].filter(Boolean).join(" · ");
   }
 
   /** Return the names of the curves on an axis: metrics, each with the attributes that it has. */

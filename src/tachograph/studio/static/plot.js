@@ -3,7 +3,7 @@
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { across, along, drawable, ofX, ofY } from "./extent.js";
 import { clocks, powers, ticks } from "./format.js";
-import { beyond, dots, marks, projection, trace } from "./strokes.js";
+import { beyond, dots, fillBetween, marks, projection, trace } from "./strokes.js";
 import { colours } from "./theme.js";
 
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
@@ -12,6 +12,7 @@ const LETTER = 6.4; // pixels
 const NARROW = 520; // pixels of width below which axes keep to the left
 const TALL = 240;
 const MOST_AXES = 3; // of y that are drawn: those of the first curves that are; in a narrow chart two
+const BANDS = 8; // curves with a band; of more there are lines alone
 const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
 
 /** Draws curves into an element. */
@@ -149,6 +150,7 @@ export class Plot {
     ctx.rect(left, top - ratio, width, height + 2 * ratio);
     ctx.clip();
     ctx.lineJoin = "bevel";
+    this.#bands(ctx);
     for (const curve of this.curves) {
       if (this.u.scales[curve.scale]?.min === null || this.u.scales[curve.scale] === undefined) continue;
       const to = projection(this.u, curve.scale);
@@ -169,6 +171,24 @@ export class Plot {
       this.outside = beyond(ctx, curve, values, to, 3 * ratio) || this.outside;
     }
     ctx.restore();
+  }
+
+  /** Fill the bands of quantiles below all lines: faint from the least to the largest value, and from p50 to p99. */
+  #bands(ctx) {
+    const banded = this.curves.filter((curve) => curve.band && this.u.scales[curve.scale]?.min !== undefined && this.u.scales[curve.scale].min !== null);
+    if (banded.length > BANDS) return;
+    for (const curve of banded) {
+      const to = projection(this.u, curve.scale);
+      const { p99, min, max } = curve.band;
+      ctx.fillStyle = curve.colour;
+      ctx.globalAlpha = (curve.alpha * 0.1) / Math.sqrt(banded.length);
+      fillBetween(ctx, curve, min, max, to);
+      ctx.globalAlpha = (curve.alpha * 0.28) / Math.sqrt(banded.length);
+      fillBetween(ctx, curve, curve.y, p99, to);
+      const top = this.u.scales[curve.scale].max;
+      this.outside ||= curve.x.some((x, place) => x >= to.x0 && x <= to.x1 && max[place] > top);
+    }
+    ctx.globalAlpha = 1;
   }
 }
 

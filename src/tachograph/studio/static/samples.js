@@ -2,7 +2,7 @@
 
 import { ask, pathOf } from "./api.js";
 import { Curve } from "./curve.js";
-import { labels, measured, sizes, unit } from "./format.js";
+import { count, durations, EXACT, labels, measured, offBy, sizes, tellingKeys, unit } from "./format.js";
 import { nameOf } from "./style.js";
 
 const NANO = 1e9;
@@ -10,6 +10,7 @@ const DOUBLES = Array.from({ length: 60 }, (_, place) => 2 ** place); // steps o
 const AT_ONCE = 100; // series in one question
 const STATS = "torch.monitor"; // scopes
 const LOGGER = "tachograph.logger";
+const FUNCTION = "code.function.name";
 
 /**
  * Return the charts of series: one for each scope and name, those of a Stat together.
@@ -27,7 +28,14 @@ export function seriesCharts(series, charts) {
   const found = new Map();
   for (const each of series) {
     const { name, scope, kind } = each;
-    if (name.startsWith("function.")) continue;
+    if (name === "function.calls") continue; // in the table of functions, and as the rate of its durations
+    if (name === "function.duration") {
+      const title = String(each.attributes[FUNCTION] ?? name);
+      const key = `f${title}`;
+      if (!found.has(key)) found.set(key, { key, title, scope, of: FUNCTION, names: [title], series: [] });
+      found.get(key).series.push(each);
+      continue;
+    }
     if (told.has(name) || told.has(name.replace(/#\d+(?=\.\w+$)/, ""))) continue;
     if (kind === "gauge" && (drawn.has(`${scope}\n${name}`) || (scope === LOGGER && logged.has(name)))) continue;
     const stat = scope === STATS ? [...stats].find((one) => name.startsWith(`${one}.`)) : null;
@@ -48,6 +56,7 @@ export class SeriesChart {
     this.view = view;
     this.title = chart.title;
     this.remark = "";
+    this.kept = new Map(); // answers of histograms, by series: what comes is put behind
     this.update(chart);
     const { kind, unit: of } = chart.series[0];
     const units = unit(of);
@@ -58,7 +67,7 @@ export class SeriesChart {
     const axes = {
       gauge: () => [axis("y0", size.ticks ? "" : units, { lower: of === "1" ? 0 : undefined, format, ...size })],
       counter: () => (chart.machine ? [rate] : [axis("y0", size.ticks || !units ? "total" : units, { lower: 0, format, ...size }), rate]),
-      histogram: () => [axis("y0", units || "mean", { format, ...size }), axis("y1", "a second", { lower: 0 })],
+      histogram: () => [axis("y0", of === "s" ? "" : units, { format, ticks: of === "s" ? durations : undefined, ...size }), axis("y1", "a second", { lower: 0 })],
     };
     this.axes = { x: { units: "", time: true }, y: axes[kind]() };
   }
@@ -67,32 +76,80 @@ export class SeriesChart {
     this.chart = chart;
     this.section = chart.section;
     this.series = new Map(chart.series.map((each) => [each.series, each]));
-    this.names = [...new Set(chart.series.flatMap((each) => this.#lines(each).map(({ metric }) => nameOf({ metric, attributes: this.#attributes(each) }))))];
+    this.telling = chart.of ? tellingKeys(chart.series.map(({ attributes }) => attributes)) : null;
+    this.all = [...new Set(chart.series.flatMap((each) => this.#lines(each).map(({ metric }) => nameOf({ metric, attributes: this.#attributes(each) }))))];
     const ranks = [...new Set(chart.series.map(laneOf))];
     this.lanes = ranks.map((key) => ({ key, label: laneLabel(key), rank: key.split("/")[0] }))
       .sort((one, other) => Number(one.rank || Infinity) - Number(other.rank || Infinity));
+  }
+
+  /** What is drawn, by name: a histogram has p50 or the mean. */
+  get names() {
+    return this.drawn?.size ? this.all.filter((name) => this.drawn.has(name)) : this.all;
+  }
+
+  /** Whether ranks have colours of their own: where each has a histogram, whose lines are told apart otherwise. */
+  get byLane() {
+    return this.lanes.length > 1 && this.chart.series[0].kind === "histogram" && this.names.length <= 2;
   }
 
   /** Return the lines that a series is drawn as: what each is called, its axis, and how its points are made. */
   #lines({ kind, name }) {
     const { stat, machine } = this.chart;
     if (kind === "counter") return machine ? [{ metric: this.title, scale: "y1", points: rates }] : [{ metric: "total", scale: "y0", points: values }, { metric: "a second", scale: "y1", points: rates }];
-    if (kind === "histogram") return [{ metric: "mean", scale: "y0", points: means }, { metric: "a second", scale: "y1", points: calls }];
+    if (kind === "histogram") {
+      return [
+        { metric: "p50", scale: "y0", points: middles, banded: true, optional: true },
+        { metric: "mean", scale: "y0", points: means, optional: true }, // where nothing is known but count and sum
+        { metric: "a second", scale: "y1", points: calls, beside: true },
+      ];
+    }
     return [{ metric: stat ? name.slice(stat.length + 1) : this.title, scale: "y0", points: values }];
   }
 
   /** Of the machine attributes are what a chart is about, such as a state: their values say enough. */
   #attributes({ attributes }) {
     const said = Object.values(attributes ?? {});
-    return this.chart.machine ? said.join(" ") : labels(attributes);
+    return this.chart.machine ? said.join(" ") : labels(attributes, this.telling);
   }
 
   async load({ low = null, high = null, signal = null }) {
     const numbers = [...this.series].filter(([, { rank }]) => this.view.wants(rank)).map(([number]) => number);
-    const parts = [];
-    for (let place = 0; place < numbers.length; place += AT_ONCE) parts.push(numbers.slice(place, place + AT_ONCE));
-    const answers = await Promise.all(parts.map((series) => ask(`${pathOf(this.run)}/samples`, { series }, signal)));
-    return answers.flatMap(({ samples }) => samples).flatMap((each) => this.#made(each, low, high));
+    const answers = [];
+    for (let place = 0; place < numbers.length; place += AT_ONCE) answers.push(this.#samples(numbers.slice(place, place + AT_ONCE), low, high, signal));
+    const samples = (await Promise.all(answers)).flat();
+    const worst = Math.max(0, ...samples.map(({ error }) => error ?? 0));
+    const many = Math.max(1, ...samples.map(({ joined }) => joined ?? 1));
+    this.remark = [
+      worst > EXACT ? `quantiles ${offBy(worst)}` : "",
+      many > 1 ? `${count(many, "interval")} a point: zoom in for all` : "",
+    ].filter(Boolean).join(" · ");
+    const made = samples.flatMap((each) => this.#made(each, low, high));
+    this.drawn = new Set(made.map(nameOf));
+    return made;
+  }
+
+  /** Return the samples of series: all of what is between `low` and `high`, or what is here with what has come since. */
+  async #samples(series, low, high, signal) {
+    if (low !== null) {
+      const window = { low: Math.max(0, Math.floor(low * NANO)), high: Math.max(0, Math.ceil(high * NANO)) };
+      return (await ask(`${pathOf(this.run)}/samples`, { series, ...window }, signal)).samples;
+    }
+    const known = series.map((number) => this.kept.get(number)?.time.at(-1) ?? 0);
+    const { samples } = await ask(`${pathOf(this.run)}/samples`, { series, low: Math.min(...known) || null }, signal);
+    return samples.map((each) => {
+      const kept = this.kept.get(each.series);
+      const last = kept?.time.at(-1);
+      if (!last) this.kept.set(each.series, each);
+      else {
+        each.time.forEach((time, place) => {
+          if (time <= last) return;
+          for (const [key, column] of Object.entries(each)) if (Array.isArray(column)) kept[key].push(column[place]);
+        });
+        kept.error = Math.max(kept.error, each.error) || null;
+      }
+      return this.kept.get(each.series);
+    });
   }
 
   #made(sample, low, high) {
@@ -100,14 +157,21 @@ export class SeriesChart {
     if (!each) return [];
     const of = { rank: each.rank, lane: laneOf(each), run: this.run, attributes: this.#attributes(each) };
     const times = sample.time.map((time) => time / NANO);
-    return this.#lines(each).map(({ metric, scale, points }) => {
-      const kept = times.map((x, place) => [x, points(sample, place, times)])
+    return this.#lines(each).flatMap(({ metric, scale, points, banded, optional, beside }) => {
+      const kept = times.map((x, place) => [x, points(sample, place, times), place])
         .filter(([x, y]) => y !== null && Number.isFinite(y) && (low === null || x >= low) && (high === null || x <= high));
-      const answer = { curve: each.series, branch: 0, points: kept.length, x: kept.map(([x]) => x), y: kept.map(([, y]) => y) };
-      return new Curve(answer, { ...of, metric, scale });
+      if (optional && !kept.length) return [];
+      const answer = {
+        curve: each.series, branch: 0, points: kept.length, x: kept.map(([x]) => x), y: kept.map(([, y]) => y),
+        exact: (sample.joined ?? 1) < 2,
+      };
+      const band = banded ? Object.fromEntries(BAND.map((key) => [key, kept.map(([, , place]) => sample[key][place])])) : null;
+      return [new Curve(answer, { ...of, metric, scale, band, beside })];
     });
   }
 }
+
+const BAND = ["p90", "p99", "min", "max"];
 
 const laneOf = ({ rank, role }) => `${rank ?? ""}/${rank === null ? role : ""}`;
 
@@ -125,8 +189,10 @@ function rates({ value }, place, times) {
   return aSecond(now >= before ? now - before : now, place, times);
 }
 
-const means = ({ count, total }, place) => (count[place] > 0 && total[place] !== null ? total[place] / count[place] : null);
+const middles = ({ p50 }, place) => p50?.[place] ?? null;
 
-const calls = ({ count }, place, times) => (place ? aSecond(count[place], place, times) : null);
+const means = ({ count: many, total, p50 }, place) => (many[place] > 0 && total[place] !== null && (p50?.[place] ?? null) === null ? total[place] / many[place] : null);
+
+const calls = ({ count: many }, place, times) => (place ? aSecond(many[place], place, times) : null);
 
 const aSecond = (amount, place, times) => (times[place] > times[place - 1] ? amount / (times[place] - times[place - 1]) : null);

@@ -7,6 +7,7 @@ import { groupsOf } from "./groups.js";
 import { SeriesChart } from "./samples.js";
 
 const FEW = 8; // charts of a group; more are drawn smaller
+const OPEN = 4; // functions; the charts of more are folded up
 
 /** All sections of a run. */
 export class Sections {
@@ -31,6 +32,7 @@ export class Sections {
       let section = this.sections.get(key);
       if (!section) {
         section = folded ? this.#foldedUp(title) : group(title);
+        if (key === "ffunctions" && charts.length <= OPEN) section.node.open = true;
         this.sections.set(key, section);
       }
       section.charts = charts;

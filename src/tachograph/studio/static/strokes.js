@@ -2,6 +2,7 @@
 
 import { firstFrom } from "./curve.js";
 
+const ALONE = 5; // pixels to each side of a band of one point
 const FEW = 14; // pixels a point from which on each gets a dot
 
 /**
@@ -76,6 +77,29 @@ export function trace(context, curve, values, to) {
   }
   finish();
   return end - begin;
+}
+
+/** Fill what is between two values of each point of a curve in view; where one of them is not known there is a gap. */
+export function fillBetween(context, { x: xs }, lows, highs, to) {
+  const y = (value) => (to.log && value <= 0 ? to.bottom : Math.max(to.top - 9999, Math.min(to.bottom + 9999, to.y(value))));
+  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  let place = Math.max(0, firstFrom(xs, to.x0) - 1);
+  context.beginPath();
+  while (place < end) {
+    const begin = place;
+    while (place < end && lows[place] !== null && highs[place] !== null) place += 1;
+    if (place - begin === 1) {
+      const [top, bottom] = [y(highs[begin]), y(lows[begin])];
+      context.rect(to.x(xs[begin]) - ALONE, top, 2 * ALONE, bottom - top);
+    } else if (place > begin) {
+      context.moveTo(to.x(xs[begin]), y(highs[begin]));
+      for (let at = begin + 1; at < place; at += 1) context.lineTo(to.x(xs[at]), y(highs[at]));
+      for (let at = place - 1; at >= begin; at -= 1) context.lineTo(to.x(xs[at]), y(lows[at]));
+      context.closePath();
+    }
+    place += place === begin ? 1 : 0;
+  }
+  context.fill();
 }
 
 /** Put a dot on each point in view, where they are few. */

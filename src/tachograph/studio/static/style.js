@@ -4,6 +4,7 @@ import { colours } from "./theme.js";
 
 const MAIN = 1.7;
 const OLD = 1.1;
+const FAINT = 0.4; // of what is beside the lines that have the ranks' colours
 
 /**
  * Give curves their colour, alpha and width, and return the legend's entries.
@@ -11,12 +12,13 @@ const OLD = 1.1;
  * @param {Array<string>} names - all of the chart, in order: metrics with their attributes.
  * @param {Array<{key, label}>} lanes - all of the chart: ranks, and tasks of theirs.
  * @param {Set<string>} hidden - keys of entries that are switched off.
+ * @param {boolean} byLane - colour by rank, however many names there are.
  */
-export function dress(curves, names, lanes, hidden) {
+export function dress(curves, names, lanes, hidden, byLane = false) {
   const palette = colours().curves;
   const used = new Set(curves.map((curve) => curve.metric));
   const many = new Set(curves.map((curve) => curve.lane));
-  const byName = names.length > 1 || lanes.length < 2;
+  const byName = !byLane && (names.length > 1 || lanes.length < 2);
   const newest = newestOf(curves);
   const entries = new Map();
   for (const curve of curves) {
@@ -28,13 +30,14 @@ export function dress(curves, names, lanes, hidden) {
     curve.colour = palette[(byName ? name : lane) % palette.length];
     const shade = byName && many.size > 1 ? 1 - 0.55 * Math.min(1, lane / Math.max(1, lanes.length - 1)) : 1;
     const latest = newest.get(together(curve)) === curve;
-    curve.alpha = latest ? shade : 0.5 * shade;
-    curve.width = latest ? MAIN : OLD;
+    const faint = byLane && curve.beside ? FAINT : 1;
+    curve.alpha = (latest ? shade : 0.5 * shade) * faint;
+    curve.width = latest && faint === 1 ? MAIN : OLD;
     curve.key = together(curve);
     curve.label = label(curve, who, used.size, Math.max(many.size, lanes.length));
     curve.visible = !hidden.has(curve.key);
     const entry = entries.get(curve.key) ?? { key: curve.key, order: [curve.compared ? 1 : 0, name, lane] };
-    if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, alpha: shade, curve });
+    if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, alpha: shade * faint, curve });
     entries.set(curve.key, entry);
   }
   curves.sort((one, other) =>

@@ -13,7 +13,7 @@ const ROWS = 200;
  */
 export function showTable(into, curves, source) {
   const { x: axis } = source.axes;
-  const columns = curves.filter((curve) => curve.length || curve.nonfinite.length);
+  const columns = curves.filter((curve) => curve.length || curve.nonfinite.length).flatMap((curve) => [curve, ...bandOf(curve)]);
   const rows = joined(columns);
   const at = (x) => (axis.time ? when(x * 1e9) : number(x, 9));
   const body = element("tbody");
@@ -45,6 +45,10 @@ export function showTable(into, curves, source) {
     more,
   );
 }
+
+/** Return the quantiles and extremes beside a curve as curves. */
+const bandOf = ({ band, key, label, length, x, exact }) => Object.entries(band ?? {}).map(([name, values]) => (
+  { key: `${key}\n${name}`, label: label.replace("p50", name), length, x, y: values, nonfinite: [], exact }));
 
 function heading(curve, columns) {
   const twins = columns.filter(({ key }) => key === curve.key);

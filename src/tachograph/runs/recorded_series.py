@@ -1,0 +1,184 @@
+"""The series of a run, read back: counters, histograms and gauges, with their samples of every ten seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from tachograph.recording.points import AttributeValue
+from tachograph.runs.buckets import HistogramValues, shown
+from tachograph.runs.file import RunFile
+from tachograph.runs.members import mapping, pairs, rank_of
+from tachograph.runs.spread import unpacked
+
+SeriesKind = Literal["histogram", "counter", "gauge"]
+Kind = Literal["curve", "histogram", "counter", "gauge"]
+KINDS: tuple[Kind, ...] = ("curve", "histogram", "counter", "gauge")
+PARTS = (0.5, 0.9, 0.99)
+_NANO = 1e9
+_KINDS: Mapping[str, SeriesKind] = {"histogram": "histogram", "counter": "counter"}  # a sum may fall: a gauge
+_UNGROUPED = "tachograph.metric"  # the scope of the gauges of metrics without a group
+_LOGGER = "tachograph.logger"  # whose gauges are curves by another name
+_NAMED = ("metric", "group", "units", "rank", "time_unix_nano")
+HEADERS: Mapping[SeriesKind, tuple[str, ...]] = {
+    "histogram": (*_NAMED, "count", "sum", "min", "max", "p50", "p90", "p99", "attributes"),
+    "counter": (*_NAMED, "total", "rate", "attributes"),
+    "gauge": (*_NAMED, "value", "attributes"),
+}
+
+
+class RecordedSeries(NamedTuple):
+    """A counter, a histogram, or a gauge without a curve, of one process and set of attributes.
+
+    Attributes:
+        group: its instrumentation scope.
+        units: UCUM, as OpenTelemetry has them; empty for none.
+        rank: of the process; None where it has none.
+        role: of the process: ``node`` for a hub's own metrics of its machine.
+        value: all values of a histogram, the total of a counter, the last value of a gauge; None where it has none.
+        number: in the file.
+    """
+
+    name: str
+    group: str
+    units: str
+    kind: SeriesKind
+    attributes: Mapping[str, AttributeValue]
+    rank: int | None
+    role: str
+    value: HistogramValues | float | None
+    number: int
+
+
+@dataclass(slots=True, frozen=True)
+class Interval:
+    """The values that a histogram got between two samples.
+
+    Attributes:
+        time_unix_nano: its end.
+        values: see above.
+    """
+
+    series: RecordedSeries
+    time_unix_nano: int
+    values: HistogramValues
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return self.values.count
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.values.total
+
+    @property
+    def minimum(self) -> float:
+        """The smallest one; NaN where it is not known."""
+        return self.values.minimum
+
+    @property
+    def maximum(self) -> float:
+        """The largest one; NaN where it is not known."""
+        return self.values.maximum
+
+    def quantile(self, part: float) -> float:
+        """Return the value below which a part (0 to 1) of all lies; NaN where that is not known.
+
+        It is off by 2.2 % at most, as long as the largest magnitude is at most 2²⁰ times the smallest.
+        """
+        return self.values.quantile(part)
+
+
+class Reading(NamedTuple):
+    """A sample of a counter or a gauge.
+
+    Attributes:
+        value: a counter's total, or a gauge's value; NaN where it was none.
+        rate: what a counter has risen by in a second since the sample before; None for the first, and for gauges.
+    """
+
+    series: RecordedSeries
+    time_unix_nano: int
+    value: float
+    rate: float | None
+
+
+def series_of(file: RunFile, named: str | None) -> list[RecordedSeries]:
+    """Return the series of a run, by name, kind and rank; gauges that have curves are left out.
+
+    Args:
+        file: the run's.
+        named: only those with this name; None for all.
+    """
+    found = []
+    curves = set(file.rows("SELECT DISTINCT scope, metric FROM curve WHERE ?1 IS NULL OR metric = ?1", named))
+    for number, scope, name, units, shape, attributes, resource, state in file.rows(
+        "SELECT series.id, scope, name, unit, shape, attributes, resource, data FROM series"
+        " JOIN process ON process.id = process LEFT JOIN state ON state.series = series.id"
+        " WHERE ?1 IS NULL OR name = ?1 ORDER BY series.id",
+        named,
+    ):
+        kind = _KINDS.get(shape, "gauge")
+        group = "" if scope == _UNGROUPED else scope
+        if kind == "gauge" and ((group, name) in curves or scope == _LOGGER):
+            continue
+        value = None
+        try:
+            value = shown(state) if state else None
+        except (ValueError, TypeError, LookupError) as error:
+            file.note(f"a state of {name}: {error}")
+        who = mapping(resource)
+        about = (pairs(attributes), rank_of(who), str(who.get("dl.role", "")), value, number)
+        found.append(RecordedSeries(name, group, units, kind, *about))
+    return sorted(found, key=lambda each: (each.name, each.kind, each.rank is None, each.rank or 0))
+
+
+def intervals_of(file: RunFile, series: RecordedSeries) -> Iterator[Interval]:
+    """Yield the intervals of a histogram, the oldest first."""
+    for time, count, total, data in file.rows(
+        "SELECT time, value, total, spread FROM sample WHERE series = ? ORDER BY time", series.number
+    ):
+        spread = None
+        try:
+            spread = unpacked(data) if data else None
+        except ValueError as error:
+            file.note(f"a sample of {series.name}: {error}")
+        yield Interval(series, time, HistogramValues(int(count or 0), math.nan if total is None else total, spread))
+
+
+def readings_of(file: RunFile, series: RecordedSeries) -> Iterator[Reading]:
+    """Yield the samples of a counter or a gauge, the oldest first."""
+    before: tuple[int, float] | None = None
+    for time, value in file.rows("SELECT time, value FROM sample WHERE series = ? ORDER BY time", series.number):
+        now = math.nan if value is None else value
+        rate = None
+        if series.kind == "counter" and before is not None and time > before[0]:
+            risen = now - before[1] if now >= before[1] else now  # it began anew
+            rate = risen / ((time - before[0]) / _NANO)
+        before = time, now
+        yield Reading(series, time, now, rate)
+
+
+def rows_of(file: RunFile, series: RecordedSeries) -> Iterator[list[Any]]:
+    """Yield the samples of a series as rows with the columns of its kind, see :data:`HEADERS`; None for no value."""
+    named = [series.name, series.group, series.units, series.rank]
+    attributes = json.dumps(dict(series.attributes)) if series.attributes else None
+    if series.kind == "histogram":
+        for each in intervals_of(file, series):
+            told = [each.minimum, each.maximum, *each.values.quantiles(PARTS)]
+            known = [None if math.isnan(value) else value for value in told]
+            yield [*named, each.time_unix_nano, each.count, each.total, *known, attributes]
+        return
+    for reading in readings_of(file, series):
+        rate = [reading.rate] if series.kind == "counter" else []
+        yield [*named, reading.time_unix_nano, reading.value, *rate, attributes]
+
+
+def kinds_of(found: Sequence[RecordedSeries], name: str) -> list[SeriesKind]:
+    """Return the kinds of series that have a name, histograms before counters and gauges."""
+    return [kind for kind in HEADERS if any(each.kind == kind and each.name == name for each in found)]
