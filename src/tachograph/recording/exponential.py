@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ BUCKETS = 324  # of an interval for our own hub: 20 powers of two at scale 4, an
 SDK_BUCKETS = 160  # the default of the specification's aggregation
 _SMALLEST = sys.float_info.min
 _COARSEST = -10  # all floats of a sign are in two buckets
+_FEW = 63  # values that are kept as they are: 0.5 KiB instead of 5, and most series have no more in an interval
+_ALIKE = 64  # bounds of a side begin at a multiple of it, where there is room
 
 
 class Buckets(NamedTuple):
@@ -98,6 +101,11 @@ class ExponentialHistogram(NamedTuple):
             one.minimum if one.minimum <= two.minimum or math.isnan(one.minimum) else two.minimum,
             one.maximum if one.maximum >= two.maximum or math.isnan(one.maximum) else two.maximum,
         )
+        return found.within(most)
+
+    def within(self, most: int) -> ExponentialHistogram:
+        """Return the same values at the finest scale of theirs that needs at most ``most`` buckets a side."""
+        found = self
         while max(len(found.positive.counts), len(found.negative.counts)) > most:
             found = found.at_scale(found.scale - 1)
         return found
@@ -135,7 +143,7 @@ class _Side(NamedTuple):
     """The values of one sign, by magnitude: how many are at most each bound. Never changed once made.
 
     The bounds are those of ``most`` neighbouring buckets, more than are filled, so that the next values rarely need
-    others; ``at_most`` is an array of NumPy where the program has it.
+    others; they and ``at_most`` are arrays of NumPy where the program has it.
     """
 
     scale: int
@@ -151,16 +159,19 @@ class _Side(NamedTuple):
 
         Values with fewer than all digits count as the smallest one that has them all, as the SDK has it.
         """
-        least, greatest = min(float(ordered[0]), self.least), max(float(ordered[-1]), self.greatest)
-        if ordered[0] < _SMALLEST:
-            ordered = [max(value, _SMALLEST) for value in ordered] if np is None else np.maximum(ordered, _SMALLEST)
         low, high = float(ordered[0]), float(ordered[-1])
+        least, greatest = min(low, self.least), max(high, self.greatest)
+        if low < _SMALLEST:
+            ordered = [max(value, _SMALLEST) for value in ordered] if np is None else np.maximum(ordered, _SMALLEST)
+            low, high = float(ordered[0]), float(ordered[-1])
         side = self
-        if not side.number or low <= side.bounds[0] or high > side.bounds[-1]:
+        start, end = _index(low, side.scale) - 1 - side.first, _index(high, side.scale) + 2 - side.first
+        if not side.number or start < 0 or end > most:
             side = side._wider(np, max(least, _SMALLEST), max(greatest, _SMALLEST), most)
+            start, end = _index(low, side.scale) - 1 - side.first, _index(high, side.scale) + 2 - side.first
         bounds, at_most, added = side.bounds, side.at_most.copy(), len(ordered)
+        # No value is at most a bound below these, and all are at most those above them.
         if np is None:
-            start, end = bisect_left(bounds, low), bisect_left(bounds, high)
             place = 0
             for index in range(start, end):
                 place = bisect_right(ordered, bounds[index], place)
@@ -168,32 +179,34 @@ class _Side(NamedTuple):
             for index in range(end, len(at_most)):
                 at_most[index] += added
         else:
-            start, end = bounds.searchsorted((low, high)).tolist()
-            if end > start:
-                at_most[start:end] += ordered.searchsorted(bounds[start:end], side="right")
+            if at_most.__class__ is list:  # the program has imported NumPy meanwhile
+                bounds, at_most = np.array(bounds), np.array(at_most, dtype=np.int64)
+            at_most[start:end] += ordered.searchsorted(bounds[start:end], "right")
             at_most[end:] += added
-        return side._replace(at_most=at_most, number=side.number + added, least=least, greatest=greatest)
+        return _Side(side.scale, side.first, bounds, at_most, side.number + added, least, greatest)
 
     def _wider(self, np: Any, low: float, high: float, most: int) -> _Side:
         """Return the side with bounds that hold ``low`` to ``high``, at the finest scale for which they are enough."""
         scale = self.scale if self.number else FINEST
         while (last := _index(high, scale) + 1) - (first := _index(low, scale) - 1) >= most:  # log2 is rounded
             scale -= 1
-        first -= (most - (last - first + 1)) // 2
-        bounds, at_most = _bounds(first, most, scale), [0] * (most + 1)
+        spare = most - (last - first + 1)
+        # Series of like values share their bounds: 2.6 KiB.
+        first -= spare // 2 + (first - spare // 2) % min(_ALIKE, spare - spare // 2 + 1)
+        at_most = [0] * (most + 1)
         for index in range(most + 1) if self.number else ():
             place = ((first + index) << (self.scale - scale)) - self.first
             at_most[index] = 0 if place < 0 else self.number if place > most else int(self.at_most[place])
         if np is None:
-            return self._replace(scale=scale, first=first, bounds=bounds, at_most=at_most)
-        packed = np.array(bounds), np.array(at_most, dtype=np.int64)
+            return self._replace(scale=scale, first=first, bounds=_bounds(first, most, scale), at_most=at_most)
+        packed = _packed_bounds(np, first, most, scale), np.array(at_most, dtype=np.int64)
         return self._replace(scale=scale, first=first, bounds=packed[0], at_most=packed[1])
 
     def buckets(self) -> Buckets:
         """Return the counts of its buckets, without the empty ones at both ends."""
         if not self.number:
             return Buckets()
-        ends = list(map(int, self.at_most))
+        ends = self.at_most if self.at_most.__class__ is list else self.at_most.tolist()
         start, end = bisect_right(ends, 0), bisect_left(ends, self.number)
         return Buckets(self.first + start - 1, tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end])))
 
@@ -202,16 +215,18 @@ _NONE = _Side(FINEST, 0, (), (), 0, math.inf, 0.0)
 
 
 class ExponentialCounts(NamedTuple):
-    """What values have been counted so far. Never changed once made: a fold makes a new one.
+    """Values, counted so far. Never changed once made: a fold makes a new one.
 
     Attributes:
         most: buckets of a side, at most.
+        few: the values themselves, as long as they are few: then nothing is in the next three.
         zeros: how many values are zero.
         positive: the values above zero.
         negative: the values below zero.
     """
 
     most: int = BUCKETS
+    few: tuple[float, ...] = ()
     zeros: int = 0
     positive: _Side = _NONE
     negative: _Side = _NONE
@@ -220,11 +235,23 @@ class ExponentialCounts(NamedTuple):
         """Return the counts with more values.
 
         Args:
-            ordered: finite values, ascending, at least one: an array of NumPy, or a list where the program has none.
+            ordered: finite values, ascending, at least one: an array of NumPy, or a list.
         """
-        np = numpy() if hasattr(ordered, "searchsorted") else None
+        np = numpy()
+        if self.few or len(ordered) <= _FEW:
+            more = ordered if ordered.__class__ is list else ordered.tolist()
+            if not (self.zeros or self.positive.number or self.negative.number):
+                more = [*self.few, *map(float, more)]
+                if len(more) <= _FEW:
+                    return self._replace(few=tuple(more))
+                more.sort()
+            ordered = more
+        if np is not None and ordered.__class__ is list:
+            ordered = np.array(ordered, dtype=np.float64)
         if ordered[0] > 0:
-            return self._replace(positive=self.positive.plus(np, ordered, self.most))
+            return ExponentialCounts(
+                self.most, (), self.zeros, self.positive.plus(np, ordered, self.most), self.negative
+            )
         if np is None:
             below, upto = bisect_left(ordered, 0.0), bisect_right(ordered, 0.0)
         else:
@@ -235,10 +262,12 @@ class ExponentialCounts(NamedTuple):
         if below:
             magnitudes = -ordered[:below][::-1] if np is not None else [-value for value in reversed(ordered[:below])]
             negative = negative.plus(np, magnitudes, self.most)
-        return ExponentialCounts(self.most, self.zeros + upto - below, positive, negative)
+        return ExponentialCounts(self.most, (), self.zeros + upto - below, positive, negative)
 
     def histogram(self) -> ExponentialHistogram:
         """Return the histogram of the values, at the finest scale that both sides have."""
+        if self.few:
+            return histogram_of(self.few, self.most)
         positive, negative = self.positive, self.negative
         scale = min(positive.scale, negative.scale)
         low, high = math.nan, math.nan
@@ -255,12 +284,52 @@ class ExponentialCounts(NamedTuple):
         )
 
 
+def histogram_of(values: Iterable[float], most: int = BUCKETS) -> ExponentialHistogram:
+    """Return the histogram of a few finite values: at the finest scale that needs at most ``most`` buckets a side."""
+    known = list(values)
+    sides = [Counter(map(_bucket, part)) for part in ([v for v in known if v > 0], [-v for v in known if v < 0])]
+    found = ExponentialHistogram(zeros=known.count(0.0))
+    if known:
+        found = found._replace(minimum=min(known) + 0.0, maximum=max(known) + 0.0)  # no negative zero
+    while any(side and max(side) - min(side) >= most for side in sides):
+        found = found._replace(scale=found.scale - 1)
+        sides = [_joined(side) for side in sides]
+    positive, negative = map(_listed_buckets, sides)
+    return found._replace(positive=positive, negative=negative)
+
+
+def _joined(side: Mapping[int, int]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for index, count in side.items():
+        found[index >> 1] += count
+    return found
+
+
+def _listed_buckets(side: Mapping[int, int]) -> Buckets:
+    first = min(side, default=0)
+    return Buckets(first, tuple(side.get(index, 0) for index in range(first, max(side) + 1)) if side else ())
+
+
+def _bucket(value: float) -> int:
+    """Return the bucket of a value above zero, at the finest scale."""
+    value = max(value, _SMALLEST)
+    index = _index(value, FINEST)
+    if value <= _power(math.ldexp(index, -FINEST)):
+        return index - 1
+    return index + 1 if value > _power(math.ldexp(index + 1, -FINEST)) else index
+
+
 def _index(value: float, scale: int) -> int:
     """Return the bucket of a value above zero, or one beside it: the logarithm is rounded."""
     return math.ceil(math.ldexp(math.log2(value), scale)) - 1
 
 
 @lru_cache(maxsize=256)
+def _packed_bounds(np: Any, first: int, most: int, scale: int) -> Any:
+    return np.array(_bounds(first, most, scale))
+
+
+@lru_cache(maxsize=64)
 def _bounds(first: int, most: int, scale: int) -> list[float]:
     """Return the lower bound of ``most`` buckets, and the upper one of the last."""
     return [_power(math.ldexp(index, -scale)) for index in range(first, first + most + 1)]
