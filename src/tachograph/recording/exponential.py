@@ -24,6 +24,7 @@ SDK_BUCKETS = 160  # the default of the specification's aggregation
 _SMALLEST = sys.float_info.min
 _COARSEST = -10  # all floats of a sign are in two buckets
 _FEW = 63  # values that are kept as they are: 0.5 KiB instead of 5, and most series have no more in an interval
+_MARGIN = 8  # keys beyond the values so far
 _ALIKE = 64  # bounds of a side begin at a multiple of it, where there is room
 
 
@@ -142,65 +143,73 @@ class ExponentialHistogram(NamedTuple):
 class _Side(NamedTuple):
     """The values of one sign, by magnitude: how many are at most each bound. Never changed once made.
 
-    The bounds are those of ``most`` neighbouring buckets, more than are filled, so that the next values rarely need
-    others; they and ``at_most`` are arrays of NumPy where the program has it.
+    There are bounds for ``most`` neighbouring buckets; those around the values so far are the keys, with a few more at
+    both ends, so that the next values rarely need others. They are arrays of NumPy where the program has it.
     """
 
     scale: int
     first: int  # the index of the lowest bucket
     bounds: Any
-    at_most: Any
+    start: int  # of the keys among the bounds
+    keys: Any
+    at_most: Any  # of the keys
+    floor: float  # all values are above the first key
+    ceiling: float  # and at most the last one
     number: int
     least: float
     greatest: float
 
-    def plus(self, np: Any, ordered: Any, most: int) -> _Side:
-        """Return the side with more values, which are above zero and ascending; a list where ``np`` is None.
+    def plus(self, ordered: Any, low: float, high: float, most: int) -> _Side:
+        """Return the side with more values, which are above zero and ascending: an array of NumPy, or a list.
 
         Values with fewer than all digits count as the smallest one that has them all, as the SDK has it.
         """
-        low, high = float(ordered[0]), float(ordered[-1])
-        least, greatest = min(low, self.least), max(high, self.greatest)
+        least = low if low < self.least else self.least  # noqa: FURB136 - half the time of min()
+        greatest = high if high > self.greatest else self.greatest  # noqa: FURB136
+        is_list = ordered.__class__ is list
         if low < _SMALLEST:
-            ordered = [max(value, _SMALLEST) for value in ordered] if np is None else np.maximum(ordered, _SMALLEST)
-            low, high = float(ordered[0]), float(ordered[-1])
+            ordered = [max(value, _SMALLEST) for value in ordered] if is_list else ordered.clip(_SMALLEST)
+            low, high = max(low, _SMALLEST), max(high, _SMALLEST)
         side = self
-        start, end = _index(low, side.scale) - 1 - side.first, _index(high, side.scale) + 2 - side.first
-        if not side.number or start < 0 or end > most:
-            side = side._wider(np, max(least, _SMALLEST), max(greatest, _SMALLEST), most)
-            start, end = _index(low, side.scale) - 1 - side.first, _index(high, side.scale) + 2 - side.first
-        bounds, at_most, added = side.bounds, side.at_most.copy(), len(ordered)
-        # No value is at most a bound below these, and all are at most those above them.
-        if np is None:
-            place = 0
-            for index in range(start, end):
-                place = bisect_right(ordered, bounds[index], place)
-                at_most[index] += place
-            for index in range(end, len(at_most)):
-                at_most[index] += added
+        if low <= side.floor or high > side.ceiling or (side.at_most.__class__ is list) is not is_list:
+            side = side._wider(None if is_list else numpy(), max(least, _SMALLEST), max(greatest, _SMALLEST), most)
+        scale, first, bounds, start, keys, at_most, floor, ceiling, number, _, _ = side
+        if is_list:
+            at_most = [count + bisect_right(ordered, key) for count, key in zip(at_most, keys, strict=True)]
         else:
-            if at_most.__class__ is list:  # the program has imported NumPy meanwhile
-                bounds, at_most = np.array(bounds), np.array(at_most, dtype=np.int64)
-            at_most[start:end] += ordered.searchsorted(bounds[start:end], "right")
-            at_most[end:] += added
-        return _Side(side.scale, side.first, bounds, at_most, side.number + added, least, greatest)
+            at_most = at_most + ordered.searchsorted(keys, "right")
+        number += len(ordered)
+        return _Side(scale, first, bounds, start, keys, at_most, floor, ceiling, number, least, greatest)
 
     def _wider(self, np: Any, low: float, high: float, most: int) -> _Side:
-        """Return the side with bounds that hold ``low`` to ``high``, at the finest scale for which they are enough."""
-        scale = self.scale if self.number else FINEST
-        while (last := _index(high, scale) + 1) - (first := _index(low, scale) - 1) >= most:  # log2 is rounded
-            scale -= 1
-        spare = most - (last - first + 1)
-        # Series of like values share their bounds: 2.6 KiB.
-        first -= spare // 2 + (first - spare // 2) % min(_ALIKE, spare - spare // 2 + 1)
-        at_most = [0] * (most + 1)
-        for index in range(most + 1) if self.number else ():
-            place = ((first + index) << (self.scale - scale)) - self.first
-            at_most[index] = 0 if place < 0 else self.number if place > most else int(self.at_most[place])
-        if np is None:
-            return self._replace(scale=scale, first=first, bounds=_bounds(first, most, scale), at_most=at_most)
-        packed = _packed_bounds(np, first, most, scale), np.array(at_most, dtype=np.int64)
-        return self._replace(scale=scale, first=first, bounds=packed[0], at_most=packed[1])
+        """Return the side with keys that hold ``low`` to ``high``, at the finest scale for which there are enough."""
+        scale, first = self.scale, self.first
+        last, lowest = _index(high, scale) + 1, _index(low, scale) - 1  # log2 is rounded
+        if not self.number or lowest < first or last >= first + most:
+            while last - lowest >= most:
+                scale -= 1
+                last, lowest = _index(high, scale) + 1, _index(low, scale) - 1
+            spare = most - (last - lowest + 1)
+            first = lowest - spare // 2
+            first -= first % min(_ALIKE, spare - spare // 2 + 1)
+        start, end = max(lowest - first - _MARGIN, 0), min(last - first + 2 + _MARGIN, most + 1)
+        at_most = [self._below(((first + place) << (self.scale - scale)) - self.first) for place in range(start, end)]
+        bounds = _bounds(first, most, scale) if np is None else _packed_bounds(np, first, most, scale)
+        return self._replace(
+            scale=scale,
+            first=first,
+            bounds=bounds,
+            start=start,
+            keys=bounds[start:end],
+            at_most=at_most if np is None else np.array(at_most, dtype=np.int64),
+            floor=float(bounds[start]),
+            ceiling=float(bounds[end - 1]),
+        )
+
+    def _below(self, place: int) -> int:
+        """Return how many values are at most a bound, by its place among the bounds, or beyond them."""
+        place -= self.start
+        return 0 if place < 0 else int(self.at_most[place]) if place < len(self.at_most) else self.number
 
     def buckets(self) -> Buckets:
         """Return the counts of its buckets, without the empty ones at both ends."""
@@ -208,10 +217,11 @@ class _Side(NamedTuple):
             return Buckets()
         ends = self.at_most if self.at_most.__class__ is list else self.at_most.tolist()
         start, end = bisect_right(ends, 0), bisect_left(ends, self.number)
-        return Buckets(self.first + start - 1, tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end])))
+        counts = tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end]))
+        return Buckets(self.first + self.start + start - 1, counts)
 
 
-_NONE = _Side(FINEST, 0, (), (), 0, math.inf, 0.0)
+_NONE = _Side(FINEST, 0, (), 0, (), (), math.inf, 0.0, 0, math.inf, 0.0)
 
 
 class ExponentialCounts(NamedTuple):
@@ -237,32 +247,30 @@ class ExponentialCounts(NamedTuple):
         Args:
             ordered: finite values, ascending, at least one: an array of NumPy, or a list.
         """
-        np = numpy()
-        if self.few or len(ordered) <= _FEW:
-            more = ordered if ordered.__class__ is list else ordered.tolist()
-            if not (self.zeros or self.positive.number or self.negative.number):
-                more = [*self.few, *map(float, more)]
-                if len(more) <= _FEW:
-                    return self._replace(few=tuple(more))
-                more.sort()
-            ordered = more
-        if np is not None and ordered.__class__ is list:
-            ordered = np.array(ordered, dtype=np.float64)
-        if ordered[0] > 0:
-            return ExponentialCounts(
-                self.most, (), self.zeros, self.positive.plus(np, ordered, self.most), self.negative
-            )
-        if np is None:
+        _, few, zeros, positive, negative = self
+        if few or len(ordered) <= _FEW:
+            ordered = list(map(float, ordered if ordered.__class__ is list else ordered.tolist()))
+            if not (zeros or positive.number or negative.number):
+                if len(few) + len(ordered) <= _FEW:
+                    return ExponentialCounts(self.most, (*few, *ordered))
+                ordered = sorted((*few, *ordered))
+            np = numpy()
+            ordered = ordered if np is None else np.array(ordered)
+        low, high = float(ordered[0]), float(ordered[-1])
+        if low > 0:
+            return ExponentialCounts(self.most, (), zeros, positive.plus(ordered, low, high, self.most), negative)
+        is_list = ordered.__class__ is list
+        if is_list:
             below, upto = bisect_left(ordered, 0.0), bisect_right(ordered, 0.0)
         else:
-            below, upto = int(ordered.searchsorted(0.0)), int(ordered.searchsorted(0.0, side="right"))
-        positive, negative = self.positive, self.negative
+            below = int(ordered.searchsorted(0.0)) if low < 0 else 0
+            upto = int(ordered.searchsorted(0.0, "right"))
         if upto < len(ordered):
-            positive = positive.plus(np, ordered[upto:], self.most)
+            positive = positive.plus(ordered[upto:], float(ordered[upto]), high, self.most)
         if below:
-            magnitudes = -ordered[:below][::-1] if np is not None else [-value for value in reversed(ordered[:below])]
-            negative = negative.plus(np, magnitudes, self.most)
-        return ExponentialCounts(self.most, (), self.zeros + upto - below, positive, negative)
+            magnitudes = [-value for value in reversed(ordered[:below])] if is_list else -ordered[:below][::-1]
+            negative = negative.plus(magnitudes, float(magnitudes[0]), -low, self.most)
+        return ExponentialCounts(self.most, (), zeros + upto - below, positive, negative)
 
     def histogram(self) -> ExponentialHistogram:
         """Return the histogram of the values, at the finest scale that both sides have."""
