@@ -11,7 +11,7 @@ import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -110,6 +110,12 @@ class ExponentialHistogram(NamedTuple):
         while max(len(found.positive.counts), len(found.negative.counts)) > most:
             found = found.at_scale(found.scale - 1)
         return found
+
+    def at_most(self, bound: float) -> int:
+        """Return how many values are at most ``bound``, those in its bucket by the bucket's middle."""
+        below = sum(count for index, count in _listed(self.negative) if -_middle(index, self.scale) <= bound)
+        above = sum(count for index, count in _listed(self.positive) if _middle(index, self.scale) <= bound)
+        return below + above + (self.zeros if bound >= 0 else 0)
 
     def quantiles(self, parts: Sequence[float]) -> list[float]:
         """Return the values below which these parts (0 to 1) of all lie; NaN where there is no value.
@@ -275,7 +281,7 @@ class ExponentialCounts(NamedTuple):
     def histogram(self) -> ExponentialHistogram:
         """Return the histogram of the values, at the finest scale that both sides have."""
         if self.few:
-            return histogram_of(self.few, self.most)
+            return histogram_of(Counter(self.few), self.most)
         positive, negative = self.positive, self.negative
         scale = min(positive.scale, negative.scale)
         low, high = math.nan, math.nan
@@ -292,13 +298,20 @@ class ExponentialCounts(NamedTuple):
         )
 
 
-def histogram_of(values: Iterable[float], most: int = BUCKETS) -> ExponentialHistogram:
-    """Return the histogram of a few finite values: at the finest scale that needs at most ``most`` buckets a side."""
-    known = list(values)
-    sides = [Counter(map(_bucket, part)) for part in ([v for v in known if v > 0], [-v for v in known if v < 0])]
-    found = ExponentialHistogram(zeros=known.count(0.0))
-    if known:
-        found = found._replace(minimum=min(known) + 0.0, maximum=max(known) + 0.0)  # no negative zero
+def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> ExponentialHistogram:
+    """Return the histogram of a few finite values: at the finest scale that needs at most ``most`` buckets a side.
+
+    Args:
+        values: how many there are of each.
+        most: buckets of a side.
+    """
+    sides: list[Counter[int]] = [Counter(), Counter()]
+    for value, count in values.items():
+        if value:
+            sides[value < 0][_bucket(abs(value))] += count
+    found = ExponentialHistogram(zeros=values.get(0.0, 0))
+    if values:
+        found = found._replace(minimum=min(values) + 0.0, maximum=max(values) + 0.0)  # no negative zero
     while any(side and max(side) - min(side) >= most for side in sides):
         found = found._replace(scale=found.scale - 1)
         sides = [_joined(side) for side in sides]

@@ -141,6 +141,14 @@ def identity(attributes: Attributes) -> tuple[object, ...]:
     return tuple((key, type(value), repr(value)) for key, value in attributes)
 
 
+def series_key(metric: MetricPoints, point: NumberPoint | HistogramPoint) -> tuple[object, ...]:
+    """Return a key for a series among all of a collection.
+
+    Its start is a part of it: two sources of one metric may have a series of the same attributes.
+    """
+    return metric.scope, metric.name, metric.unit, metric.kind, identity(point.attributes), point.start_unix_nano
+
+
 def histogram_point(
     attributes: Attributes, parts: Iterable[Distribution], reader: IntervalReader | None = None
 ) -> HistogramPoint | None:
