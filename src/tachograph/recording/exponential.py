@@ -91,7 +91,7 @@ class ExponentialHistogram(NamedTuple):
         An extreme that one of them does not know is NaN.
         """
         if not self.total or not more.total:
-            return self if self.total else more
+            return (self if self.total else more).within(most)
         scale = min(self.scale, more.scale)
         one, two = self.at_scale(scale), more.at_scale(scale)
         found = ExponentialHistogram(
