@@ -24,15 +24,12 @@ class Spreads:
     Args:
         whole: of all values of a series; else of those since it was read last.
         most: buckets of a side.
-
-    Attributes:
-        ended: the end of the intervals that were read last, in nanoseconds since the epoch: the next ones begin there.
     """
 
     def __init__(self, *, whole: bool, most: int) -> None:
         self._whole, self._most = whole, most
         self._held: dict[tuple[object, ...], Spread | None] = {}
-        self.ended = 0
+        self._ended, self._came = 0, False
 
     def add(self, metrics: Sequence[MetricPoints], pace: Callable[[], None]) -> None:
         """Join the intervals of a collection to those that are held: none is lost where encoding fails.
@@ -42,22 +39,25 @@ class Spreads:
             pace: called between slices of points.
         """
         joined = 0
+        self._came = False
         for metric in metrics:
             for point in metric.points:
                 if not isinstance(point, HistogramPoint) or point.interval is None:
                     continue
+                self._came = True
                 joined += 1
                 if joined % _SLICE == 0:
                     pace()
                 key = series_key(metric, point)
                 held = self._held.get(key)
                 if held is None:
-                    held = Spread(max(point.start_unix_nano, 0 if self._whole else self.ended), _NONE)
+                    held = Spread(max(point.start_unix_nano, 0 if self._whole else self._ended), _NONE)
                 self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
 
-    def __len__(self) -> int:
-        """Return how many series have come with an interval."""
-        return len(self._held)
+    def end(self, now: int) -> None:
+        """Take the time of the last collection for the end of its intervals: the next ones begin there."""
+        if self._came:
+            self._ended = now
 
     def knows(self, metric: MetricPoints, point: HistogramPoint) -> bool:
         """Tell whether a series has ever come with an interval."""

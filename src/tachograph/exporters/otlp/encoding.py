@@ -47,7 +47,7 @@ class MetricsEncoder:
         points_per_request: at which a request is complete.
         aggregation: of the registry's histograms, but those of Stats, whose windows keep no single values.
         beside: tells whether the receiver takes the exponential histograms of intervals, too, beside explicit ones: our
-            own hub does.
+            own hub does; None where it never does.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
         pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
     """
@@ -60,7 +60,7 @@ class MetricsEncoder:
         windows: bool = False,
         temporality: Temporality = "cumulative",
         aggregation: Aggregation = AGGREGATIONS[0],
-        beside: Callable[[], bool] = lambda: False,
+        beside: Callable[[], bool] | None = None,
         points_per_request: int = POINTS_PER_REQUEST,
         receiver: str = "",
         pace: Callable[[], None] | None = None,
@@ -103,7 +103,7 @@ class MetricsEncoder:
 
         Points that tell of quantiles alone are not counted: their values are in others.
         """
-        if self._in_place or self._beside():
+        if self._in_place or self._beside is not None:
             self._spreads.add(batch.metrics, self._pace)
         sent, enough = 0, has_memory()
         filling: _Filling | None = None
@@ -131,8 +131,7 @@ class MetricsEncoder:
         if self._windows is not None:
             now = self._windows.time_of(batch.metrics, now)
             metrics = self._windows.read(batch.metrics, now, self._pace)
-        if batch.metrics:
-            self._spreads.ended = now
+        self._spreads.end(now)
         for metric in metrics:
             if metric.scope != name:
                 name = metric.scope
@@ -155,8 +154,9 @@ class MetricsEncoder:
         self, metric: MetricPoints, points: Sequence[NumberPoint | HistogramPoint], now: int
     ) -> Iterator[tuple[Metric, Metric | None]]:
         """Yield the messages for some points of an instrument, each with the one that goes beside it."""
-        spreads = self._spreads if metric.kind == "histogram" and self._spreads else None
-        if spreads is None:
+        spreads = self._spreads
+        beside = self._beside is not None and self._beside()
+        if metric.kind != "histogram" or not (self._in_place or beside):
             yield self._message(metric, points, now, self._lose), None
             return
         if self._in_place:

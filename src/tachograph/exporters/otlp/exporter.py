@@ -90,7 +90,7 @@ class OtlpExporter:
             windows="metrics" in settings,
             temporality=preference,
             aggregation=settings["metrics"].aggregation if self._in_place else AGGREGATIONS[0],
-            beside=lambda: bool(self.wants_intervals()),
+            beside=None if self._in_place else lambda: bool(self.wants_intervals()),
             receiver=settings["metrics"].endpoint if "metrics" in settings else "",
             pace=self._pace,
         )
