@@ -16,6 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from collectors import CONFIG, Collector, running
+from programs import requests
 from servers import find, free_port, otelcol, wait_until
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.jsonl import JsonLines
@@ -289,11 +290,10 @@ def test_exponential_histograms_add_up_in_the_collectors_file(tmp_path: Path, te
 
 def _exponential(file: Path) -> list[dict[str, Any]]:
     """Return the exponential data points of ``step`` in the collector's file."""
-    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""  # its last line may be half there
     metrics = [
         metric
-        for line in whole.splitlines()
-        for resource in json.loads(line)["resourceMetrics"]
+        for request in requests(file)
+        for resource in request["resourceMetrics"]
         for scope in resource["scopeMetrics"]
         for metric in scope["metrics"]
         if metric["name"] == "step"
