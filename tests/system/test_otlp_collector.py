@@ -16,11 +16,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from collectors import CONFIG, Collector, running
-from servers import find, wait_until
+from programs import requests
+from servers import find, free_port, otelcol, wait_until
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.jsonl import JsonLines
 from tachograph.exporters.otlp.exporter import OtlpExporter
-from tachograph.exporters.otlp.settings import Protocol
+from tachograph.exporters.otlp.settings import OtlpSettings, Protocol, Temporality
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import Kind, prometheus_label, prometheus_name
@@ -241,3 +242,67 @@ def test_the_configuration_is_valid_with_its_defaults() -> None:
         [find("otelcol"), "validate", f"--config={CONFIG}"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+FILE_CONFIG = """
+receivers: {otlp: {protocols: {http: {endpoint: "${env:OTLP_HTTP}"}}}}
+exporters: {file: {path: "${env:TELEMETRY_FILE}", flush_interval: 100ms}}
+service:
+  pipelines: {metrics: {receivers: [otlp], exporters: [file]}}
+  telemetry: {metrics: {level: none}}
+"""
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+def test_exponential_histograms_add_up_in_the_collectors_file(tmp_path: Path, temporality: Temporality) -> None:
+    """In place of explicit ones: after three collections the counts, the sum and the extremes are those recorded."""
+    config, file, port = tmp_path / "config.yaml", tmp_path / "metrics.jsonl", free_port()
+    config.write_text(FILE_CONFIG)
+    values = [[-2.5, 0.0, 0.0], [0.001 * 1.01**number for number in range(2000)], [7.0]]
+    with otelcol(config, {"OTLP_HTTP": f"127.0.0.1:{port}", "TELEMETRY_FILE": str(file)}) as server:
+        registry = Registry()
+        reader = registry.intervals.open()
+        url = f"http://127.0.0.1:{port}/v1/metrics"
+        settings = OtlpSettings(
+            "metrics", "http/protobuf", url, temporality=temporality, aggregation="base2_exponential_bucket_histogram"
+        )
+        exporter = OtlpExporter({"metrics": settings}, registry)
+        for each in values:
+            for value in each:
+                registry.group("g").instrument("step_seconds").record(value)
+            exporter(Batch(registry.collect(None, reader), None, [], {"service.name": "s"}, time.time_ns()))
+            reader.finish()
+            assert exporter.flush(20)
+        exporter.close(1)
+        wait_until(lambda: len(_exponential(file)) == 3, 20, server.log)
+    points = _exponential(file)
+    everything = [value for each in values for value in each]
+    counts = [_counts(point) for point in points]
+    assert [int(point["count"]) for point in points] == [sum(each.values()) for each in counts]
+    last = points if temporality == "delta" else points[-1:]
+    added = [_counts(point) for point in last]
+    assert sum(int(point["count"]) for point in last) == len(everything)
+    assert [sum(each[side] for each in added) for side in ("negative", "zero", "positive")] == [1, 2, 2001]
+    assert sum(point["sum"] for point in last) == pytest.approx(sum(everything))
+    assert (min(point["min"] for point in last), max(point["max"] for point in last)) == (-2.5, max(everything))
+    assert max(len(point.get("positive", {}).get("bucketCounts", [])) for point in points) <= 160
+
+
+def _exponential(file: Path) -> list[dict[str, Any]]:
+    """Return the exponential data points of ``step`` in the collector's file."""
+    metrics = [
+        metric
+        for request in requests(file)
+        for resource in request["resourceMetrics"]
+        for scope in resource["scopeMetrics"]
+        for metric in scope["metrics"]
+        if metric["name"] == "step"
+    ]
+    assert all("exponentialHistogram" in metric for metric in metrics)
+    return [point for metric in metrics for point in metric["exponentialHistogram"]["dataPoints"]]
+
+
+def _counts(point: dict[str, Any]) -> dict[str, int]:
+    """Return how many values a data point has below zero, of zero and above."""
+    sides = {side: sum(map(int, point.get(side, {}).get("bucketCounts", []))) for side in ("negative", "positive")}
+    return {**sides, "zero": int(point.get("zeroCount", 0))}

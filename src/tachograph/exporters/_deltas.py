@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from tachograph.exporters._spreads import Spreads
 from tachograph.recording.closed_windows import END, START, Closed, Cursor, Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
 from tachograph.recording.naming import Kind
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint, identity
+from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint, series_key
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Total, ValueSummary
 from tachograph.recording.values import Number
@@ -45,8 +47,7 @@ class Deltas:
         The minimum and maximum of the interval are known only where they are those of the whole time, too; else they
         are NaN.
         """
-        # The start, too: two sources of one metric may have a series of the same attributes.
-        key = (metric.scope, metric.name, metric.unit, metric.kind, identity(point.attributes), point.start_unix_nano)
+        key = series_key(metric, point)
         before = self._seen.get(key)
         found: NumberPoint | HistogramPoint | None = point
         if before is not None:
@@ -60,18 +61,25 @@ class Deltas:
         """Forget the last points, as a forked child does."""
         self._seen = {}
 
-    def leave(self, registry: Registry, receiver: str) -> None:
-        """Leave the last points to the next reader for the same receiver: this one has ended, the process goes on."""
-        _left.setdefault(registry, {})[receiver] = self
+
+class Left(NamedTuple):
+    """The state that an ended reader leaves to the next one for the same receiver."""
+
+    deltas: Deltas | None
+    spreads: Spreads | None
 
 
-_left: WeakKeyDictionary[Registry, dict[str, Deltas]] = WeakKeyDictionary()
+_left: WeakKeyDictionary[Registry, dict[tuple[object, ...], Left]] = WeakKeyDictionary()
 
 
-def resumed(registry: Registry, receiver: str, kinds: frozenset[Kind]) -> Deltas:
+def leave(registry: Registry, receiver: tuple[object, ...], state: Left) -> None:
+    """Leave the state of a reader that has ended to the next one for the same receiver: the process goes on."""
+    _left.setdefault(registry, {})[receiver] = state
+
+
+def left(registry: Registry, receiver: tuple[object, ...]) -> Left:
     """Return the state of the last reader for this receiver: a ``shutdown()`` and a ``start()`` send nothing twice."""
-    found = _left.get(registry, {}).pop(receiver, None)
-    return found if found is not None and found.kinds == kinds else Deltas(kinds)
+    return _left.get(registry, {}).pop(receiver, Left(None, None))
 
 
 at_fork("otlp_differences", in_child=_left.clear)

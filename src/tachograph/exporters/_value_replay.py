@@ -7,8 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tachograph.recording.accumulators import Distribution
-from tachograph.recording.instrument import FOLD_WAIT
+from tachograph.recording.accumulators import FOLD_WAIT, Distribution
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
 from tachograph.recording.values import Number, as_float, fits_int64

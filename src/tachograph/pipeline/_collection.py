@@ -23,6 +23,7 @@ from tachograph.recording.registry import Registry
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 
+    from tachograph.recording.intervals import IntervalReader
     from tachograph.recording.points import MetricPoints
 
 TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
@@ -66,6 +67,7 @@ class Collection:
         self.closed = self._stopped = self._forking = False
         self._due = 0.0
         self._task: timer.Task | None = None
+        self._reader: IntervalReader | None = None
 
     def _free_locks(self) -> None:
         self._collecting, self._beginning, self._settling = threading.Lock(), threading.Lock(), threading.RLock()
@@ -94,6 +96,7 @@ class Collection:
 
     def begin(self) -> None:
         """Tick from now on."""
+        self._intervals()
         with self._beginning:
             if self._task is None and not self._stopped:
                 self._due = time.monotonic() + self._settings.interval
@@ -101,6 +104,28 @@ class Collection:
                     "pipeline", self._until_next, self._tick, beside=self._may_block, registry=self._registry
                 )
                 self._events.on_half_full(self._task.hurry)
+
+    def _intervals(self) -> IntervalReader | None:
+        """Return the reader of distributions' intervals, where a destination takes them.
+
+        As long as one has not answered, which may be a hub of ours, the first interval goes on.
+        """
+        wanted = [route.intervals() for route in self._routes if route.metrics]
+        if not any(found is not False for found in wanted):
+            self._close_reader(goes_on=False)
+        elif self._reader is None:
+            self._reader = self._registry.intervals.open()
+        return self._reader if any(wanted) else None
+
+    def _close_reader(self, *, goes_on: bool) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._registry.intervals.close(reader, goes_on=goes_on)
+
+    def close(self) -> None:
+        """Deliver no more; distributions go on for a later pipeline as they did for this one."""
+        self.closed = True
+        self._close_reader(goes_on=True)
 
     def stop(self) -> None:
         """Tick no more: the end has begun, and delivers the rest."""
@@ -179,9 +204,11 @@ class Collection:
             if metrics and not self._settings.set_global:
                 self._providers.say_waiting()
             now, resource = time.time_ns(), self._identity.resource
-            points = (
-                self._registry.collect(GilYield()) if metrics and any(route.metrics for route in self._routes) else []
-            )
+            metrics = metrics and any(route.metrics for route in self._routes)
+            reader = self._intervals() if metrics else None
+            points = self._registry.collect(GilYield(), reader) if metrics else []
+            if reader is not None:
+                reader.finish()
             spans = self._providers.spans.drain() if self._providers.spans is not None else []
             read = self._providers.sdk.reading()
             for route in self._routes:
@@ -218,5 +245,5 @@ class Collection:
 
     def reset_in_child(self) -> None:
         """Leave everything to the parent process, after a fork."""
-        self.closed = True
+        self.closed, self._reader = True, None
         self._free_locks()

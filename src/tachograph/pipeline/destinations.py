@@ -67,6 +67,8 @@ class Route(NamedTuple):
         is_loading: tells whether it still loads its library, and can deliver nothing yet.
         reads: returns the newest schema of our records that its receiver reads: our own hub says so in its answers; 0
             for every other receiver, None as long as it has not answered. It takes the points of curves, packed.
+        intervals: tells whether it takes the exponential histograms of intervals; None as long as its receiver has not
+            answered, which may be a hub of ours.
         apart: it takes the points of curves, a record each, where it is no hub of ours: TACHOGRAPH_CURVES.
         queues: those of its receivers, where it may have several.
     """
@@ -80,6 +82,7 @@ class Route(NamedTuple):
     retry_now: Callable[[float], None] = lambda _longest: None
     is_loading: Callable[[], bool] = lambda: False
     reads: Callable[[], int | None] = lambda: 0
+    intervals: Callable[[], bool | None] = lambda: False
     apart: bool = False
     queues: Sequence[Queue] = ()
 
@@ -305,6 +308,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         retry_now=exporter.retry_now,
         queues=exporter.queues,
         reads=exporter.reads,
+        intervals=exporter.wants_intervals,
         **_takes(signals),
     )
 

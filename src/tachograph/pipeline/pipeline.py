@@ -359,7 +359,7 @@ class Pipeline:
         taken = self._routes.delivered()
         if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.goes_on(taken):
             self.hand_on(_left(last_moment))  # it takes by now
-        self._collection.closed = True
+        self._collection.close()
         self._events.halt()
         self._collection.wait(_STUCK_TIMEOUT)  # the batch that a thread has in its hand still arrives
         self._routes.close(deadline, exiting=exiting)

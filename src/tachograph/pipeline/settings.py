@@ -286,7 +286,7 @@ def read_settings(
         set_global=globally.boolean() if globally else True,
         join=joining.boolean() if joining else True,
         curves=curves.choice(("hub", "all")) if curves else "hub",
-        own_hub=endpoint is not None and text(environ, "TACHOGRAPH_HUB") == "1",
+        own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
         **_description(tags, notes),
     )
 

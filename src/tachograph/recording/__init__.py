@@ -9,9 +9,9 @@ wait in the :class:`~tachograph.recording.journal.Journal` for the feed of the p
 :class:`~tachograph.recording.holders.Holders` first. Those of a gauge without one wait in its
 :class:`~tachograph.recording.gauge_curve.GaugeCurve`, and leave packed.
 
-Its face, by subject: ``values``, ``summary``, ``exponential``, ``naming``, ``points`` and ``ids`` for values;
-``accumulators``, ``instrument``, ``registry``, ``closed_windows`` and ``own_metrics`` for metrics; ``chart``,
-``curve``, ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events; ``losses`` and
-``log`` for trouble; ``switch``, ``wishes``, ``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for the process
-that all of this runs in.
+Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`` for values; ``accumulators``,
+``exponential``, ``intervals``, ``instrument``, ``registry``, ``closed_windows`` and ``own_metrics`` for metrics;
+``chart``, ``curve``, ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events;
+``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for
+the process that all of this runs in.
 """

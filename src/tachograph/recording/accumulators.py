@@ -18,6 +18,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Protocol
 
+from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.recording.intervals import NEVER, NOTHING, Counted, IntervalReader, Intervals
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
     CHUNK,
@@ -25,15 +27,16 @@ from tachograph.recording.summary import (
     Total,
     ValueSummary,
     Wanted,
+    ordered_summary_of,
     sorted_out,
     sum_of,
-    summary_of,
 )
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_finite
 
 _WAITING_LIMIT = 64
 LIMIT = 65_536
+FOLD_WAIT = 0.2  # seconds that a collection waits for another thread's fold
 _BACK_PRESSURE = 0.25
 
 
@@ -313,6 +316,9 @@ class Sum(_Buffered):
         self._state = (Total(), 0)
 
 
+_ORDERED = Wanted(ordered=True)
+
+
 @lru_cache(maxsize=64)
 def _buckets(boundaries: tuple[float, ...]) -> Wanted:
     return Wanted(boundaries)
@@ -324,32 +330,67 @@ class Distribution(_Buffered):
     Args:
         losses: where values are counted that cannot be taken.
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
+        intervals: the readers for which it counts the values by exponential buckets, too.
     """
 
-    __slots__ = ("_wanted", "boundaries", "exemplars")
-    _state: ValueSummary
+    __slots__ = ("_intervals", "_wanted", "boundaries", "exemplars")
+    _state: tuple[ValueSummary, Counted | None]
 
-    def __init__(self, losses: SeriesLosses, boundaries: tuple[float, ...]) -> None:
+    def __init__(self, losses: SeriesLosses, boundaries: tuple[float, ...], intervals: Intervals = NEVER) -> None:
         super().__init__(losses)
         self.boundaries = boundaries
         self.exemplars: dict[int, Exemplar] | None = None
+        self._intervals = intervals
         self._wanted = _buckets(boundaries)
-        self._state = ValueSummary(at_most=(0,) * len(boundaries))
+        self._state = ValueSummary(at_most=(0,) * len(boundaries)), None
         if switch.made is not None:
             switch.made(self)
 
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
-        self._state = self._state.plus(summary_of(finite, total, self._wanted, nonfinite))
+        summary, counted = self._state
+        kept = self._intervals.kept
+        wanted = _ORDERED if kept and not self.boundaries else self._wanted
+        more, ordered = ordered_summary_of(finite, total, wanted, nonfinite)
+        if not kept:
+            counted = None
+        elif ordered is not None:
+            counted = (counted or Counted()).plus(ordered)
+        self._state = summary.plus(more), counted
         if nonfinite:
             self.losses.nonfinite += nonfinite
 
     def summary(self) -> ValueSummary:
         """Return the values that have been folded so far, added up."""
-        return self._state
+        return self._state[0]
+
+    def read(self, reader: IntervalReader, wait: float = 0.0) -> tuple[ValueSummary, ExponentialHistogram | None]:
+        """Return the values that have been folded so far, and those of a reader's interval, which ends with it.
+
+        Args:
+            reader: of the registry's intervals.
+            wait: seconds to wait for a fold that another thread has begun; one of this thread is never waited for.
+
+        Returns:
+            No histogram where a fold is under way: the interval goes on.
+        """
+        given_up = time.monotonic() + wait
+        while self._lock.locked():
+            if self._folding == threading.get_ident() or time.monotonic() >= given_up:
+                return self._state[0], None
+            time.sleep(0.0005)
+        with self._lock:
+            self._folding = threading.get_ident()
+            summary, counted = self._state
+            interval = NOTHING
+            if counted is not None:
+                interval, counted = counted.read(reader, self._intervals)
+                self._state = summary, counted
+            self._folding = 0
+        return summary, interval
 
     def recorded(self) -> int:
         """Return how many values were recorded, those included that wait to be folded."""
-        return self._state.added + self.outstanding()
+        return self._state[0].added + self.outstanding()
 
     def note(self, exemplar: Exemplar) -> None:
         """Keep an exemplar: the latest one for each bucket."""
@@ -361,7 +402,7 @@ class Distribution(_Buffered):
         """Forget everything, as a forked child does."""
         self._reset_buffer()
         self.exemplars = None
-        self._state = ValueSummary(at_most=(0,) * len(self.boundaries))
+        self._state = ValueSummary(at_most=(0,) * len(self.boundaries)), None
 
 
 Accumulator = LastValue | Sum | Distribution

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ BUCKETS = 324  # of an interval for our own hub: 20 powers of two at scale 4, an
 SDK_BUCKETS = 160  # the default of the specification's aggregation
 _SMALLEST = sys.float_info.min
 _COARSEST = -10  # all floats of a sign are in two buckets
+_FEW = 63  # values that are kept as they are: 0.5 KiB instead of 5, and most series have no more in an interval
+_MARGIN = 8  # keys beyond the values so far
+_ALIKE = 64  # bounds of a side begin at a multiple of it, where there is room
 
 
 class Buckets(NamedTuple):
@@ -87,7 +91,7 @@ class ExponentialHistogram(NamedTuple):
         An extreme that one of them does not know is NaN.
         """
         if not self.total or not more.total:
-            return self if self.total else more
+            return (self if self.total else more).within(most)
         scale = min(self.scale, more.scale)
         one, two = self.at_scale(scale), more.at_scale(scale)
         found = ExponentialHistogram(
@@ -98,9 +102,20 @@ class ExponentialHistogram(NamedTuple):
             one.minimum if one.minimum <= two.minimum or math.isnan(one.minimum) else two.minimum,
             one.maximum if one.maximum >= two.maximum or math.isnan(one.maximum) else two.maximum,
         )
+        return found.within(most)
+
+    def within(self, most: int) -> ExponentialHistogram:
+        """Return the same values at the finest scale of theirs that needs at most ``most`` buckets a side."""
+        found = self
         while max(len(found.positive.counts), len(found.negative.counts)) > most:
             found = found.at_scale(found.scale - 1)
         return found
+
+    def at_most(self, bound: float) -> int:
+        """Return how many values are at most ``bound``, those in its bucket by the bucket's middle."""
+        below = sum(count for index, count in _listed(self.negative) if -_middle(index, self.scale) <= bound)
+        above = sum(count for index, count in _listed(self.positive) if _middle(index, self.scale) <= bound)
+        return below + above + (self.zeros if bound >= 0 else 0)
 
     def quantiles(self, parts: Sequence[float]) -> list[float]:
         """Return the values below which these parts (0 to 1) of all lie; NaN where there is no value.
@@ -134,84 +149,100 @@ class ExponentialHistogram(NamedTuple):
 class _Side(NamedTuple):
     """The values of one sign, by magnitude: how many are at most each bound. Never changed once made.
 
-    The bounds are those of ``most`` neighbouring buckets, more than are filled, so that the next values rarely need
-    others; ``at_most`` is an array of NumPy where the program has it.
+    There are bounds for ``most`` neighbouring buckets; those around the values so far are the keys, with a few more at
+    both ends, so that the next values rarely need others. They are arrays of NumPy where the program has it.
     """
 
     scale: int
     first: int  # the index of the lowest bucket
     bounds: Any
-    at_most: Any
+    start: int  # of the keys among the bounds
+    keys: Any
+    at_most: Any  # of the keys
+    floor: float  # all values are above the first key
+    ceiling: float  # and at most the last one
     number: int
     least: float
     greatest: float
 
-    def plus(self, np: Any, ordered: Any, most: int) -> _Side:
-        """Return the side with more values, which are above zero and ascending; a list where ``np`` is None.
+    def plus(self, ordered: Any, low: float, high: float, most: int) -> _Side:
+        """Return the side with more values, which are above zero and ascending: an array of NumPy, or a list.
 
         Values with fewer than all digits count as the smallest one that has them all, as the SDK has it.
         """
-        least, greatest = min(float(ordered[0]), self.least), max(float(ordered[-1]), self.greatest)
-        if ordered[0] < _SMALLEST:
-            ordered = [max(value, _SMALLEST) for value in ordered] if np is None else np.maximum(ordered, _SMALLEST)
-        low, high = float(ordered[0]), float(ordered[-1])
+        least = low if low < self.least else self.least  # noqa: FURB136 - half the time of min()
+        greatest = high if high > self.greatest else self.greatest  # noqa: FURB136
+        is_list = ordered.__class__ is list
+        if low < _SMALLEST:
+            ordered = [max(value, _SMALLEST) for value in ordered] if is_list else ordered.clip(_SMALLEST)
+            low, high = max(low, _SMALLEST), max(high, _SMALLEST)
         side = self
-        if not side.number or low <= side.bounds[0] or high > side.bounds[-1]:
-            side = side._wider(np, max(least, _SMALLEST), max(greatest, _SMALLEST), most)
-        bounds, at_most, added = side.bounds, side.at_most.copy(), len(ordered)
-        if np is None:
-            start, end = bisect_left(bounds, low), bisect_left(bounds, high)
-            place = 0
-            for index in range(start, end):
-                place = bisect_right(ordered, bounds[index], place)
-                at_most[index] += place
-            for index in range(end, len(at_most)):
-                at_most[index] += added
+        if low <= side.floor or high > side.ceiling or (side.at_most.__class__ is list) is not is_list:
+            side = side._wider(None if is_list else numpy(), max(least, _SMALLEST), max(greatest, _SMALLEST), most)
+        scale, first, bounds, start, keys, at_most, floor, ceiling, number, _, _ = side
+        if is_list:
+            at_most = [count + bisect_right(ordered, key) for count, key in zip(at_most, keys, strict=True)]
         else:
-            start, end = bounds.searchsorted((low, high)).tolist()
-            if end > start:
-                at_most[start:end] += ordered.searchsorted(bounds[start:end], side="right")
-            at_most[end:] += added
-        return side._replace(at_most=at_most, number=side.number + added, least=least, greatest=greatest)
+            at_most = at_most + ordered.searchsorted(keys, "right")
+        number += len(ordered)
+        return _Side(scale, first, bounds, start, keys, at_most, floor, ceiling, number, least, greatest)
 
     def _wider(self, np: Any, low: float, high: float, most: int) -> _Side:
-        """Return the side with bounds that hold ``low`` to ``high``, at the finest scale for which they are enough."""
-        scale = self.scale if self.number else FINEST
-        while (last := _index(high, scale) + 1) - (first := _index(low, scale) - 1) >= most:  # log2 is rounded
-            scale -= 1
-        first -= (most - (last - first + 1)) // 2
-        bounds, at_most = _bounds(first, most, scale), [0] * (most + 1)
-        for index in range(most + 1) if self.number else ():
-            place = ((first + index) << (self.scale - scale)) - self.first
-            at_most[index] = 0 if place < 0 else self.number if place > most else int(self.at_most[place])
-        if np is None:
-            return self._replace(scale=scale, first=first, bounds=bounds, at_most=at_most)
-        packed = np.array(bounds), np.array(at_most, dtype=np.int64)
-        return self._replace(scale=scale, first=first, bounds=packed[0], at_most=packed[1])
+        """Return the side with keys that hold ``low`` to ``high``, at the finest scale for which there are enough."""
+        scale, first = self.scale, self.first
+        last, lowest = _index(high, scale) + 1, _index(low, scale) - 1  # log2 is rounded
+        if not self.number or lowest < first or last >= first + most:
+            while last - lowest >= most:
+                scale -= 1
+                last, lowest = _index(high, scale) + 1, _index(low, scale) - 1
+            spare = most - (last - lowest + 1)
+            first = lowest - spare // 2
+            first -= first % min(_ALIKE, spare - spare // 2 + 1)
+        start, end = max(lowest - first - _MARGIN, 0), min(last - first + 2 + _MARGIN, most + 1)
+        at_most = [self._below(((first + place) << (self.scale - scale)) - self.first) for place in range(start, end)]
+        bounds = _bounds(first, most, scale) if np is None else _packed_bounds(np, first, most, scale)
+        return self._replace(
+            scale=scale,
+            first=first,
+            bounds=bounds,
+            start=start,
+            keys=bounds[start:end],
+            at_most=at_most if np is None else np.array(at_most, dtype=np.int64),
+            floor=float(bounds[start]),
+            ceiling=float(bounds[end - 1]),
+        )
+
+    def _below(self, place: int) -> int:
+        """Return how many values are at most a bound, by its place among the bounds, or beyond them."""
+        place -= self.start
+        return 0 if place < 0 else int(self.at_most[place]) if place < len(self.at_most) else self.number
 
     def buckets(self) -> Buckets:
         """Return the counts of its buckets, without the empty ones at both ends."""
         if not self.number:
             return Buckets()
-        ends = list(map(int, self.at_most))
+        ends = self.at_most if self.at_most.__class__ is list else self.at_most.tolist()
         start, end = bisect_right(ends, 0), bisect_left(ends, self.number)
-        return Buckets(self.first + start - 1, tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end])))
+        counts = tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end]))
+        return Buckets(self.first + self.start + start - 1, counts)
 
 
-_NONE = _Side(FINEST, 0, (), (), 0, math.inf, 0.0)
+_NONE = _Side(FINEST, 0, (), 0, (), (), math.inf, 0.0, 0, math.inf, 0.0)
 
 
 class ExponentialCounts(NamedTuple):
-    """What values have been counted so far. Never changed once made: a fold makes a new one.
+    """Values, counted so far. Never changed once made: a fold makes a new one.
 
     Attributes:
         most: buckets of a side, at most.
+        few: the values themselves, as long as they are few: then nothing is in the next three.
         zeros: how many values are zero.
         positive: the values above zero.
         negative: the values below zero.
     """
 
     most: int = BUCKETS
+    few: tuple[float, ...] = ()
     zeros: int = 0
     positive: _Side = _NONE
     negative: _Side = _NONE
@@ -220,25 +251,37 @@ class ExponentialCounts(NamedTuple):
         """Return the counts with more values.
 
         Args:
-            ordered: finite values, ascending, at least one: an array of NumPy, or a list where the program has none.
+            ordered: finite values, ascending, at least one: an array of NumPy, or a list.
         """
-        np = numpy() if hasattr(ordered, "searchsorted") else None
-        if ordered[0] > 0:
-            return self._replace(positive=self.positive.plus(np, ordered, self.most))
-        if np is None:
+        _, few, zeros, positive, negative = self
+        if few or len(ordered) <= _FEW:
+            ordered = list(map(float, ordered if ordered.__class__ is list else ordered.tolist()))
+            if not (zeros or positive.number or negative.number):
+                if len(few) + len(ordered) <= _FEW:
+                    return ExponentialCounts(self.most, (*few, *ordered))
+                ordered = sorted((*few, *ordered))
+            np = numpy()
+            ordered = ordered if np is None else np.array(ordered)
+        low, high = float(ordered[0]), float(ordered[-1])
+        if low > 0:
+            return ExponentialCounts(self.most, (), zeros, positive.plus(ordered, low, high, self.most), negative)
+        is_list = ordered.__class__ is list
+        if is_list:
             below, upto = bisect_left(ordered, 0.0), bisect_right(ordered, 0.0)
         else:
-            below, upto = int(ordered.searchsorted(0.0)), int(ordered.searchsorted(0.0, side="right"))
-        positive, negative = self.positive, self.negative
+            below = int(ordered.searchsorted(0.0)) if low < 0 else 0
+            upto = int(ordered.searchsorted(0.0, "right"))
         if upto < len(ordered):
-            positive = positive.plus(np, ordered[upto:], self.most)
+            positive = positive.plus(ordered[upto:], float(ordered[upto]), high, self.most)
         if below:
-            magnitudes = -ordered[:below][::-1] if np is not None else [-value for value in reversed(ordered[:below])]
-            negative = negative.plus(np, magnitudes, self.most)
-        return ExponentialCounts(self.most, self.zeros + upto - below, positive, negative)
+            magnitudes = [-value for value in reversed(ordered[:below])] if is_list else -ordered[:below][::-1]
+            negative = negative.plus(magnitudes, float(magnitudes[0]), -low, self.most)
+        return ExponentialCounts(self.most, (), zeros + upto - below, positive, negative)
 
     def histogram(self) -> ExponentialHistogram:
         """Return the histogram of the values, at the finest scale that both sides have."""
+        if self.few:
+            return histogram_of(Counter(self.few), self.most)
         positive, negative = self.positive, self.negative
         scale = min(positive.scale, negative.scale)
         low, high = math.nan, math.nan
@@ -255,12 +298,59 @@ class ExponentialCounts(NamedTuple):
         )
 
 
+def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> ExponentialHistogram:
+    """Return the histogram of a few finite values: at the finest scale that needs at most ``most`` buckets a side.
+
+    Args:
+        values: how many there are of each.
+        most: buckets of a side.
+    """
+    sides: list[Counter[int]] = [Counter(), Counter()]
+    for value, count in values.items():
+        if value:
+            sides[value < 0][_bucket(abs(value))] += count
+    found = ExponentialHistogram(zeros=values.get(0.0, 0))
+    if values:
+        found = found._replace(minimum=min(values) + 0.0, maximum=max(values) + 0.0)  # no negative zero
+    while any(side and max(side) - min(side) >= most for side in sides):
+        found = found._replace(scale=found.scale - 1)
+        sides = [_joined(side) for side in sides]
+    positive, negative = map(_listed_buckets, sides)
+    return found._replace(positive=positive, negative=negative)
+
+
+def _joined(side: Mapping[int, int]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for index, count in side.items():
+        found[index >> 1] += count
+    return found
+
+
+def _listed_buckets(side: Mapping[int, int]) -> Buckets:
+    first = min(side, default=0)
+    return Buckets(first, tuple(side.get(index, 0) for index in range(first, max(side) + 1)) if side else ())
+
+
+def _bucket(value: float) -> int:
+    """Return the bucket of a value above zero, at the finest scale."""
+    value = max(value, _SMALLEST)
+    index = _index(value, FINEST)
+    if value <= _power(math.ldexp(index, -FINEST)):
+        return index - 1
+    return index + 1 if value > _power(math.ldexp(index + 1, -FINEST)) else index
+
+
 def _index(value: float, scale: int) -> int:
     """Return the bucket of a value above zero, or one beside it: the logarithm is rounded."""
     return math.ceil(math.ldexp(math.log2(value), scale)) - 1
 
 
 @lru_cache(maxsize=256)
+def _packed_bounds(np: Any, first: int, most: int, scale: int) -> Any:
+    return np.array(_bounds(first, most, scale))
+
+
+@lru_cache(maxsize=64)
 def _bounds(first: int, most: int, scale: int) -> list[float]:
     """Return the lower bound of ``most`` buckets, and the upper one of the last."""
     return [_power(math.ldexp(index, -scale)) for index in range(first, first + most + 1)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from tachograph.recording.accumulators import Accumulator, Distribution, LastValue, Sum
+from tachograph.recording.accumulators import FOLD_WAIT, Accumulator, Distribution, LastValue, Sum
 from tachograph.recording.gauge_curve import GaugeCurves
+from tachograph.recording.intervals import NEVER, IntervalReader, Intervals
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import Meaning, default_boundaries
 from tachograph.recording.points import (
@@ -22,7 +23,6 @@ from tachograph.recording.points import (
 )
 
 CARDINALITY_LIMIT = 2000
-FOLD_WAIT = 0.2
 
 Record = Callable[[object], None]
 
@@ -49,6 +49,7 @@ class Instrument:
     __slots__ = (
         "_curves",
         "_enabled",
+        "_intervals",
         "_limit",
         "_named",
         "_series",
@@ -74,6 +75,7 @@ class Instrument:
         limit: int = CARDINALITY_LIMIT,
         enabled: bool = True,
         declared: bool = False,
+        intervals: Intervals = NEVER,
     ) -> None:
         self.group = group
         self.recorded = recorded
@@ -84,6 +86,7 @@ class Instrument:
         self.losses = SeriesLosses(recorded)
         self._limit = limit
         self._enabled = enabled
+        self._intervals = intervals
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
         self._curves: GaugeCurves | None = None
         self._named = self.name, self.group, self.unit
@@ -135,19 +138,23 @@ class Instrument:
             return LastValue(self.losses)
         if self.kind == "counter":
             return Sum(self.losses)
-        return Distribution(self.losses, self.boundaries)
+        return Distribution(self.losses, self.boundaries, self._intervals)
 
     def all_series(self) -> list[tuple[Attributes, Accumulator]]:
         """Return every series with its attributes."""
         return list(self._series.values())
 
-    def collect(self) -> Iterator[MetricPoints]:
-        """Fold, then yield the instrument's points; nothing where nothing was recorded."""
+    def collect(self, reader: IntervalReader | None = None) -> Iterator[MetricPoints]:
+        """Fold, then yield the instrument's points; nothing where nothing was recorded.
+
+        Args:
+            reader: whose intervals end here.
+        """
         points: list[NumberPoint | HistogramPoint] = []
         for attributes, accumulator in self.all_series():
             if isinstance(accumulator, Distribution):
                 accumulator.fold(wait=FOLD_WAIT)
-                point = histogram_point(attributes, [accumulator])
+                point = histogram_point(attributes, [accumulator], reader)
                 if point is not None:
                     points.append(point)
                 continue
@@ -174,17 +181,18 @@ class FunctionCalls:
     ``function.calls`` is counted from the same distributions that ``function.duration`` shows, so the two always agree.
     """
 
-    __slots__ = ("_failures", "_limit", "attributes", "losses", "success")
+    __slots__ = ("_failures", "_intervals", "_limit", "attributes", "losses", "success")
 
-    def __init__(self, attributes: Attributes, limit: int) -> None:
+    def __init__(self, attributes: Attributes, limit: int, intervals: Intervals = NEVER) -> None:
         self.attributes = attributes
         self._limit = limit
+        self._intervals = intervals
         self.losses = SeriesLosses("function.duration")
         self._failures: dict[str, Distribution] = {}
         self.success = self._distribution()
 
     def _distribution(self) -> Distribution:
-        return Distribution(self.losses, default_boundaries("s"))
+        return Distribution(self.losses, default_boundaries("s"), self._intervals)
 
     def failure(self, error_type: str) -> Distribution:
         """Return the durations of the calls that ended in an exception of this type."""
@@ -199,15 +207,15 @@ class FunctionCalls:
         """Return the error type (empty for success) and the durations of each way to end."""
         return [("", self.success), *self._failures.items()]
 
-    def points(self) -> tuple[list[HistogramPoint], list[NumberPoint]]:
-        """Fold, then return the points of ``function.duration`` and of ``function.calls``."""
+    def points(self, reader: IntervalReader | None = None) -> tuple[list[HistogramPoint], list[NumberPoint]]:
+        """Fold, then return the points of ``function.duration``, ending a reader's intervals, and of its calls."""
         durations: list[HistogramPoint] = []
         calls: list[NumberPoint] = []
         for part in (self.success, *self._failures.values()):
             part.fold(wait=FOLD_WAIT)
         failures = list(self._failures.items())
         for outcome, parts in (("success", [self.success]), ("failure", [part for _, part in failures])):
-            point = histogram_point(_with(self.attributes, ("outcome", outcome)), parts)
+            point = histogram_point(_with(self.attributes, ("outcome", outcome)), parts, reader)
             if point is not None:
                 durations.append(point)
         if self.success.summary().count:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from tachograph.recording.accumulators import Distribution
+from tachograph.recording.accumulators import FOLD_WAIT, Distribution
 from tachograph.recording.closed_windows import Windowed
+from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.intervals import IntervalReader
 from tachograph.recording.naming import Kind
 from tachograph.recording.summary import Exemplar, ValueSummary
 from tachograph.recording.values import Number, fits_int64, shown, unwrapped
@@ -29,13 +31,18 @@ class NumberPoint(NamedTuple):
 
 
 class HistogramPoint(NamedTuple):
-    """The state of one series of a histogram; ``summary.at_most`` belongs to ``boundaries``."""
+    """The state of one series of a histogram; ``summary.at_most`` belongs to ``boundaries``.
+
+    ``interval`` holds the values since the last collection of the same reader; None where no reader asked for them, or
+    they come with the next one.
+    """
 
     attributes: Attributes
     summary: ValueSummary
     boundaries: tuple[float, ...]
     start_unix_nano: int
     exemplars: tuple[Exemplar, ...]
+    interval: ExponentialHistogram | None = None
 
     def exemplars_by_bucket(self) -> dict[int, Exemplar]:
         """Return the newest exemplar of each bucket that has one, by the bucket's index; the last one is ``+Inf``."""
@@ -134,17 +141,36 @@ def identity(attributes: Attributes) -> tuple[object, ...]:
     return tuple((key, type(value), repr(value)) for key, value in attributes)
 
 
-def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> HistogramPoint | None:
-    """Return the point of one or several distributions with the same boundaries; None where they hold nothing."""
+def series_key(metric: MetricPoints, point: NumberPoint | HistogramPoint) -> tuple[object, ...]:
+    """Return a key for a series among all of a collection.
+
+    Its start is a part of it: two sources of one metric may have a series of the same attributes.
+    """
+    return metric.scope, metric.name, metric.unit, metric.kind, identity(point.attributes), point.start_unix_nano
+
+
+def histogram_point(
+    attributes: Attributes, parts: Iterable[Distribution], reader: IntervalReader | None = None
+) -> HistogramPoint | None:
+    """Return the point of one or several distributions with the same boundaries; None where they hold nothing.
+
+    Args:
+        attributes: of the series.
+        parts: what it is made of.
+        reader: whose intervals end here.
+    """
     found: ValueSummary | None = None
     start = 0
     exemplars: dict[int, Exemplar] = {}
     boundaries: tuple[float, ...] = ()
+    interval: ExponentialHistogram | None = None
     for part in parts:
-        more = part.summary()
+        more, ended = (part.summary(), None) if reader is None else part.read(reader, FOLD_WAIT)
         if not more.added:
             continue
         exemplars.update(part.exemplars or {})
+        if ended is not None:
+            interval = ended if interval is None else interval.plus(ended)
         if found is None:
             found, start, boundaries = more, part.start_unix_nano, part.boundaries
             continue
@@ -152,4 +178,5 @@ def histogram_point(attributes: Attributes, parts: Iterable[Distribution]) -> Hi
         found = found.plus(more)
     if found is None:
         return None
-    return HistogramPoint(attributes, found, boundaries, start, tuple(exemplars[key] for key in sorted(exemplars)))
+    shown = tuple(exemplars[key] for key in sorted(exemplars))
+    return HistogramPoint(attributes, found, boundaries, start, shown, interval)

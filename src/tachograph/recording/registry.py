@@ -18,6 +18,7 @@ from tachograph.recording.closed_windows import ClosedWindows
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
+from tachograph.recording.intervals import IntervalReader, Intervals
 from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import KINDS, Kind, Meaning, check_boundaries, check_name, meaning
@@ -46,11 +47,11 @@ class Group:
             values while its points are taken.
     """
 
-    __slots__ = ("_enabled", "_limit", "_taken", "functions", "instruments", "name", "sources")
+    __slots__ = ("_enabled", "_intervals", "_limit", "_taken", "functions", "instruments", "name", "sources")
 
-    def __init__(self, name: str, limit: int, *, enabled: bool = True) -> None:
+    def __init__(self, name: str, limit: int, intervals: Intervals, *, enabled: bool = True) -> None:
         self.name = name
-        self._enabled = enabled
+        self._enabled, self._intervals = enabled, intervals
         self.instruments: dict[str, Instrument] = {}
         self.functions: dict[str, FunctionCalls] = {}
         self.sources: list[Callable[[], Iterator[MetricPoints]]] = []
@@ -109,7 +110,8 @@ class Group:
             elif owner and not definition and not self.instruments[owner].declared:
                 return self.instruments.setdefault(recorded, self.instruments[owner])
             self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
-            made = Instrument(self.name, recorded, named, limit=self._limit, enabled=self._enabled, **definition)
+            definition |= {"limit": self._limit, "enabled": self._enabled, "intervals": self._intervals}
+            made = Instrument(self.name, recorded, named, **definition)
             return self.instruments.setdefault(recorded, made)
 
     def function(self, name: str) -> FunctionCalls:
@@ -121,16 +123,16 @@ class Group:
             attributes: Attributes = (("code.function.name", name),)
             if name not in self.functions and len(self.functions) >= self._limit - 1:
                 name, attributes = "", OVERFLOW
-            return self.functions.setdefault(name, FunctionCalls(attributes, self._limit))
+            return self.functions.setdefault(name, FunctionCalls(attributes, self._limit, self._intervals))
 
-    def collect(self) -> Iterator[MetricPoints]:
-        """Yield the points of each instrument and each source of the group."""
+    def collect(self, reader: IntervalReader | None = None) -> Iterator[MetricPoints]:
+        """Yield the points of each instrument and each source of the group; a reader's intervals end here."""
         for instrument in dict.fromkeys(list(self.instruments.values())):
-            yield from instrument.collect()
+            yield from instrument.collect(reader)
         durations: list[HistogramPoint] = []
         calls: list[NumberPoint] = []
         for function in list(self.functions.values()):
-            more_durations, more_calls = function.points()
+            more_durations, more_calls = function.points(reader)
             durations += more_durations
             calls += more_calls
         if durations:
@@ -183,6 +185,7 @@ class Registry:
     Attributes:
         closed_windows: those of Stats, for readers that want each of them.
         curves: of gauges whose values are kept.
+        intervals: the readers that want the distributions' exponential histograms.
         points: the packed points of curves, for destinations that take them.
         told: called with the name of each new group; to change it, put another sequence in its place.
         silenced: tells of a group whether it shall leave by no way out; see :meth:`silence`.
@@ -200,6 +203,7 @@ class Registry:
         self.enabled = enabled
         self.groups: dict[str, Group] = {}
         self.closed_windows = ClosedWindows()
+        self.intervals = Intervals()
         self.points = PointSources(self._point_source_failed)
         self.curves = GaugeCurves(self.points)
         self.told: Sequence[Callable[[str], object]] = ()
@@ -219,7 +223,7 @@ class Registry:
         """Return the group of this name, new where there was none; the empty string names one, too."""
         found = self.groups.get(name)
         if found is None:
-            made = Group(check_name(name, "metric group"), self._limit, enabled=self.enabled)
+            made = Group(check_name(name, "metric group"), self._limit, self.intervals, enabled=self.enabled)
             found = self.groups.setdefault(name, made)
             if self._begun is not None and self.enabled and name != OWN_GROUP:
                 self._begun()
@@ -253,11 +257,14 @@ class Registry:
         self.count_error("curves")
         self._log_once("curves", "points of a curve are lost: %r", error, level=logging.ERROR, exc_info=error)
 
-    def collect(self, pace: Callable[[], None] | None = None) -> list[MetricPoints]:
+    def collect(
+        self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None
+    ) -> list[MetricPoints]:
         """Fold everything and return it, cumulative since the process began to record.
 
         Args:
             pace: called after each group's instrument; a background thread sleeps in it, to let others run.
+            reader: whose intervals end here: the points of histograms have them, too.
         """
         found: list[MetricPoints] = []
         groups = list(self.groups.values())
@@ -265,7 +272,7 @@ class Registry:
         for group in sorted(groups, key=lambda group: group.name == OWN_GROUP):
             if group.name != OWN_GROUP and self.silenced(group.name):
                 continue
-            for metric in group.collect():
+            for metric in group.collect(reader):
                 found.append(metric)
                 if pace is not None:
                     pace()
@@ -302,6 +309,7 @@ class Registry:
         """Forget every value and free every lock, as a forked child does before it records on its own account."""
         creation.lock = threading.RLock()
         self._start_unix_nano = time.time_ns()
+        self.intervals.reset()
         self.points.reset()  # first: a curve that gives up what it holds has its gauge show it
         for group in list(self.groups.values()):
             group.reset()

@@ -167,17 +167,25 @@ class Wanted:
         boundaries: for ``at_most``; ascending.
         squares: the sum of the squared distances from the mean.
         sketch: the sketch for quantiles.
+        ordered: the values in their order; with boundaries they are anyway.
     """
 
-    __slots__ = ("_packed", "boundaries", "sketch", "squares")
+    __slots__ = ("_packed", "boundaries", "ordered", "sketch", "squares")
 
-    def __init__(self, boundaries: tuple[float, ...] = (), *, squares: bool = False, sketch: bool = False) -> None:
-        self.boundaries, self.squares, self.sketch = boundaries, squares, sketch
+    def __init__(
+        self,
+        boundaries: tuple[float, ...] = (),
+        *,
+        squares: bool = False,
+        sketch: bool = False,
+        ordered: bool = False,
+    ) -> None:
+        self.boundaries, self.squares, self.sketch, self.ordered = boundaries, squares, sketch, ordered
         self._packed: Any = None
 
     def bare(self) -> bool:
         """Tell whether nothing else is wanted."""
-        return not (self.boundaries or self.squares or self.sketch)
+        return not (self.boundaries or self.squares or self.sketch or self.ordered)
 
     def packed(self, np: Any) -> Any:
         """Return the boundaries as an array of NumPy."""
@@ -239,50 +247,69 @@ def summary_of(
     Raises:
         OverflowError: an integer is beyond the range of floats.
     """
+    return ordered_summary_of(finite, total, wanted, nonfinite, last=last, sketch=sketch)[0]
+
+
+def ordered_summary_of(
+    finite: Sequence[Number],
+    total: Number,
+    wanted: Wanted,
+    nonfinite: int = 0,
+    *,
+    last: Number = 0,
+    sketch: Sketch | None = None,
+) -> tuple[ValueSummary, Any]:
+    """Return :func:`summary_of` some values, and the finite ones in their order, where the summary needed that.
+
+    The order is an array of NumPy or a list; None where there is no finite value, or nothing wants it.
+    """
     if not finite:
         none = (0,) * len(wanted.boundaries)
-        return ValueSummary(at_most=none, nonfinite=nonfinite, last=last, sketch=sketch)
+        return ValueSummary(at_most=none, nonfinite=nonfinite, last=last, sketch=sketch), None
     np = numpy() if len(finite) >= _WORTH_PACKING else None
-    low, high, at_most, squares = _described(finite, wanted) if np is None else _described_by_numpy(np, finite, wanted)
+    described = _described(finite, wanted) if np is None else _described_by_numpy(np, finite, wanted)
+    low, high, at_most, squares, ordered = described
     if wanted.sketch:
         sketch = (sketch or Sketch()).plus(finite)
     sums = Total(total) if isinstance(total, int) else Total(0, total)
-    return ValueSummary(len(finite), sums, float(low), float(high), at_most, nonfinite, last, squares, sketch)
+    found = ValueSummary(len(finite), sums, float(low), float(high), at_most, nonfinite, last, squares, sketch)
+    return found, ordered
 
 
-_Description = tuple[Number, Number, tuple[int, ...], float]
+_Description = tuple[Number, Number, tuple[int, ...], float, Any]
 
 
 def _described(finite: Sequence[Number], wanted: Wanted) -> _Description:
     at_most: tuple[int, ...] = ()
     squares = 0.0
-    if wanted.boundaries:
+    ordered = None
+    if wanted.boundaries or wanted.ordered:
         ordered = sorted(finite)
         at_most = tuple([bisect_right(ordered, bound) for bound in wanted.boundaries])
     if wanted.squares:
         mean = as_float(sum_of(finite)) / len(finite)
         squares = math.fsum((value - mean) ** 2 for value in finite)
-    return min(finite), max(finite), at_most, squares
+    return min(finite), max(finite), at_most, squares, ordered
 
 
 def _described_by_numpy(np: Any, finite: Sequence[Number], wanted: Wanted) -> _Description:
     first = finite[0]
     if first == finite[-1] == finite[len(finite) // 2] and wanted.bare() and finite.count(first) == len(finite):
-        return first, first, (), 0.0  # a constant: a batch's size, a learning rate
+        return first, first, (), 0.0, None  # a constant: a batch's size, a learning rate
     data = _pack_chunk(*finite) if len(finite) == CHUNK else struct.pack(f"{len(finite)}d", *finite)
     squares = 0.0
     if wanted.squares:
         packed = np.frombuffer(data)
         apart = packed - packed.mean()
         squares = float(apart @ apart)
-    if wanted.boundaries:
+    if wanted.boundaries or wanted.ordered:
         packed = np.frombuffer(bytearray(data))
         packed.sort()
         at_most = tuple(packed.searchsorted(wanted.packed(np), side="right").tolist())
-        return packed[0], packed[-1], at_most, squares
+        return packed[0], packed[-1], at_most, squares, packed
     packed = np.frombuffer(data)
     # The methods min() and max() are wrappers in Python around these.
-    return np.minimum.reduce(packed), np.maximum.reduce(packed), (), squares
+    return np.minimum.reduce(packed), np.maximum.reduce(packed), (), squares, None
 
 
 def sum_of(finite: Sequence[Number]) -> Number:

@@ -16,11 +16,12 @@ from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.http import partial_success
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, Temporality
+from tachograph.exporters.otlp.settings import AGGREGATIONS, SIGNALS, OtlpSettings, Signal, Temporality
 from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
@@ -81,11 +82,15 @@ class OtlpExporter:
         self._senders = self._connect()
         preference: Temporality = settings["metrics"].temporality if "metrics" in settings else "cumulative"
         self.temporality = _sdk_temporality(preference)
+        is_exponential = "metrics" in settings and settings["metrics"].aggregation != AGGREGATIONS[0]
+        self._given, self._in_place = reads, is_exponential and not reads  # our own hub gets both
         self._encoder = MetricsEncoder(
             NAME,
             registry,
             windows="metrics" in settings,
             temporality=preference,
+            aggregation=settings["metrics"].aggregation if self._in_place else AGGREGATIONS[0],
+            beside=None if self._in_place else lambda: bool(self.wants_intervals()),
             receiver=settings["metrics"].endpoint if "metrics" in settings else "",
             pace=self._pace,
         )
@@ -131,6 +136,17 @@ class OtlpExporter:
             said = [self._senders[signal].reads for signal in SIGNALS if self._has_receiver(signal, receiver)]
             self._reads = max([found for found in said if found is not None], default=None)
         return self._reads
+
+    def wants_intervals(self) -> bool | None:
+        """Tell whether the receiver of metrics gets exponential histograms; None as long as it has not answered."""
+        if "metrics" not in self._settings:
+            return False
+        reads = self._given
+        if not self._in_place and reads is None:
+            receiver = _receiver(self._settings["metrics"])
+            said = [self._senders[signal].reads for signal in SIGNALS if self._has_receiver(signal, receiver)]
+            reads = max([found for found in said if found is not None], default=None)
+        return self._in_place or (None if reads is None else reads >= PACKED_SCHEMA)
 
     def _has_receiver(self, signal: Signal, receiver: tuple[str, str]) -> bool:
         return signal in self._settings and _receiver(self._settings[signal]) == receiver

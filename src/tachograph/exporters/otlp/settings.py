@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +20,14 @@ Compression = Literal["none", "gzip"]
 COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip")
 Temporality = Literal["cumulative", "delta", "lowmemory"]
 TEMPORALITIES: tuple[Temporality, ...] = ("cumulative", "delta", "lowmemory")
+Aggregation = Literal["explicit_bucket_histogram", "base2_exponential_bucket_histogram"]
+AGGREGATIONS: tuple[Aggregation, ...] = ("explicit_bucket_histogram", "base2_exponential_bucket_histogram")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TIMEOUT = 10.0
 NO_TIMEOUT = 86400.0
 
 _DEFAULT_PORT = {"http/protobuf": 4318, "grpc": 4317}
+_log = logging.getLogger("tachograph")
 # RFC 9110, "Tokens"; of values, what both HTTP and gRPC metadata carry as it is.
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -46,6 +50,7 @@ class OtlpSettings:
         client_certificate: path of a PEM file with the client's certificate chain, for mutual TLS.
         insecure: no TLS; always so where the endpoint's scheme is ``http``, never where it is ``https``.
         temporality: of metrics; ``lowmemory`` is delta for synchronous counters and histograms.
+        aggregation: of histograms.
     """
 
     signal: Signal
@@ -59,6 +64,7 @@ class OtlpSettings:
     client_certificate: str | None = None
     insecure: bool = False
     temporality: Temporality = "cumulative"
+    aggregation: Aggregation = "explicit_bucket_histogram"
 
     def without_secrets(self, said: str) -> str:
         """Return a receiver's message, for the log: it may repeat the headers that it was sent."""
@@ -125,7 +131,18 @@ def read_otlp_settings(
         client_certificate=_file(certificate),
         insecure=url.startswith("http://"),
         temporality=preferred.choice(TEMPORALITIES) if preferred and signal == "metrics" else "cumulative",
+        aggregation=_aggregation(environ) if signal == "metrics" else AGGREGATIONS[0],
     )
+
+
+def _aggregation(environ: Mapping[str, str]) -> Aggregation:
+    """OpenTelemetry specification, "Environment Variable Specification", "Enum": an unknown value is not an error."""
+    given = setting(environ, "", None, "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION")
+    try:
+        return given.choice(AGGREGATIONS) if given else AGGREGATIONS[0]
+    except ValueError as error:
+        _log.warning("%s; %r is used", error, AGGREGATIONS[0])
+        return AGGREGATIONS[0]
 
 
 def _flag(given: Setting | None) -> bool:

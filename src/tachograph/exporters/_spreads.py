@@ -1,0 +1,106 @@
+"""Spreads: exponential histograms of series for one reader, joined from the intervals of its collections."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tachograph.recording.exponential import ExponentialHistogram, histogram_of
+from tachograph.recording.points import HistogramPoint, MetricPoints, series_key
+
+
+class Spread(NamedTuple):
+    """The values of a series as an exponential histogram, and the time from which they are, in nanoseconds."""
+
+    start_unix_nano: int
+    histogram: ExponentialHistogram
+
+
+class Spreads:
+    """Exponential histograms of each series for one reader, joined from the intervals of its collections.
+
+    Args:
+        whole: of all values of a series; else of those since it was read last.
+        most: buckets of a side.
+    """
+
+    def __init__(self, *, whole: bool, most: int) -> None:
+        self._whole, self._most = whole, most
+        self._held: dict[tuple[object, ...], Spread | None] = {}
+        self._ended, self._came = 0, False
+
+    def add(self, metrics: Sequence[MetricPoints], pace: Callable[[], None]) -> None:
+        """Join the intervals of a collection to those that are held: none is lost where encoding fails.
+
+        Args:
+            metrics: as the registry returned them.
+            pace: called between slices of points.
+        """
+        joined = 0
+        self._came = False
+        for metric in metrics:
+            for point in metric.points:
+                if not isinstance(point, HistogramPoint) or point.interval is None:
+                    continue
+                self._came = True
+                joined += 1
+                if joined % _SLICE == 0:
+                    pace()
+                key = series_key(metric, point)
+                held = self._held.get(key)
+                if held is None:
+                    held = Spread(max(point.start_unix_nano, 0 if self._whole else self._ended), _NONE)
+                self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
+
+    def end(self, now: int) -> None:
+        """Take the time of the last collection for the end of its intervals: the next ones begin there."""
+        if self._came:
+            self._ended = now
+
+    def knows(self, metric: MetricPoints, point: HistogramPoint) -> bool:
+        """Tell whether a series has ever come with an interval."""
+        return series_key(metric, point) in self._held
+
+    def read(self, metric: MetricPoints, point: HistogramPoint) -> Spread | None:
+        """Return the histogram of a series; None where it has no new value."""
+        key = series_key(metric, point)
+        found = self._held.get(key)
+        if not self._whole and key in self._held:
+            self._held[key] = None
+        return found if found is not None and found.histogram.total else None
+
+
+_NONE = ExponentialHistogram()
+_SLICE = 16
+
+
+def completed(histogram: ExponentialHistogram, point: HistogramPoint, most: int) -> ExponentialHistogram:
+    """Return a histogram of all values of a point: those that it lacks are in the middle of their explicit buckets.
+
+    It lacks those that were folded before exponential buckets were asked for, and those of an interval that is still
+    being folded.
+
+    Args:
+        histogram: of most of them.
+        point: how many there are, by explicit buckets.
+        most: buckets of a side.
+    """
+    summary = point.summary
+    lacks = summary.count - histogram.total
+    if lacks <= 0:
+        return histogram
+    mean = summary.mean()  # of a difference the extremes are not always known
+    minimum, maximum = (mean if math.isnan(extreme) else extreme for extreme in (summary.minimum, summary.maximum))
+    edges = minimum, *point.boundaries, maximum
+    found: Counter[float] = Counter()
+    before = 0
+    for place, at_most in enumerate((*summary.at_most, summary.count)):
+        bound = edges[place + 1] if place < len(point.boundaries) else math.inf
+        upto = lacks if bound == math.inf else min(max(at_most - histogram.at_most(bound), before), lacks)
+        if upto > before:
+            low, high = (max(minimum, min(edge, maximum)) for edge in edges[place : place + 2])
+            found[math.sqrt(low) * math.sqrt(high) if low > 0 else low / 2 + high / 2] += upto - before
+        before = upto
+    return histogram.plus(histogram_of(found, most), most)
