@@ -7,7 +7,7 @@ const UNGROUPED = "tachograph.metric"; // the scope of the gauges of metrics wit
 
 /** Sections below everything else, folded up. The first that takes a chart has it. */
 const FOLDED = [
-  { key: "functions", title: "Durations of functions", takes: ({ name, curve }) => !curve && name === "function.duration" },
+  { key: "functions", title: "Durations of functions", takes: ({ name, role, curve }) => !curve && name === "function.duration" && role !== "agent" },
   { key: "machine", title: "System and GPUs", takes: ({ scope, name, curve }) => scope === "tachograph.hardware" || (!curve && MACHINE.test(name)) },
   { key: "torchrun", title: "torchrun", takes: ({ name, role }) => /^torchrun\./.test(name) || role === "agent" },
   { key: "own", title: "Tachograph itself", takes: ({ scope, name, curve }) => scope === "tachograph" || (!curve && name.startsWith("tachograph.")) },
