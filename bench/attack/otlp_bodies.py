@@ -212,7 +212,7 @@ def _histogram(random: Random, point: Any) -> None:
 
 
 def _exponential(random: Random, point: Any) -> None:
-    """Fill a point as SDKs do, in half of the cases; else with what no histogram of floats has."""
+    """Fill a point as SDKs do, in half of the cases; else with scales and buckets beyond all floats."""
     honest = random.random() < 0.5
     point.scale = random.choice(range(-10, 21)) if honest else random.choice((21, -11, 2**31 - 1, -(2**31)))
     point.zero_count, point.zero_threshold = random.choice((0, 3, unsigned(random))), number(random)

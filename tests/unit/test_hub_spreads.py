@@ -20,7 +20,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from hub_requests import START, Clock, exponential, histogram, metrics, only, rank, shown
 from tachograph.hub._history import History
-from tachograph.hub._series import HubInstrument, HubSeries, HubSpread, Limits, Packing, as_json
+from tachograph.hub._series import HubInstrument, HubSeries, Limits, as_json
+from tachograph.hub._spread import HubSpread, Packing
 from tachograph.hub.hub import Hub
 from tachograph.recording.exponential import Buckets, ExponentialCounts, ExponentialHistogram
 from tachograph.runs.spread import FEW, FINE_ENOUGH, joined, packed, since, unpacked

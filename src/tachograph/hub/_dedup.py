@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable
+from typing import Any
 
+APART = 2**64  # nanoseconds: OTLP's times are less
 SPANS = 32  # stretches with gaps between them, a writer; beyond them the two oldest become one
 WRITERS = 8  # processes that wrote one series, one after the other
 
@@ -46,6 +48,11 @@ class DeltaIntervals:
     def copy(self) -> list[tuple[Hashable, Spans]]:
         """Return a copy of the stretches."""
         return [(writer, list(spans)) for writer, spans in self.writers.items()]
+
+    @classmethod
+    def restored(cls, copied: Iterable[tuple[list[Any], list[list[int]]]]) -> DeltaIntervals:
+        """Return the intervals of a copy that was JSON in between, whose writers are tuples."""
+        return cls({tuple(writer): [(first, last) for first, last in spans] for writer, spans in copied})
 
 
 def _insert(spans: Spans, start: int, time: int) -> bool:

@@ -11,7 +11,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tachograph.hub._curve_writer import thin_points
-from tachograph.hub._series import HubSeries, Packing, as_json
+from tachograph.hub._series import HubSeries, as_json
+from tachograph.hub._spread import Packing
 from tachograph.hub.processes import Incarnation, LiveProcess, StartNumber
 from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.runs.members import SECOND

@@ -19,7 +19,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     SummaryDataPoint,
 )
 
-from tachograph.hub._series import MOST_BOUNDS, HubSeries, HubSpread, Room, Shape, width
+from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
+from tachograph.hub._spread import HubSpread, width
 from tachograph.recording.exponential import FINEST, ExponentialHistogram
 from tachograph.recording.exponential import Buckets as ExponentialBuckets
 from tachograph.recording.own_metrics import Reason
