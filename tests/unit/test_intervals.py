@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import numpy as np
@@ -180,10 +181,12 @@ def test_threads_that_record_and_readers_that_read() -> None:
     into = distribution(intervals)
     recorded = [[0.001 * (number + 1) * (1 + thread) for number in range(12_000)] for thread in range(4)]
     got: list[list[ExponentialHistogram]] = [[], []]
-    done = threading.Event()
+    done, both_have_some = threading.Event(), threading.Event()
 
     def record(those: list[float]) -> None:
-        for value in those:
+        for number, value in enumerate(those):
+            if number == len(those) // 2:
+                assert both_have_some.wait(60)
             into.record(value)
 
     def read(which: int) -> None:
@@ -191,23 +194,23 @@ def test_threads_that_record_and_readers_that_read() -> None:
             into.fold(wait=0.05)
             _, found = into.read(readers[which], 0.05)
             readers[which].finish()
-            if found is not None:
+            if found is not None and found.total:
                 got[which].append(found)
+            if all(got):
+                both_have_some.set()
             time.sleep(0.001)
 
-    reading = [threading.Thread(target=read, args=(which,)) for which in range(2)]
-    recording = [threading.Thread(target=record, args=(those,)) for those in recorded]
-    for thread in (*reading, *recording):
-        thread.start()
-    for thread in recording:
-        thread.join()
-    done.set()
-    for thread in reading:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        reading = pool.map(read, range(2))
+        try:
+            list(pool.map(record, recorded))
+        finally:
+            done.set()
+        list(reading)
     everything = expected([value for those in recorded for value in those])
     for which, reader in enumerate(readers):
         got[which].append(taken(into, reader))
-        assert len([part for part in got[which] if part.total]) > 1
+        assert len(got[which]) > 1
         assert_alike(joined(got[which]), everything)
 
 

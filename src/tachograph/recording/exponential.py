@@ -25,6 +25,7 @@ _SMALLEST = sys.float_info.min
 _COARSEST = -10  # all floats of a sign are in two buckets
 _FEW = 63  # values that are kept as they are: 0.5 KiB instead of 5, and most series have no more in an interval
 _MARGIN = 8  # keys beyond the values so far
+_ROUNDED = 1e-6  # of a bucket: so far from its bounds a logarithm is right, whatever its rounding
 _ALIKE = 64  # bounds of a side begin at a multiple of it, where there is room
 
 
@@ -305,36 +306,39 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
         values: how many there are of each.
         most: buckets of a side.
     """
-    sides: list[Counter[int]] = [Counter(), Counter()]
+    sides: list[list[tuple[int, int]]] = [[], []]
     for value, count in values.items():
         if value:
-            sides[value < 0][_bucket(abs(value))] += count
+            sides[value < 0].append((_bucket(abs(value)), count))
     found = ExponentialHistogram(zeros=values.get(0.0, 0))
     if values:
         found = found._replace(minimum=min(values) + 0.0, maximum=max(values) + 0.0)  # no negative zero
-    while any(side and max(side) - min(side) >= most for side in sides):
-        found = found._replace(scale=found.scale - 1)
-        sides = [_joined(side) for side in sides]
-    positive, negative = map(_listed_buckets, sides)
-    return found._replace(positive=positive, negative=negative)
+    ends = [(min(side)[0], max(side)[0]) for side in sides if side]
+    steps = 0
+    while any((last >> steps) - (first >> steps) >= most for first, last in ends):
+        steps += 1
+    positive, negative = (_joined(side, steps) for side in sides)
+    return found._replace(scale=FINEST - steps, positive=positive, negative=negative)
 
 
-def _joined(side: Mapping[int, int]) -> Counter[int]:
-    found: Counter[int] = Counter()
-    for index, count in side.items():
-        found[index >> 1] += count
-    return found
-
-
-def _listed_buckets(side: Mapping[int, int]) -> Buckets:
-    first = min(side, default=0)
-    return Buckets(first, tuple(side.get(index, 0) for index in range(first, max(side) + 1)) if side else ())
+def _joined(side: Sequence[tuple[int, int]], steps: int) -> Buckets:
+    """Return the buckets of some indices with their counts, at a scale that is lower by ``steps``."""
+    if not side:
+        return Buckets()
+    first = min(side)[0] >> steps
+    counts = [0] * ((max(side)[0] >> steps) - first + 1)
+    for index, count in side:
+        counts[(index >> steps) - first] += count
+    return Buckets(first, tuple(counts))
 
 
 def _bucket(value: float) -> int:
     """Return the bucket of a value above zero, at the finest scale."""
     value = max(value, _SMALLEST)
-    index = _index(value, FINEST)
+    place = math.ldexp(math.log2(value), FINEST)
+    index = math.ceil(place) - 1
+    if _ROUNDED < place - index < 1 - _ROUNDED:
+        return index
     if value <= _power(math.ldexp(index, -FINEST)):
         return index - 1
     return index + 1 if value > _power(math.ldexp(index + 1, -FINEST)) else index
