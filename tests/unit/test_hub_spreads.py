@@ -23,7 +23,7 @@ from tachograph.hub._history import History
 from tachograph.hub._series import HubInstrument, HubSeries, Limits, as_json
 from tachograph.hub._spread import HubSpread, Packing
 from tachograph.hub.hub import Hub
-from tachograph.recording.exponential import Buckets, ExponentialCounts, ExponentialHistogram
+from tachograph.recording.exponential import ExponentialBuckets, ExponentialCounts, ExponentialHistogram
 from tachograph.runs.spread import FEW, FINE_ENOUGH, joined, packed, since, unpacked
 from tachograph.runs.store import Store, path_of
 
@@ -471,7 +471,7 @@ def test_fine_and_empty_buckets_are_made_what_is_kept(tmp_path: Path, hub: Hub) 
     hub.close()
     found = states(tmp_path)["n"]
     assert found is not None
-    assert (found.total, found.scale, found.positive) == (998, 8, Buckets(-1, (499, 499)))
+    assert (found.total, found.scale, found.positive) == (998, 8, ExponentialBuckets(-1, (499, 499)))
 
 
 def test_spreads_take_of_the_room(tmp_path: Path, clock: Clock) -> None:

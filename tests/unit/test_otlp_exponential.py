@@ -20,7 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Temporality
-from tachograph.recording.exponential import SDK_BUCKETS, Buckets, ExponentialHistogram
+from tachograph.recording.exponential import SDK_BUCKETS, ExponentialBuckets, ExponentialHistogram
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Group, Registry
 from tachograph.recording.summary import Exemplar, Total, ValueSummary
@@ -93,8 +93,8 @@ def histogram(point: Any) -> ExponentialHistogram:
     return ExponentialHistogram(
         point.scale,
         point.zero_count,
-        Buckets(point.positive.offset, tuple(point.positive.bucket_counts)),
-        Buckets(point.negative.offset, tuple(point.negative.bucket_counts)),
+        ExponentialBuckets(point.positive.offset, tuple(point.positive.bucket_counts)),
+        ExponentialBuckets(point.negative.offset, tuple(point.negative.bucket_counts)),
         point.min if point.HasField("min") else math.nan,
         point.max if point.HasField("max") else math.nan,
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.recording.exponential import Buckets, ExponentialCounts, ExponentialHistogram
+from tachograph.recording.exponential import ExponentialBuckets, ExponentialCounts, ExponentialHistogram
 from tachograph.runs.spread import MOST_BUCKETS, MOST_BYTES, packed, unpacked
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -26,16 +26,16 @@ def test_a_histogram_comes_back_as_it_was(values: list[float], times: int) -> No
     """Whatever was counted is read back alike: both signs, zeros, empty buckets between, and counts of any size."""
     found = histogram_of(values)
     assert unpacked(packed(found)) == found
-    many = found._replace(zeros=times, positive=Buckets(0, (times, 0, 0, 1)))
+    many = found._replace(zeros=times, positive=ExponentialBuckets(0, (times, 0, 0, 1)))
     assert unpacked(packed(many)) == many
 
 
 def test_unknown_extremes_come_back_as_nan() -> None:
     """A histogram without extremes has none after it was stored, either; nor has an empty one."""
-    found = unpacked(packed(ExponentialHistogram(3, 1, Buckets(-5, (1, 0, 2)))))
+    found = unpacked(packed(ExponentialHistogram(3, 1, ExponentialBuckets(-5, (1, 0, 2)))))
     assert math.isnan(found.minimum)
     assert math.isnan(found.maximum)
-    assert found.positive == Buckets(-5, (1, 0, 2))
+    assert found.positive == ExponentialBuckets(-5, (1, 0, 2))
     assert unpacked(packed(ExponentialHistogram())).total == 0
 
 
@@ -67,11 +67,11 @@ def test_a_damaged_histogram_is_a_value_error_or_a_histogram(values: list[float]
     [
         (ExponentialHistogram(21, 1), "scale 21"),
         (ExponentialHistogram(-11, 1), "scale -11"),
-        (ExponentialHistogram(0, 0, Buckets(1025, (1,))), "beyond all floats"),
-        (ExponentialHistogram(0, 0, Buckets(0, ()), Buckets(-1076, (1,))), "beyond all floats"),
+        (ExponentialHistogram(0, 0, ExponentialBuckets(1025, (1,))), "beyond all floats"),
+        (ExponentialHistogram(0, 0, ExponentialBuckets(0, ()), ExponentialBuckets(-1076, (1,))), "beyond all floats"),
         (ExponentialHistogram(0, 1, minimum=2.0, maximum=1.0), "extremes"),
         (ExponentialHistogram(0, 1, minimum=-math.inf), "extremes"),
-        (ExponentialHistogram(8, 0, Buckets(0, (1,) * (MOST_BUCKETS + 1))), "1001 buckets"),
+        (ExponentialHistogram(8, 0, ExponentialBuckets(0, (1,) * (MOST_BUCKETS + 1))), "1001 buckets"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: ExponentialHistogram, named: str) -> None:

@@ -21,8 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 
 from tachograph.hub._series import MOST_BOUNDS, HubSeries, Room, Shape
 from tachograph.hub._spread import HubSpread, width
-from tachograph.recording.exponential import FINEST, ExponentialHistogram
-from tachograph.recording.exponential import Buckets as ExponentialBuckets
+from tachograph.recording.exponential import FINEST, ExponentialBuckets, ExponentialHistogram
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.points import Attributes
 from tachograph.recording.summary import Exemplar

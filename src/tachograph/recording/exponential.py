@@ -29,13 +29,13 @@ _ROUNDED = 1e-6  # of a bucket: so far from its bounds a logarithm is right, wha
 _ALIKE = 64  # bounds of a side begin at a multiple of it, where there is room
 
 
-class Buckets(NamedTuple):
+class ExponentialBuckets(NamedTuple):
     """Counts of neighbouring buckets, the first of which has the index ``offset``; no counts where there is none."""
 
     offset: int = 0
     counts: tuple[int, ...] = ()
 
-    def coarser(self, steps: int) -> Buckets:
+    def coarser(self, steps: int) -> ExponentialBuckets:
         """Return the buckets of a scale that is lower by ``steps``."""
         if not steps or not self.counts:
             return self
@@ -43,9 +43,9 @@ class Buckets(NamedTuple):
         counts = [0] * (((self.offset + len(self.counts) - 1) >> steps) - offset + 1)
         for index, count in enumerate(self.counts, self.offset):
             counts[(index >> steps) - offset] += count
-        return Buckets(offset, tuple(counts))
+        return ExponentialBuckets(offset, tuple(counts))
 
-    def plus(self, more: Buckets) -> Buckets:
+    def plus(self, more: ExponentialBuckets) -> ExponentialBuckets:
         """Return the buckets of both, which have the same scale."""
         if not self.counts or not more.counts:
             return self if self.counts else more
@@ -54,7 +54,7 @@ class Buckets(NamedTuple):
         for one in (self, more):
             for index, count in enumerate(one.counts, one.offset - offset):
                 counts[index] += count
-        return Buckets(offset, tuple(counts))
+        return ExponentialBuckets(offset, tuple(counts))
 
 
 class ExponentialHistogram(NamedTuple):
@@ -71,8 +71,8 @@ class ExponentialHistogram(NamedTuple):
 
     scale: int = FINEST
     zeros: int = 0
-    positive: Buckets = Buckets()
-    negative: Buckets = Buckets()
+    positive: ExponentialBuckets = ExponentialBuckets()
+    negative: ExponentialBuckets = ExponentialBuckets()
     minimum: float = math.nan
     maximum: float = math.nan
 
@@ -218,14 +218,14 @@ class _Side(NamedTuple):
         place -= self.start
         return 0 if place < 0 else int(self.at_most[place]) if place < len(self.at_most) else self.number
 
-    def buckets(self) -> Buckets:
+    def buckets(self) -> ExponentialBuckets:
         """Return the counts of its buckets, without the empty ones at both ends."""
         if not self.number:
-            return Buckets()
+            return ExponentialBuckets()
         ends = self.at_most if self.at_most.__class__ is list else self.at_most.tolist()
         start, end = bisect_right(ends, 0), bisect_left(ends, self.number)
         counts = tuple(map(int.__sub__, ends[start : end + 1], ends[start - 1 : end]))
-        return Buckets(self.first + self.start + start - 1, counts)
+        return ExponentialBuckets(self.first + self.start + start - 1, counts)
 
 
 _NONE = _Side(FINEST, 0, (), 0, (), (), math.inf, 0.0, 0, math.inf, 0.0)
@@ -321,15 +321,15 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
     return found._replace(scale=FINEST - steps, positive=positive, negative=negative)
 
 
-def _joined(side: Sequence[tuple[int, int]], steps: int) -> Buckets:
+def _joined(side: Sequence[tuple[int, int]], steps: int) -> ExponentialBuckets:
     """Return the buckets of some indices with their counts, at a scale that is lower by ``steps``."""
     if not side:
-        return Buckets()
+        return ExponentialBuckets()
     first = min(side)[0] >> steps
     counts = [0] * ((max(side)[0] >> steps) - first + 1)
     for index, count in side:
         counts[(index >> steps) - first] += count
-    return Buckets(first, tuple(counts))
+    return ExponentialBuckets(first, tuple(counts))
 
 
 def _bucket(value: float) -> int:
@@ -364,7 +364,7 @@ def _power(exponent: float) -> float:
     return math.inf if exponent >= sys.float_info.max_exp else 2.0**exponent
 
 
-def _listed(buckets: Buckets) -> list[tuple[int, int]]:
+def _listed(buckets: ExponentialBuckets) -> list[tuple[int, int]]:
     return [(index, count) for index, count in enumerate(buckets.counts, buckets.offset) if count]
 
 

@@ -15,7 +15,7 @@ from operator import add
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class
 
-from tachograph.recording.exponential import BUCKETS, Buckets, ExponentialHistogram
+from tachograph.recording.exponential import BUCKETS, ExponentialBuckets, ExponentialHistogram
 
 MOST_BUCKETS = 1000  # of a side
 MOST_BYTES = 32 * 2**10  # of a packed histogram: a thousand buckets a side of 64 bits each take less
@@ -55,7 +55,7 @@ def joined(parts: Iterable[ExponentialHistogram]) -> ExponentialHistogram:
     )
 
 
-def _width(sides: Sequence[tuple[int, Buckets]], scale: int) -> int:
+def _width(sides: Sequence[tuple[int, ExponentialBuckets]], scale: int) -> int:
     """Return how many buckets hold all of a side at a scale."""
     if not sides:
         return 0
@@ -63,9 +63,9 @@ def _width(sides: Sequence[tuple[int, Buckets]], scale: int) -> int:
     return max((side.offset + len(side.counts) - 1) >> finer - scale for finer, side in sides) - first + 1
 
 
-def _together(sides: Sequence[tuple[int, Buckets]], scale: int) -> Buckets:
+def _together(sides: Sequence[tuple[int, ExponentialBuckets]], scale: int) -> ExponentialBuckets:
     if len(sides) < 2:  # noqa: PLR2004 - nothing to add
-        return sides[0][1].coarser(sides[0][0] - scale) if sides else Buckets()
+        return sides[0][1].coarser(sides[0][0] - scale) if sides else ExponentialBuckets()
     first = min(side.offset >> finer - scale for finer, side in sides)
     counts = [0] * _width(sides, scale)
     for finer, side in sides:
@@ -73,7 +73,7 @@ def _together(sides: Sequence[tuple[int, Buckets]], scale: int) -> Buckets:
         start = buckets.offset - first
         end = start + len(buckets.counts)
         counts[start:end] = map(add, counts[start:end], buckets.counts)
-    return Buckets(first, tuple(counts))
+    return ExponentialBuckets(first, tuple(counts))
 
 
 def since(state: ExponentialHistogram, earlier: ExponentialHistogram) -> ExponentialHistogram:
@@ -93,22 +93,26 @@ def since(state: ExponentialHistogram, earlier: ExponentialHistogram) -> Exponen
     )
 
 
-def _less(now: Buckets, before: Buckets) -> Buckets:
+def _less(now: ExponentialBuckets, before: ExponentialBuckets) -> ExponentialBuckets:
     known = dict(enumerate(before.counts, before.offset))
     return trimmed(
-        Buckets(
+        ExponentialBuckets(
             now.offset, tuple(max(0, count - known.get(index, 0)) for index, count in enumerate(now.counts, now.offset))
         )
     )
 
 
-def trimmed(side: Buckets) -> Buckets:
+def trimmed(side: ExponentialBuckets) -> ExponentialBuckets:
     """Return a side without the empty buckets at both ends."""
     counts = side.counts
     if not counts or (counts[0] and counts[-1]):
         return side
     filled = [place for place, count in enumerate(counts) if count]
-    return Buckets(side.offset + filled[0], counts[filled[0] : filled[-1] + 1]) if filled else Buckets()
+    return (
+        ExponentialBuckets(side.offset + filled[0], counts[filled[0] : filled[-1] + 1])
+        if filled
+        else ExponentialBuckets()
+    )
 
 
 def packed(histogram: ExponentialHistogram) -> bytes:
@@ -187,7 +191,7 @@ class _Bytes:
         number = self.number()
         return -((number + 1) >> 1) if number & 1 else number >> 1
 
-    def side(self) -> Buckets:
+    def side(self) -> ExponentialBuckets:
         offset, left = self.signed(), self.number()
         if left > MOST_BUCKETS:
             raise ValueError(f"{left} buckets of an exponential histogram: at most {MOST_BUCKETS} are read")
@@ -198,7 +202,7 @@ class _Bytes:
             if not count and not 0 < empty <= left - len(counts):
                 raise ValueError(f"{empty} empty buckets of an exponential histogram of {left}")
             counts += [0] * empty or [count]
-        return Buckets(offset, tuple(counts))
+        return ExponentialBuckets(offset, tuple(counts))
 
 
 def check(histogram: ExponentialHistogram) -> None:
