@@ -85,14 +85,14 @@ class _Table:
         self.keys, self.counted = keys, counted
         self.gauges = [_gauge(group, metric) for group, metric in keys]
         self._shown = [_Shown(self, place) for place in range(len(keys))]
-        for gauge, place in zip(self.gauges, self._shown, strict=True):
-            gauge.follow(place)
         self.rows: list[tuple[Any, ...]] = []
         self.parts: tuple[_Part, ...] = ()
         self.late = False  # some values are on their way from a device
         self._lock = threading.Lock()
         self._newest: Sequence[Any] = ()
         self._x, self._branch = float("-inf"), first_branch()
+        for gauge, place in zip(self.gauges, self._shown, strict=True):
+            gauge.follow(place)
 
     def leave(self) -> None:
         """Leave its gauges as they are: another table of these keys may come."""

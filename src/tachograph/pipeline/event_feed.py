@@ -225,7 +225,8 @@ class EventFeed:
     def _guarded(self, call: Callable[..., object], *arguments: Any, **more: Any) -> object:
         try:
             return call(*arguments, **more)
-        except Exception:  # noqa: BLE001 - each has its turn
+        except Exception as error:  # noqa: BLE001 - each has its turn
+            pass_on(error)
             self._registry.count_error("journal")
             _log.exception("something that was not logged yet is lost")
             return None
@@ -269,6 +270,7 @@ class EventFeed:
         try:
             route.destination(batch)
         except Exception as error:  # noqa: BLE001 - one destination that fails shall cost the others nothing
+            pass_on(error)
             self._lose(name, points)
             pass_on(error)
             if name not in self._failed:

@@ -275,7 +275,6 @@ class CurveRecorder:
         branch: int = 0,
     ) -> None:
         self.labels, self.gauge = labels, gauge
-        gauge.follow(self)
         self._journal, self._registry, self._clock, self.start = journal, registry, clock, start
         self._lock = threading.Lock()
         self._interval = self._allowed = inf  # seconds a point; and the shortest one that was asked for
@@ -291,6 +290,7 @@ class CurveRecorder:
         self.low_x: Number = 0
         self.high_x: Number = 0
         self.low, self.high, self.count = inf, -inf, 0
+        gauge.follow(self)  # last: an interrupt in between leaves none that is half made
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
