@@ -324,7 +324,7 @@ class StatWindow:
             self.shown = latest
             if self._history.wanted:
                 self._history.add(latest)
-            log(STAT_EVENT, now, data)
+            log(STAT_EVENT, end, data)
             self._state = (None, closed, sums, latest, room, (), None)
         finally:
             self._lock.release()
@@ -415,5 +415,5 @@ class StatWindow:
             self.shown = closed
             if self._history.wanted:
                 self._history.add(closed)
-            self._log(STAT_EVENT, closed[1], closed[4])
+            self._log(STAT_EVENT, closed[6], closed[4])
             self._set((*state[:6], None))

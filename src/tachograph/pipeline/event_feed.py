@@ -239,10 +239,12 @@ class EventFeed:
         """End: events that could not leave wait for a later start, or are counted where the process ends."""
         self._journal.on_half_full = lambda: None
         self._journal.keep(True)
-        self._registry.points.wanted = None
-        lost = 0
+        points, lost = self._registry.points, 0
+        if exiting and self._takes and points.wanted is not False:  # also where no receiver has ever answered
+            lost = sum(found.size for _, found in points.drain(everything=True))
+        points.wanted = None
         if exiting and (self._takes or self._journal.pinned):
-            lost = self._journal.give_up() + sum(event.points for event in self._taken or ())
+            lost += self._journal.give_up() + sum(event.points for event in self._taken or ())
             self._taken = None
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
