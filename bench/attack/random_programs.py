@@ -223,7 +223,7 @@ class _Writer:
     def _delivers(self, kind: str, *, starts: bool) -> bool:
         """Tell whether a child's values arrive.
 
-        Source: README, "What is never lost"; a child of a rank is a helper.
+        Source: README, "What is never lost", and which processes of a job report; a child of a rank is a helper.
         """
         asked = self.made.environment["TACHOGRAPH_HELPERS"] == "1"
         if "RANK" in self.made.environment and not asked:
@@ -232,8 +232,8 @@ class _Writer:
             return True
         if kind == "spawn":  # a new interpreter: under zero code it waits for a rank, unless it is asked to record
             return starts or (asked and self.made.zero_code)
-        if kind == "forkserver":  # a child of ``python -c``, which is no process of the job
-            return starts
+        if kind == "forkserver":  # a child of ``python -c``, which is a process of the job where it has a rank
+            return starts or (asked and self.made.zero_code and "RANK" in self.made.environment)
         return starts or asked
 
     def _fork(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import struct
 import time
 from pathlib import Path
@@ -138,7 +139,7 @@ def test_values_from_before_start_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_receiver_that_never_answers_holds_up_no_end(tmp_path: Path) -> None:
-    """Nobody knows whether it is a hub of ours: the end takes its second, with one line of what is lost."""
+    """Nobody knows whether it is a hub of ours: the end takes its second, with one line of lost points, all counted."""
     with silent() as port:
         began = time.monotonic()
         done = run(
@@ -146,6 +147,9 @@ def test_a_receiver_that_never_answers_holds_up_no_end(tmp_path: Path) -> None:
         )
         assert done.returncode == 0
         assert "Traceback" not in done.stderr
+        said = re.search(r"journal: (\d+) events were lost", done.stderr)
+        assert said is not None, done.stderr
+        assert int(said[1]) >= 203, done.stderr
     assert time.monotonic() - began < 15
 
 

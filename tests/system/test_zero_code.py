@@ -142,9 +142,15 @@ def test_a_rank_that_learns_who_it_is_later_carries_it(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_children_without_a_rank_deliver_where_they_are_asked_to(tmp_path: Path, method: str) -> None:
-    """With ``TACHOGRAPH_HELPERS=1`` what a child of multiprocessing records arrives, whether there are ranks or not."""
+@pytest.mark.parametrize(
+    ("method", "rank", "delivers"),
+    [("fork", "", True), ("spawn", "", True), ("forkserver", "", False), ("forkserver", "0", True)],
+)
+def test_children_deliver_where_they_are_asked_to(tmp_path: Path, method: str, rank: str, delivers: bool) -> None:
+    """With ``TACHOGRAPH_HELPERS=1`` what a child of multiprocessing records arrives, whether there are ranks or not.
+
+    A fork server is started as ``python -c``, which is a process of the job only where it has a rank.
+    """
     program = f"""
         import multiprocessing
         import tachograph
@@ -158,11 +164,12 @@ def test_children_without_a_rank_deliver_where_they_are_asked_to(tmp_path: Path,
             child.start()
             child.join()
     """
+    more = {"TACHOGRAPH_HELPERS": "1", **({"RANK": rank} if rank else {})}
     with receiving() as receiver:
-        done = run_program(tmp_path, program, options=to(receiver), TACHOGRAPH_HELPERS="1")
+        done = run_program(tmp_path, program, options=to(receiver), **more)
         found = {(point.attributes["who"], point.value) for point in metrics(receiver) if point.name == "step.success"}
     assert (done.returncode, done.stderr) == (0, "")
-    assert found == {("parent", 1), ("child", 5)}
+    assert found == {("parent", 1), *([("child", 5)] if delivers else [])}
 
 
 OWN_PROVIDER = """

@@ -201,3 +201,83 @@ def test_each_point_leaves_once_whatever_interrupts_its_recording(tmp_path: Path
         """,
     )
     assert (done.stdout, done.stderr) == ("0 0\n", "")
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("untraced")
+def test_each_exception_of_a_handler_arrives_once_whatever_it_interrupts(tmp_path: Path) -> None:
+    """Time-outs at any moment of any door: each comes out of it; CPython itself says those of weak references."""
+    done = run(
+        tmp_path,
+        """
+        import logging, random, signal, sys, time
+        from datetime import datetime, timedelta, timezone
+        import tachograph
+        from tachograph.monitor import Aggregation, Event, Stat, log_event
+
+        class Expired(Exception):
+            pass
+
+        class Odd:
+            def __float__(self):
+                return 1.0
+
+        logging.getLogger("tachograph").setLevel(logging.CRITICAL)  # a log handler keeps what is raised in it
+        raised = ignored = arrived = 0
+        armed = False
+
+        def expire(*_):
+            global raised
+            if armed:
+                raised += 1
+                raise Expired
+
+        def ignore(_):  # in a callback of a weak reference, whoever has made it
+            global ignored
+            ignored += 1
+
+        signal.signal(signal.SIGALRM, expire)
+        sys.unraisablehook = ignore
+        tachograph.start(metrics="jsonl", logs="jsonl", traces="none", jsonl="out.jsonl", interval=1)
+        throttled, exact = tachograph.Metric("throttled"), tachograph.Metric("exact", throttle=None)
+        stat = Stat("load", [Aggregation.COUNT], timedelta(seconds=0.05))
+        count = tachograph.declare("steps", kind="counter").bind(who="me")
+        logger = tachograph.MetricsLogger(role="me")
+        doors = {
+            "put": lambda n: tachograph.put_metric("loss", float(n)),
+            "labels": lambda n: tachograph.put_metric("a.success", 1, "g", attributes={"who": n % 7}),
+            "odd": lambda n: tachograph.put_metric("odd", Odd()),
+            "counter": lambda n: count(1),
+            "throttled": lambda n: throttled.record(n, at=n),
+            "exact": lambda n: exact.record(n, at=n),
+            "stat": lambda n: stat.add(1.0),
+            "prof": tachograph.prof(lambda n: n),
+            "event": lambda n: log_event(Event("e", datetime.now(timezone.utc), {"n": n})),
+            "point": lambda n: logger.log("m", {"who": "x"}, {"n": n}),
+            "log": lambda n: tachograph.log({"loss": 0.5, "a": {"b": n}}, step=n),
+            "config": lambda n: tachograph.config({"a": n, "p": object()}),
+            "task": tachograph.task(lambda n: throttled.record(n)),
+            "progress": lambda n: list(tachograph.progress(range(20), "p")),
+        }
+        chance, swallowed, end, n = random.Random(1), {}, time.monotonic() + 8, 0
+        while time.monotonic() < end and raised < 3000:
+            for name, door in doors.items():
+                before = raised, arrived + ignored
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00002, 0.0015))
+                late = time.monotonic() + 1
+                try:
+                    armed = True
+                    while raised == before[0] and time.monotonic() < late:
+                        n += 1
+                        door(n)
+                    armed = False
+                except Expired:
+                    armed = False
+                    arrived += 1
+                if raised - before[0] != arrived + ignored - before[1]:
+                    swallowed[name] = swallowed.get(name, 0) + 1
+        print(raised > 200, ignored <= raised // 50, swallowed)
+        """,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "True True {}\n"), done.stderr[-2000:]

@@ -110,6 +110,21 @@ def test_an_overdue_window_closes_late_and_once() -> None:
     assert sums(journal) == [5.0]
 
 
+@pytest.mark.parametrize("values", [1, 1000])
+def test_the_event_of_a_window_that_closes_late_has_the_time_of_its_end(values: int) -> None:
+    """A point of a Stat's curve lies at the end of its window, whenever that was closed."""
+    clock = Clock()
+    windows, journal = reader(clock)
+    stat = Stat("load", [SUM], timedelta(seconds=1), windows=windows)
+    for _ in range(values):
+        stat.add(1)
+    clock.now += 1_400_000_000
+    windows.tick()
+    (event,) = journal.drain()
+    assert event.attributes == {"load.sum": values}
+    assert event.time_unix_nano == START + SECOND
+
+
 def test_a_stat_made_late_in_a_window_keeps_it_until_its_end() -> None:
     """Making a Stat, or being late, never closes a window before its time."""
     clock = Clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -92,6 +93,7 @@ class Workers:
         """
         with self.changed:
             self._threads = {thread for thread in self._threads if thread.is_alive()}
+            self._under_way = {thread: job for thread, job in self._under_way.items() if thread.is_alive()}
             now = self._clock()
             held = {
                 thread
@@ -161,8 +163,9 @@ def _do(queue: Served, job: Job) -> None:
     try:
         job()
     except Exception as error:  # noqa: BLE001 - the thread shall live on
-        queue.losses.blame("bug", f"a bug in tachograph: {type(error).__name__}: {error}")
-        _log.debug(queue.losses.destination, exc_info=True)
+        with contextlib.suppress(MemoryError):
+            queue.losses.blame("bug", f"a bug in tachograph: {type(error).__name__}: {error}")
+            _log.debug(queue.losses.destination, exc_info=True)
         time.sleep(_AFTER_A_BUG)
 
 

@@ -37,6 +37,7 @@ from tachograph.exporters._value_replay import RATE, TappedDistribution, ValueRe
 from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint, identity
@@ -64,6 +65,7 @@ def external_meter_provider(*, load: bool = True) -> MeterProvider | None:
     try:
         provider = get_meter_provider()
     except Exception as error:  # noqa: BLE001 - the border to the class that the variable names
+        pass_on(error)
         registries.default.count_error("joined")
         named = os.environ.get("OTEL_PYTHON_METER_PROVIDER")
         _log_once(named, "OTEL_PYTHON_METER_PROVIDER=%s (further errors are counted): %s", named, error)
@@ -204,7 +206,8 @@ class ExternalProvider:
     def _kept_away(self) -> Iterator[None]:
         try:
             yield
-        except Exception:  # noqa: BLE001 - the border to the program's provider, exporters and callbacks
+        except Exception as error:  # noqa: BLE001 - the border to the program's provider, exporters and callbacks
+            pass_on(error)
             self._registry.count_error("joined")
             self._log_once(
                 "failed",

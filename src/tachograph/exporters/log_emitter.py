@@ -20,6 +20,7 @@ from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording import registry as registries
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import scope_origin
@@ -41,6 +42,7 @@ def external_logger_provider() -> LoggerProvider | None:
     try:
         provider = get_logger_provider()
     except Exception as error:  # noqa: BLE001 - the border to the class that the variable names
+        pass_on(error)
         registries.default.count_error("logs")
         named = os.environ.get("OTEL_PYTHON_LOGGER_PROVIDER")
         _log_once(named, "OTEL_PYTHON_LOGGER_PROVIDER=%s (further errors are counted): %s", named, error)
@@ -128,6 +130,7 @@ def into_provider(
             try:
                 logger.emit(log_record(event))
             except Exception as error:  # noqa: BLE001 - the border to the program's processors
+                pass_on(error)
                 registry.count_dropped("rejected", NAME)
                 message = "the program's LoggerProvider refused an event (further ones are counted): %s"
                 log_once("refused", message, error)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tachograph.hardware._nvml import initialised_cuda, uuid_of
 from tachograph.hardware._sampler import Reading, Sensor, Values, read
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.naming import Kind
 
 Stats = Mapping[str, Any]
@@ -49,6 +50,7 @@ def readings(left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
         cuda = initialised_cuda()
         devices = range(cuda.device_count()) if cuda is not None else ()
     except Exception as error:  # noqa: BLE001 - the border to torch
+        pass_on(error)
         left_out(_NAME, error)
         return
     for device in devices:
@@ -63,4 +65,5 @@ def readings(left_out: Callable[[str, Exception], None]) -> Iterator[Reading]:
             for row in TABLE:
                 yield read(row, stats, more)
         except Exception as error:  # noqa: BLE001 - the border to torch
+            pass_on(error)
             left_out(_NAME, error)

@@ -18,6 +18,7 @@ from tachograph.hardware._calls import BlockingCalls, Call
 from tachograph.hardware._nvml import Nvml, chosen, find, initialised_cuda
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce, log
 
 RENEWED_EVERY = 1.0  # seconds
@@ -85,6 +86,7 @@ class Snapshot:
         try:
             fields = read()
         except Exception as error:  # noqa: BLE001 - the border to drivers: a point is written without these fields
+            pass_on(error)
             fields = {}
             if not isinstance(error, ImportError) or what not in self._failed:
                 registries.default.count_error(what)
@@ -173,7 +175,8 @@ def gpu_fields(environ: Mapping[str, str] = os.environ) -> Fields:
             device = int(cuda.current_device())  # the calling thread's: known in this thread only
             return _snapshot.get(f"gpu {device}", lambda: _read_torch(cuda, device))
         device = _local_rank(environ)
-    except Exception:  # noqa: BLE001 - the border to torch: a point is written without these fields
+    except Exception as error:  # noqa: BLE001 - the border to torch: a point is written without these fields
+        pass_on(error)
         registries.default.count_error("gpu")
         return {}
     return _snapshot.get("gpu", lambda: _read_nvml(device, environ), at_once=False)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
 
 if TYPE_CHECKING:  # loading it takes 10 ms, and its classes do nothing
     from importlib.abc import Loader
@@ -114,7 +115,8 @@ def _initializing(module: ModuleType) -> bool:
 def _call(callback: Callback, module: ModuleType) -> None:
     try:
         callback(module)
-    except Exception:  # noqa: BLE001 - the border to the program's import: counted and said
+    except Exception as error:  # noqa: BLE001 - the border to the program's import: counted and said
+        pass_on(error)
         registry.default.count_error("instrumentation")
         _log.exception("%s could not be instrumented", module.__name__)
 

@@ -28,6 +28,7 @@ from tachograph.recording.closed_windows import Windowed, WindowHistory
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.ids import NumberSequence
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
@@ -277,6 +278,7 @@ class Bridge:
             if name == STAT_EVENT:
                 self._stats.add(data, _unix_nano(event.timestamp))
         except Exception as error:  # noqa: BLE001 - the border to torch's event, any of whose values may fail
+            pass_on(error)
             self._registry.count_error(SCOPE)
             self._log_once("event", "an event of torch.monitor cannot be read (further ones are counted): %r", error)
 

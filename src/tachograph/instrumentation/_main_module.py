@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
 
 MAIN_NAMES = ("__main__", "__mp_main__")
 """How a script's module is called, in the process that runs it, and in those that multiprocessing has spawned."""
@@ -109,7 +110,8 @@ class MainModule:
     def _tell(self, namespace: MutableMapping[str, Any]) -> None:
         try:
             self._defined(namespace, self._names)
-        except Exception:  # noqa: BLE001 - the border to the script: counted and said
+        except Exception as error:  # noqa: BLE001 - the border to the script: counted and said
+            pass_on(error)
             registry.default.count_error("instrumentation")
             _log.exception("the script's functions cannot be profiled")
             self.close()

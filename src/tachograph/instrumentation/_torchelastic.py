@@ -24,6 +24,7 @@ from tachograph import elastic
 from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
 from tachograph.profiling.probe import audience, error_type, silence
 from tachograph.recording.instrument import FunctionCalls, Instrument, Record
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.own_metrics import (
@@ -176,6 +177,7 @@ class ElasticEvents:
         try:
             hear(caller.f_locals, caller.f_back, result)
         except Exception as error:  # noqa: BLE001 - the border to torch: it gets no error of ours
+            pass_on(error)
             self._registry.count_error("torchelastic")
             self._log_once("event", "an event of torchelastic cannot be recorded (further ones are counted): %r", error)
 
@@ -312,6 +314,7 @@ class ElasticMetrics:
                 instrument.keep_curves(self._registry.curves)
                 instrument.record(value)
         except Exception as error:  # noqa: BLE001 - the border to the program: it gets no error of ours
+            pass_on(error)
             self._registry.count_error("torchelastic")
             self._log_once("point", "a point of torchelastic cannot be recorded (further ones are counted): %r", error)
 

@@ -18,6 +18,7 @@ from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstr
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 from tachograph.pipeline import Settings, read_settings
 from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
 
 # Auxiliary programs of a job, by the names of their scripts, modules or folders.
 ERRANDS = frozenset(
@@ -155,6 +156,7 @@ def _instrument_others(environ: Mapping[str, str]) -> None:
         try:
             entry_point.load()().instrument()
         except Exception as error:  # noqa: BLE001 - the border to their code
+            pass_on(error)
             registry.default.count_error("instrumentation")
             _log.warning("instrumentor %s could not be loaded: %r", entry_point.name, error)
 
@@ -188,6 +190,7 @@ def _attempt(what: str, begin: Callable[[], None]) -> None:
     try:
         begin()
     except Exception as error:  # noqa: BLE001 - zero code: the job goes on without us
+        pass_on(error)
         registry.default.count_error("instrumentation")
         _log.warning("%s is not recorded: %s", what, error)
 

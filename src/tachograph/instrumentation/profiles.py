@@ -21,6 +21,7 @@ from tachograph.instrumentation._main_module import MAIN_NAMES, MainModule, is_s
 from tachograph.profiling import prof
 from tachograph.profiling.profiled import MARK
 from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
 
 _MODULE = re.compile(r"[\w*?-]+(\.[\w*?-]+)*")
 _FUNCTION = re.compile(r"[\w*?]+(\.[\w*?]+)*")
@@ -150,7 +151,8 @@ class Profiles:
             made = self._twins.get(member) or prof(member)
             self._twins[member] = made
             _set(owner, name, made)
-        except Exception:  # noqa: BLE001 - the border to the program: a class may forbid it
+        except Exception as error:  # noqa: BLE001 - the border to the program: a class may forbid it
+            pass_on(error)
             registry.default.count_error("instrumentation")
             _log.exception("%s cannot be profiled", getattr(function, "__qualname__", name))
         else:

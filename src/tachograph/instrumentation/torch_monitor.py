@@ -19,6 +19,7 @@ from tachograph.instrumentation._bridge import Bridge, BridgedStats
 from tachograph.instrumentation._given_providers import given_providers
 from tachograph.monitor.wait_counter import waited
 from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
 
 
@@ -82,7 +83,8 @@ class _Wait:
         if since is not None:
             try:
                 waited(self._key, time.perf_counter() - since, self._into)
-            except Exception:  # noqa: BLE001 - the border to torch's own code
+            except Exception as failure:  # noqa: BLE001 - the border to torch's own code
+                pass_on(failure)
                 self._into.count_error("torch.wait.duration")
         return self._tracker.__exit__(*error)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from tachograph.recording import registry as registries
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 
 TAGS = ("gpu_name", "gpu_id")
@@ -28,6 +29,7 @@ def _read(which: str) -> dict[str, int | float | str]:
         read: Callable[[], dict[str, int | float | str]] = getattr(import_module("tachograph.hardware.snapshot"), which)
         return read()
     except Exception as error:  # noqa: BLE001 - whatever the machine's libraries raise, the program goes on without
+        pass_on(error)
         registries.default.count_error("hardware")
         _log_once(which, "%s are left out (pip install 'tachograph[hardware]'): %r", which, error)
         return {}

@@ -251,6 +251,7 @@ class Shape:
         try:
             return value.wait(deadline)
         except Exception as error:  # noqa: BLE001 - a device that fails costs the point this field, and nothing else
+            pass_on(error)
             self.origin.lose("no_number", "field %r was left out (further ones are counted): %s", name, error)
             return None
 

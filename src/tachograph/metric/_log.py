@@ -85,14 +85,14 @@ class _Table:
         self.keys, self.counted = keys, counted
         self.gauges = [_gauge(group, metric) for group, metric in keys]
         self._shown = [_Shown(self, place) for place in range(len(keys))]
-        for gauge, place in zip(self.gauges, self._shown, strict=True):
-            gauge.follow(place)
         self.rows: list[tuple[Any, ...]] = []
         self.parts: tuple[_Part, ...] = ()
         self.late = False  # some values are on their way from a device
         self._lock = threading.Lock()
         self._newest: Sequence[Any] = ()
         self._x, self._branch = float("-inf"), first_branch()
+        for gauge, place in zip(self.gauges, self._shown, strict=True):
+            gauge.follow(place)
 
     def leave(self) -> None:
         """Leave its gauges as they are: another table of these keys may come."""
@@ -193,17 +193,35 @@ class _Table:
         if self.rows and (everything or self.parts or time.time_ns() - self.rows[0][0] >= _WAIT):
             self.pack()
         parts, self.parts = self.parts, ()
-        for some in _together(parts):
-            branch, times, x = some[0].branch, array("q"), array("d")
-            columns = [array("d") for _ in self.keys]
-            missing = [bytearray() for _ in self.keys]
-            for part in some:
-                times += part.times
-                x += part.x
-                for place, column in enumerate(part.columns):
-                    columns[place] += column
-                    missing[place] += (part.left_out[place] if part.left_out else b"") or bytes(len(column))
-            yield from self._by_group(branch, times, x, columns, missing)
+        done = 0
+        try:
+            for some in _together(parts):
+                found = list(self._joined(some))
+                done += len(some)
+                yield from found
+        except BaseException:  # an interrupt, or no memory: the rest leaves the next time
+            self._put_back(parts, done)
+            raise
+
+    def _put_back(self, parts: tuple[_Part, ...], done: int) -> None:
+        try:
+            self.parts = parts[done:] + self.parts
+        except MemoryError:
+            for place, part in enumerate(parts):
+                for gauge in self.gauges if place >= done else ():
+                    gauge.losses.overflow += len(part.x)
+
+    def _joined(self, parts: Sequence[_Part]) -> Iterator[PackedPoints]:
+        branch, times, x = parts[0].branch, array("q"), array("d")
+        columns = [array("d") for _ in self.keys]
+        missing = [bytearray() for _ in self.keys]
+        for part in parts:
+            times += part.times
+            x += part.x
+            for place, column in enumerate(part.columns):
+                columns[place] += column
+                missing[place] += (part.left_out[place] if part.left_out else b"") or bytes(len(column))
+        yield from self._by_group(branch, times, x, columns, missing)
 
     def _by_group(
         self, branch: int, times: array[int], x: array[float], columns: list[array[float]], missing: list[bytearray]

@@ -18,6 +18,7 @@ from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, MetricGroup, MetricScale, number
 from tachograph.recording.curve import POINT, elapsed
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import AttributeValue
@@ -281,6 +282,7 @@ class Loop:
         try:
             how(self.done)
         except Exception as error:  # noqa: BLE001 - a terminal that has gone away
+            pass_on(error)
             self._bar = None
             registries.default.count_error("progress")
             _log.warning("progress: the bar is not drawn any more: %s: %s", type(error).__name__, error)
@@ -291,7 +293,8 @@ def _bar(title: str, total: int | None, place: int) -> Bar | None:
         return TerminalBar(title, total, stays=place == 1)
     except ImportError:
         _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
-    except Exception:  # noqa: BLE001 - a terminal that is none
+    except Exception as error:  # noqa: BLE001 - a terminal that is none
+        pass_on(error)
         registries.default.count_error("progress")
         _log_once("bar", "progress: no bar is drawn", level=logging.ERROR, exc_info=True)
     return None
@@ -406,7 +409,8 @@ def _guarded(step: Callable[[], Any], loop: Loop) -> Any:
     """Return the result of a step, or None where it fails: the program's loop goes on."""
     try:
         return step()
-    except Exception:  # noqa: BLE001 - the one guard around it: it is counted and said
+    except Exception as error:  # noqa: BLE001 - the one guard around it: it is counted and said
+        pass_on(error)
         registries.default.count_error("progress")
         _log.exception("progress: a loop is not recorded any more")
         loop.forget(current.get())

@@ -16,6 +16,7 @@ from tachograph.profiling.profiled import profiled
 from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
 
@@ -58,7 +59,8 @@ class _Stretch(Span):
     def end(self, error: BaseException | None, seconds: float, into: Distribution) -> None:
         try:
             self._execution.end()
-        except Exception:  # noqa: BLE001 - the one guard around it: the function's own result or error matters more
+        except Exception as failure:  # noqa: BLE001 - the one guard around it: the function's own result or error matters more
+            pass_on(failure)
             registry.default.count_error("task")
             message = "the last points of task %r are lost (further ones are counted)"
             _log_once(("end", self._execution.name), message, self._execution.name, level=logging.ERROR, exc_info=True)

@@ -23,6 +23,7 @@ from tachograph.recording.curve import CurveRecorder
 from tachograph.recording.forking import at_fork
 from tachograph.recording.holders import no_rest
 from tachograph.recording.ids import NumberSequence
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.losses import SeriesLosses
@@ -229,7 +230,8 @@ class Execution:
     def _pass_on(self, curve: CurveRecorder, everything: bool) -> bool:
         try:
             return curve.pass_on(everything=everything)
-        except Exception:  # noqa: BLE001 - one curve that fails costs the others nothing
+        except Exception as error:  # noqa: BLE001 - one curve that fails costs the others nothing
+            pass_on(error)
             self.registry.count_error("metric")
             message = "points of Metric %r do not leave (further failures are counted)"
             self._log_once("curve", message, curve.labels["metric"], level=logging.ERROR, exc_info=True)

@@ -139,6 +139,7 @@ class StatWindow:
         "_data",
         "_folding",
         "_history",
+        "_kept",
         "_keys",
         "_lock",
         "_log",
@@ -188,6 +189,7 @@ class StatWindow:
         """Forget everything, as a forked child does."""
         self._lock = threading.Lock()
         self._folding = 0
+        self._kept: list[Any] | None = None  # by a fold that was cut short
         self.buffer.clear()
         self.shown: Closed | None = None
         self._set((None, None, None, None, self.max_samples, (), None))
@@ -248,7 +250,7 @@ class StatWindow:
             False where another fold is under way: the values stay in the buffer.
         """
         *_, room, late, unsent = self._state
-        if not self.buffer and room and not late and unsent is None:
+        if not self.buffer and not self._kept and room and not late and unsent is None:
             return True
         if self._lock.locked() and not self._free(wait):
             return False
@@ -291,7 +293,7 @@ class StatWindow:
             False where :meth:`end` is needed; nothing has changed then.
         """
         opened, closed, sums, latest, room, late, unsent = before = self._state
-        if opened is not None or late or unsent is not None or not room:
+        if opened is not None or late or unsent is not None or not room or self._kept:
             return False
         buffer, make = self.buffer, self._data
         if not buffer:
@@ -315,14 +317,14 @@ class StatWindow:
                 self._state = (None, closed, sums, latest, room, (), latest)
             except BaseException as error:
                 if self._state is before:  # otherwise an interrupt came after all was done
-                    buffer[:0] = chunk
+                    self._kept = chunk
                 if isinstance(error, TypeError | OverflowError):  # other numbers than plain finite ones
                     return False
                 raise
             self.shown = latest
             if self._history.wanted:
                 self._history.add(latest)
-            log(STAT_EVENT, now, data)
+            log(STAT_EVENT, end, data)
             self._state = (None, closed, sums, latest, room, (), None)
         finally:
             self._lock.release()
@@ -345,20 +347,23 @@ class StatWindow:
             self._take_late()
         buffer = self.buffer
         left = len(buffer)  # a trace function that adds refills it all the while
-        while (left > 0 and buffer) or not self._state[4]:
+        while self._kept or (left > 0 and buffer) or not self._state[4]:
             before = self._state
             room = before[4]
             if not room:
                 self._refuse(before)
                 return
-            chunk = buffer[: min(CHUNK, room, left)]
-            left -= len(chunk)
-            del buffer[: len(chunk)]
+            if self._kept:
+                chunk, self._kept = self._kept, None
+            else:
+                chunk = buffer[: min(CHUNK, room, left)]
+                left -= len(chunk)
+                del buffer[: len(chunk)]
             try:
                 self._take(before, chunk, len(chunk))
-            except BaseException:  # an interrupt: the chunk is either added up or back in the buffer
+            except BaseException:  # an interrupt, or no memory: the chunk is either added up or kept
                 if self._state is before:
-                    buffer[:0] = chunk
+                    self._kept = chunk
                 raise
 
     def _refuse(self, state: _State) -> None:
@@ -410,5 +415,5 @@ class StatWindow:
             self.shown = closed
             if self._history.wanted:
                 self._history.add(closed)
-            self._log(STAT_EVENT, closed[1], closed[4])
+            self._log(STAT_EVENT, closed[6], closed[4])
             self._set((*state[:6], None))

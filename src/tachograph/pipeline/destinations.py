@@ -18,6 +18,7 @@ from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
@@ -259,6 +260,7 @@ def _to(wanted: object, registry: Registry, signals: Sequence[Signal]) -> list[R
             return [given(exporter, registry, name=name, **_takes([signal])) for signal in signals]
         return [given(exporter, registry, name=name, **_takes(signals))]
     except Exception as error:  # noqa: BLE001 - the border to exporters and their libraries
+        pass_on(error)
         registry.count_error("exporter")
         what = name or type(exporter).__name__
         _log.warning("exporter %s of %s was not started, the rest goes on: %r", what, ", ".join(signals), error)

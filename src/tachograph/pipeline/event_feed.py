@@ -13,6 +13,7 @@ from tachograph.recording import timer
 from tachograph.recording.curve import POINT, packed
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.holders import Holder, no_rest
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal, LogEvent, packed_event
 from tachograph.recording.packed_points import PACKED_SCHEMA, PackedPoints
 from tachograph.recording.points import AttributeValue
@@ -90,11 +91,17 @@ class EventFeed:
         self._journal = journal
         self._registry = registry
         self._failed: set[str] = set()
+        self._taken: list[LogEvent] | None = None  # out of the journal, and not handed over yet
+        self._uncounted: dict[str, int] = {}  # lost, while there was no memory to count it
         self._takes = self._halted = False
 
     def waiting(self) -> int:
         """Return how many events there are to deliver; 1 where a holder or a curve may have some."""
-        return len(self._journal) or bool(self._journal.holders) or self._registry.points.waiting()
+        return (
+            len(self._journal) + len(self._taken or ())
+            or bool(self._journal.holders)
+            or self._registry.points.waiting()
+        )
 
     def deliver(
         self,
@@ -106,11 +113,12 @@ class EventFeed:
     ) -> bool:
         """Hand over the events that wait at the call: see :class:`Feed`; False where the end came first, too."""
         takers = [route for route in routes if route.events]
+        self._count_rest()
         if takers:
             self._takes = True
             # In a task of the timer nothing is waited for: only what is due leaves.
             self._gather(_GATHERING, everything=not timer.default.is_at_work())
-        left = len(self._journal) if takers else 0
+        left = len(self._journal) + len(self._taken or ()) if takers else 0
         packs = all((route.reads() or 0) >= PACKED_SCHEMA for route in takers)
         while left > 0:
             if self._halted or (deadline is not None and time.monotonic() >= deadline) or (until and until()):
@@ -120,6 +128,7 @@ class EventFeed:
                 break
             left -= sum(event.points for event in events)
             batch = Batch([], None, [], resource, time.time_ns(), events)
+            self._taken = None  # they have left, or are counted
             for route in takers:
                 self._hand_over(route, batch)
         return self._deliver_points(takers, resource, deadline)
@@ -138,9 +147,16 @@ class EventFeed:
         alone: list[LogEvent] = []
         stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
         for first, found in points.drain(everything=not timer.default.is_at_work()):  # to its end: they leave once
-            event = packed_event(found, first, stream)
-            packed.append(event)
-            alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
+            try:
+                event = packed_event(found, first, stream)
+                packed.append(event)
+            except MemoryError:
+                self._lose("journal", found.size)
+                continue
+            try:
+                alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
+            except MemoryError:
+                self._lose("journal", found.size)
             if sum(each.points for each in packed) < POINTS_PER_BATCH:
                 continue
             self._hand_over_points(takers, resource, packed, alone)
@@ -209,7 +225,8 @@ class EventFeed:
     def _guarded(self, call: Callable[..., object], *arguments: Any, **more: Any) -> object:
         try:
             return call(*arguments, **more)
-        except Exception:  # noqa: BLE001 - each has its turn
+        except Exception as error:  # noqa: BLE001 - each has its turn
+            pass_on(error)
             self._registry.count_error("journal")
             _log.exception("something that was not logged yet is lost")
             return None
@@ -222,37 +239,59 @@ class EventFeed:
         """End: events that could not leave wait for a later start, or are counted where the process ends."""
         self._journal.on_half_full = lambda: None
         self._journal.keep(True)
-        self._registry.points.wanted = None
-        lost = self._journal.give_up() if exiting and (self._takes or self._journal.pinned) else 0
+        points, lost = self._registry.points, 0
+        if exiting and self._takes and points.wanted is not False:  # also where no receiver has ever answered
+            lost = sum(found.size for _, found in points.drain(everything=True))
+        points.wanted = None
+        if exiting and (self._takes or self._journal.pinned):
+            lost += self._journal.give_up() + sum(event.points for event in self._taken or ())
+            self._taken = None
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
             what = "1 event was" if lost == 1 else f"{lost} events were"
             _log.warning("journal: %s lost, the process ended before delivery", what)
 
     def _drained(self, limit: int, *, packs: bool) -> list[LogEvent]:
-        pace, events, left = GilYield(hurries=self.is_half_full), list[LogEvent](), limit
+        if self._taken is None:
+            self._taken = []
+        pace, events = GilYield(hurries=self.is_half_full), self._taken
+        left = limit - sum(event.points for event in events)
         size, pack = (_PACKED_SLICE, packed) if packs else (_SLICE, None)
         while left > 0 and len(self._journal):  # a slice may be empty: of events that cannot be made
-            some: list[LogEvent] = []
+            before = len(events)
             try:
-                some = self._journal.drain(min(size, left), pack=pack)
-                events += some
+                self._journal.drain(min(size, left), pack=pack, into=events)
             except MemoryError:  # those before it still leave
-                self._registry.count_dropped("encoding", "journal", len(some))
                 break
-            left -= sum(event.points for event in some)
+            left -= sum(event.points for event in events[before:])
             pace()
         return events
 
     def _hand_over(self, route: Route, batch: Batch) -> None:
-        name = type(route.destination).__name__
+        name, points = type(route.destination).__name__, sum(event.points for event in batch.events)
         try:
             route.destination(batch)
         except Exception as error:  # noqa: BLE001 - one destination that fails shall cost the others nothing
-            self._registry.count_dropped("encoding", name, sum(event.points for event in batch.events))
+            pass_on(error)
+            self._lose(name, points)
+            pass_on(error)
             if name not in self._failed:
                 self._failed.add(name)
                 _log.error("%s took no events (further losses are counted): %r", name, error)
+
+    def _lose(self, destination: str, points: int) -> None:
+        """Count lost points: now, or where there is no memory for that at the next delivery."""
+        self._uncounted[destination] = self._uncounted.get(destination, 0) + points
+        try:
+            self._count_rest()
+        except MemoryError:
+            return
+
+    def _count_rest(self) -> None:
+        for destination, points in self._uncounted.items():
+            if points:
+                self._registry.count_dropped("encoding", destination, points)
+                self._uncounted[destination] = 0
 
 
 def apart(points: PackedPoints, packed: LogEvent) -> Iterator[LogEvent]:

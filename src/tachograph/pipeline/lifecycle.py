@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import mmap
 import os
 import sys
 import threading
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _ELASTIC = "torch.distributed.elastic.multiprocessing.api"
 _BUSY_WAIT = 0.1
+_ROOM = 2**25  # bytes, of which none is touched: they take no memory
 
 _log = logging.getLogger("tachograph")
 
@@ -202,6 +204,9 @@ def end_with_the_process() -> None:
     """
     if is_ending():  # nothing that is registered now would be called
         return
+    if _Exit.room is None:
+        with contextlib.suppress(OSError):
+            _Exit.room = mmap.mmap(-1, _ROOM)
     # Last registered, first called.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -220,6 +225,9 @@ def is_ending() -> bool:
 
 def _at_exit() -> None:
     """Deliver everything recorded: the exits of the program's own providers, which collect once more, come later."""
+    if _Exit.room is not None:
+        _Exit.room.close()
+        _Exit.room = None
     pipeline, timeout = runtime.pipeline, EXIT_TIMEOUT
     if pipeline is not None:
         with _guarded("the last events"):
@@ -256,9 +264,14 @@ def at_last() -> None:
 
 
 class _Exit:
-    """The exit of the process, and the seconds that destinations may still add to it."""
+    """The exit of the process, and the seconds that destinations may still add to it.
+
+    ``room`` is address space that is free by then, for a program that ends as it has no memory left: the traceback
+    keeps all that it has, and there must be enough for the last collection, its requests and a thread.
+    """
 
     timeout = EXIT_TIMEOUT
+    room: mmap.mmap | None = None
 
 
 def _in_worker() -> None:

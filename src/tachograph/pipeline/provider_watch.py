@@ -16,6 +16,7 @@ from typing import Any
 
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.recording import registry
+from tachograph.recording.interrupts import pass_on
 from tachograph.version import __version__
 
 API = "opentelemetry.metrics"
@@ -53,7 +54,8 @@ def watch(on_provider: Callable[[], object]) -> None:
     def call() -> None:
         try:
             on_provider()
-        except Exception:  # noqa: BLE001 - the border to the program's set-up of OpenTelemetry
+        except Exception as error:  # noqa: BLE001 - the border to the program's set-up of OpenTelemetry
+            pass_on(error)
             registry.default.count_error("joined")
             _log.exception("what is recorded does not reach the program's MeterProvider")
 

@@ -159,7 +159,18 @@ class LastValue:
 class _Buffered:
     """An accumulator that records into a list, and folds it in chunks."""
 
-    __slots__ = ("_buffer", "_folding", "_late", "_lock", "_state", "losses", "record", "start_unix_nano", "tap")
+    __slots__ = (
+        "_buffer",
+        "_folding",
+        "_kept",
+        "_late",
+        "_lock",
+        "_state",
+        "losses",
+        "record",
+        "start_unix_nano",
+        "tap",
+    )
     _state: Any
 
     def __init__(self, losses: SeriesLosses) -> None:
@@ -168,6 +179,7 @@ class _Buffered:
         self.tap: Callable[[Sequence[Number]], None] | None = None
         self._lock = threading.Lock()
         self._buffer: list[Any] = []
+        self._kept: list[Any] | None = None  # by a fold that was cut short
         self._late: list[Pending] = []
         self._folding = 0
         self.record = _recorder(self._buffer, losses, self._make_room)
@@ -206,16 +218,19 @@ class _Buffered:
                 self._take_late()
             buffer = self._buffer
             left = len(buffer)  # a trace function that records adds to it all the while
-            while left > 0 and buffer:
-                chunk = buffer[: min(CHUNK, left)]
-                left -= len(chunk)
+            while self._kept or (left > 0 and buffer):
                 before = self._state
-                del buffer[: len(chunk)]
+                if self._kept:
+                    chunk, self._kept = self._kept, None
+                else:
+                    chunk = buffer[: min(CHUNK, left)]
+                    left -= len(chunk)
+                    del buffer[: len(chunk)]
                 try:
                     self._fold_chunk(chunk)
-                except BaseException:  # an interrupt: the chunk is either added up or back in the buffer
+                except BaseException:  # an interrupt, or no memory: the chunk is either added up or kept
                     if self._state is before:
-                        buffer[:0] = chunk
+                        self._kept = chunk
                     raise
             self._folding = 0
         return True
@@ -253,11 +268,12 @@ class _Buffered:
 
     def outstanding(self) -> int:
         """Return how many values wait to be folded, device values included."""
-        return len(self._buffer) + len(self._late)
+        return len(self._buffer) + len(self._late) + len(self._kept or ())
 
     def _reset_buffer(self) -> None:
         self._lock = threading.Lock()
         self._buffer.clear()
+        self._kept = None
         self._late = []
         self.tap = None
         self.start_unix_nano = time.time_ns()

@@ -249,7 +249,18 @@ class CurveRecorder:
     __slots__ = (
         *("buffer", "due", "gauge", "labels", "late", "shown", "start", "until"),
         *("count", "high", "high_x", "last", "low", "low_x", "moment", "x"),
-        *("_allowed", "_clock", "_folded", "_interval", "_journal", "_lock", "_outgoing", "_registry", "_throttle"),
+        *(
+            "_allowed",
+            "_clock",
+            "_folded",
+            "_interval",
+            "_journal",
+            "_kept",
+            "_lock",
+            "_outgoing",
+            "_registry",
+            "_throttle",
+        ),
     )
 
     def __init__(
@@ -264,7 +275,6 @@ class CurveRecorder:
         branch: int = 0,
     ) -> None:
         self.labels, self.gauge = labels, gauge
-        gauge.follow(self)
         self._journal, self._registry, self._clock, self.start = journal, registry, clock, start
         self._lock = threading.Lock()
         self._interval = self._allowed = inf  # seconds a point; and the shortest one that was asked for
@@ -272,6 +282,7 @@ class CurveRecorder:
         self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self._folded = -inf  # when the last value was recorded that came through the buffer
         self.buffer: Any = []
+        self._kept: list[Any] | None = None  # by a fold that was cut short
         self.late = False
         self.due = self.until = -inf
         self.last = self.shown = self.moment = 0.0
@@ -279,6 +290,7 @@ class CurveRecorder:
         self.low_x: Number = 0
         self.high_x: Number = 0
         self.low, self.high, self.count = inf, -inf, 0
+        gauge.follow(self)  # last: an interrupt in between leaves none that is half made
 
     def allow(self, a_second: float | None) -> None:
         """Let so many points a second through, if that is more than so far; None for all."""
@@ -325,7 +337,9 @@ class CurveRecorder:
         """
         if self._lock.locked():
             return False
-        if not (self.buffer or self.count or self._throttle.held or self._throttle.ready or self._outgoing):
+        if not (
+            self.buffer or self._kept or self.count or self._throttle.held or self._throttle.ready or self._outgoing
+        ):
             return True
         with self._lock:
             arrived = self._fold()
@@ -352,11 +366,17 @@ class CurveRecorder:
     def give_up(self, reason: Reason) -> None:
         """Count the values that have not arrived from a device, or could not leave: the process ends."""
         held = self._throttle.held
-        lost = len(self.buffer) // _STRIDE + self.count + sum(point.values for point in held) + len(self._outgoing)
+        lost = (
+            (len(self.buffer) + len(self._kept or ())) // _STRIDE
+            + self.count
+            + sum(point.values for point in held)
+            + len(self._outgoing)
+        )
         if lost:
             self._outgoing.clear()
             self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
             self.buffer.clear()
+            self._kept = None
             if held:
                 self._throttle = self._throttle._replace(held=())
             self._registry.count_dropped(reason, "journal", lost)
@@ -386,22 +406,25 @@ class CurveRecorder:
             self._throttle = self._throttle.hold(many, timed=x.__class__ is float)
         buffer = self.buffer
         left = len(buffer)  # a trace function that records adds to it all the while
-        while left > 0 and buffer:
-            chunk = buffer[: min(_CHUNK, left)]
-            taken = len(chunk)
-            if self.late:
-                chunk, taken = self._arrived(chunk)
-                if not taken:
-                    return False
+        while self._kept or (left > 0 and buffer):
             before = self._throttle
-            self._folded = buffer[taken - 1]
-            left -= taken
-            del buffer[:taken]
+            if self._kept:
+                chunk, self._kept = self._kept, None
+            else:
+                chunk = buffer[: min(_CHUNK, left)]
+                taken = len(chunk)
+                if self.late:
+                    chunk, taken = self._arrived(chunk)
+                    if not taken:
+                        return False
+                self._folded = buffer[taken - 1]
+                left -= taken
+                del buffer[:taken]
             try:
                 self._throttle = before.fold(chunk, self.start, self._interval)
-            except BaseException:  # an interrupt: the chunk is either folded or back in the buffer
+            except BaseException:  # an interrupt, or no memory: the chunk is either folded or kept
                 if self._throttle is before:
-                    buffer[:0] = chunk
+                    self._kept = chunk
                 raise
         if not buffer:
             self.late = False
@@ -447,10 +470,11 @@ class CurveRecorder:
         if self._interval:
             self.due = throttle.due
         logged, rest = self._logged(throttle.ready, now), throttle.taken()
-        # One step (see ATOMIC), so that an interrupt leaves no point in both places, and none in neither.
+        # One step (see ATOMIC), so that an interrupt leaves no point in both places, and none in neither. Only the
+        # first one needs memory.
+        outgoing += logged
         self._throttle = rest
         losses.nonfinite += throttle.nonfinite
-        outgoing += logged
         if outgoing:
             self._journal.take_over(outgoing)
         if ATOMIC and not self.buffer:

@@ -36,6 +36,7 @@ _LIMIT = 65_536 * _STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
 _WAIT = 2.0  # seconds for which points wait for others, to leave together
 _COLUMNS = 9  # of a point that waits: x, when, value, lowest and highest with their x, how many, how many not finite
+_VALUES = 7  # the column of how many
 _MOST = (FIRST + 24) * _COLUMNS  # of those that wait; beyond, one point goes on for as long as it takes
 
 
@@ -345,8 +346,14 @@ class GaugeCurves:
         """Yield the points that are due, or all that were recorded so far."""
         for curve in list(self._curves):
             rows = curve.take(everything=everything)
-            if rows:
-                yield self._packed(rows, curve)
+            if not rows:
+                continue
+            try:
+                points = self._packed(rows, curve)
+            except MemoryError:
+                curve.gauge.losses.overflow += sum(map(int, rows[_VALUES::_COLUMNS]))
+                raise
+            yield points
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
         x, moments, values, low, low_x, high, high_x, count, nonfinite = (

@@ -7,6 +7,7 @@ once, however often it was sent, and a gap is a counted loss.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.holders import Holders
 from tachograph.recording.ids import NumberSequence, random_hex
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints
@@ -110,6 +112,7 @@ class Journal:
     """
 
     append: Append
+    _uncounted: int
 
     def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
         self._registry = registry
@@ -157,8 +160,11 @@ class Journal:
             self._events.popleft()
         except IndexError:  # another thread has just taken them all
             return
-        self._numbers.next()
-        self._count(1)
+        try:
+            self._numbers.next()
+            self._count(1)
+        except MemoryError:
+            self._uncounted += 1
 
     def take_over(self, waiting: list[Raw]) -> None:
         """Log the events of a list, and take them out of it: each once, wherever an interrupt comes."""
@@ -169,9 +175,14 @@ class Journal:
             some = waiting[:_AT_ONCE]
             if len(events) + len(some) > half:
                 self._make_room(len(some))
+            before = len(events)
             # No call in between, so that they are in one place or the other: see interrupts.ATOMIC.
             del waiting[:_AT_ONCE]
-            events.extend(some)
+            try:
+                events.extend(some)
+            except MemoryError:  # the first ones are in
+                self._uncounted += len(some) - min(max(len(events) - before, 0), len(some))
+                raise
 
     def keep(self, wanted: bool) -> None:
         """Keep events from now on; or hold none, where no destination takes events: that is no loss."""
@@ -205,53 +216,119 @@ class Journal:
         keeps = self.kept and self._registry.enabled
         self.append = self._appender() if keeps else _nothing
 
-    def drain(self, limit: int | None = None, *, pack: Pack | None = None) -> list[LogEvent]:
+    def drain(
+        self, limit: int | None = None, *, pack: Pack | None = None, into: list[LogEvent] | None = None
+    ) -> list[LogEvent]:
         """Take events out, the oldest first; each leaves once.
 
         Args:
             limit: so many at most.
             pack: packs points among them: a record of them takes as many numbers as it has points.
+            into: gets them, also those that were made before an exception; by default a new list.
+
+        Raises:
+            MemoryError: the other events wait for the next time.
         """
-        events = self._events
-        found: list[LogEvent] = []
-        if pack is None:
-            with contextlib.suppress(IndexError):  # another thread takes some out, too
-                for _ in range(len(events) if limit is None else limit):
-                    self._make(events.popleft(), found)
-            return found
-        taken: list[Raw] = []
+        events, found = self._events, [] if into is None else into
+        left = len(events) if limit is None else limit
         try:
-            with contextlib.suppress(IndexError):
-                taken.extend(events.popleft() for _ in range(len(events) if limit is None else limit))
-            packed, others = pack(taken)
-        except MemoryError:
-            packed, others = [], taken
-        except BaseException:  # an interrupt
-            events.extendleft(reversed(taken))
-            raise
-        found += [packed_event(points, self._numbers.take(points.size), self.stream) for points in packed]
-        for event in others:
-            self._make(event, found)
+            self._count_rest()
+            if pack is not None:
+                self._drain_packed(left, pack, found)
+                return found
+            with contextlib.suppress(IndexError):  # another thread takes some out, too
+                for _ in range(left):
+                    event = events.popleft()
+                    try:
+                        self._make(event, found)
+                    except BaseException:  # in the block that it has just left: without a new one
+                        events.appendleft(event)
+                        raise
+        except MemoryError:  # those that are made leave, the others wait for the next time
+            if into is not None or not found:
+                raise
         return found
 
+    def _drain_packed(self, limit: int, pack: Pack, found: list[LogEvent]) -> None:
+        events, taken, packed = self._events, list[Raw](), list[PackedPoints]()
+        oldest = itertools.islice(iter(events.popleft, None), limit)
+        others, turned = taken, False
+        try:
+            try:
+                with contextlib.suppress(IndexError):
+                    taken.extend(oldest)  # one step, whatever interrupts it
+            except MemoryError:  # for the list: the event on its way into it is gone
+                self._uncounted += 1
+            with contextlib.suppress(MemoryError):  # then each leaves for itself
+                packed, others = pack(taken)
+            packed.reverse()
+            others.reverse()
+            turned = True
+            while packed:  # nothing here needs memory, so that nothing is in between where there is none
+                self._make_packed(packed[-1], found)
+                packed.pop()
+            while others:
+                self._make(others[-1], found)
+                others.pop()
+        except BaseException:
+            if not turned:
+                others.reverse()
+            self._put_back(others)
+            self._uncounted += sum(points.size for points in packed)
+            raise
+
+    def _put_back(self, events: list[Raw]) -> None:
+        """Let events wait again, the oldest of which is the last one here."""
+        back = 0
+        try:
+            for event in events:
+                self._events.appendleft(event)
+                back += 1
+        except MemoryError:
+            self._uncounted += len(events) - back
+
     def _make(self, event: Raw, found: list[LogEvent]) -> None:
+        """Append an event as it leaves; one whose attributes cannot be made costs itself alone.
+
+        Raises:
+            MemoryError: there is none for the event itself, which is to wait for the next time.
+        """
         name, at, observed, attributes, trace_id, span_id, flags = event
-        number = self._numbers.next()
         try:
             if isinstance(attributes, tuple):
                 attributes = attributes[0](*attributes[1:])
-            found.append(LogEvent(name, at, observed, attributes, number, trace_id, span_id, flags, self.stream))
-        except Exception as error:  # noqa: BLE001 - one that cannot be made (out of memory) costs itself alone
+        except Exception as error:  # noqa: BLE001 - a value of the program's, or no memory
+            pass_on(error)
             self._fail(name, error)
+            return
+        number = self._numbers.next()
+        found.append(LogEvent(name, at, observed, attributes, number, trace_id, span_id, flags, self.stream))
 
-    def _fail(self, name: str, error: Exception) -> None:
-        self._registry.count_dropped("encoding", "journal")
-        message = "an event %r was lost (further ones are counted): %r"
-        self._log_once("lost", message, name, error, level=logging.ERROR)
+    def _make_packed(self, points: PackedPoints, found: list[LogEvent]) -> None:
+        try:
+            found.append(packed_event(points, self._numbers.take(points.size), self.stream))
+        except MemoryError as error:
+            self._fail(PACKED, error, points.size)
+
+    def _fail(self, name: str, error: Exception, points: int = 1) -> None:
+        """Count lost points, and say it once: now, or where there is no memory for that the next time."""
+        self._uncounted += points
+        try:
+            self._numbers.next()
+            self._count_rest()
+            message = "an event %r was lost (further ones are counted): %r"
+            self._log_once("lost", message, name, error, level=logging.ERROR)
+        except MemoryError:
+            return
+
+    def _count_rest(self) -> None:
+        if self._uncounted:
+            self._registry.count_dropped("encoding", "journal", self._uncounted)
+            self._uncounted = 0
 
     def give_up(self) -> int:
         """Forget the events that were not taken out, and return how many they are: it takes next to no time."""
-        lost = 0
+        lost, self._uncounted = self._uncounted, 0
         with contextlib.suppress(IndexError):  # another thread takes some out, too
             while True:
                 self._events.popleft()
@@ -269,6 +346,7 @@ class Journal:
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
+        self._uncounted = 0  # lost, while there was no memory to count it
         self.on_half_full: Callable[[], object] = _nothing
         self._numbers = NumberSequence()
         self.stream = random_hex()

@@ -46,6 +46,7 @@ class SeriesLosses:
         try:
             return pending.value()
         except Exception as error:  # noqa: BLE001 - the border to a device: a value that it has lost costs no other
+            pass_on(error)
             self._count_unread(error)
             return None
 

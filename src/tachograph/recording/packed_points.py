@@ -7,6 +7,7 @@ They wait where they were recorded, never in the journal, so that they displace 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording.ids import random_hex
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import Attributes, AttributeValue
 
 PACKED = "tachograph.points"  # event
@@ -144,16 +146,19 @@ class PointSources:
     def drain(self, *, everything: bool) -> Iterator[tuple[int, PackedPoints]]:
         """Yield the points that are due, or all that were recorded so far, each with its first number."""
         for source in self._sources:
-            try:
-                found = list(source.take(everything=everything))
-            except Exception as error:  # noqa: BLE001 - the caller has said what to do with it
-                self._failed(error)
-                continue
-            for points in found:
+            for points in self._taken(source, everything=everything):
                 with self._lock:
                     first = self._next
                     self._next += points.size
                 yield first, points
+
+    def _taken(self, source: PointSource, *, everything: bool) -> Iterator[PackedPoints]:
+        try:
+            yield from source.take(everything=everything)
+        except Exception as error:  # noqa: BLE001 - the caller has said what to do with it
+            pass_on(error)
+            with contextlib.suppress(MemoryError):
+                self._failed(error)
 
     def reset(self) -> None:
         """Forget everything and begin a new stream, as a forked child does."""

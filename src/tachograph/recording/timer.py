@@ -25,6 +25,7 @@ from tachograph.recording.registry import Registry
 
 _BYTES = 64  # read at once from a descriptor
 _HURRY = 0.05  # seconds between two calls of a task that is hurried
+_MEMORY_AGAIN = 0.05  # seconds until work is tried again for which there was no memory
 
 _log = logging.getLogger("tachograph")
 
@@ -101,9 +102,10 @@ class Task:
             if not self._closed:
                 self._called()
         except BaseException as error:  # noqa: BLE001 - the one guard around background work: the others' work goes on
-            self._registry.count_error(self._name)
-            message = "%s: background work failed; it is tried again (further failures are counted)"
-            self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
+            with contextlib.suppress(MemoryError):
+                self._registry.count_error(self._name)
+                message = "%s: background work failed; it is tried again (further failures are counted)"
+                self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
         finally:
             with contextlib.suppress(Exception):  # a clock that was set, say: then it is called at once
                 self._due = time.monotonic() + self._wait()
@@ -248,7 +250,7 @@ class Timer:
         """Call something that may block, in a thread that lasts as long as the call."""
         try:
             threading.Thread(target=call, name=f"tachograph {name}", daemon=True).start()
-        except RuntimeError:  # the interpreter is about to end
+        except (RuntimeError, MemoryError):  # the interpreter is about to end, or there is no memory for a thread
             call()
 
     def tasks(self) -> tuple[Task, ...]:
@@ -265,11 +267,21 @@ class Timer:
         return any(task.runner == threading.get_ident() for task in self._tasks)
 
     def _run(self) -> None:
-        while self._goes_on():
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Wait, and begin the tasks that are due; False where there is nothing more to do."""
+        try:
+            if not self._goes_on():
+                return False
             self._rest()
             for task in self._tasks:
                 if task.due <= time.monotonic():
                     task.begin()
+        except MemoryError:  # the program may give some back
+            time.sleep(_MEMORY_AGAIN)
+        return True
 
     def _goes_on(self) -> bool:
         with self._changing:

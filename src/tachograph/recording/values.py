@@ -11,6 +11,8 @@ import math
 import sys
 from typing import Any, Protocol
 
+from tachograph.recording.interrupts import pass_on
+
 Number = int | float
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -36,6 +38,7 @@ class Pending:
         try:
             return self._event.query()
         except Exception as error:  # noqa: BLE001 - after an illegal access every call of CUDA fails
+            pass_on(error)
             self._failed = error
             return True
 
@@ -83,7 +86,8 @@ def shown(value: object, most: int = 100) -> str:
     """Return up to ``most`` characters of an object's ``repr()`` for a message, or its type where that raises."""
     try:
         return repr(value)[:most]
-    except Exception:  # noqa: BLE001 - the border to user code, in the middle of an error message
+    except Exception as error:  # noqa: BLE001 - the border to user code, in the middle of an error message
+        pass_on(error)
         return f"<{type(value).__name__}>"
 
 

@@ -28,6 +28,7 @@ from opentelemetry.sdk.resources import Resource
 from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import add_attributes, text
 from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.values import as_float, fits_int64
 
@@ -78,6 +79,7 @@ def _add(message: Metric, point: NumberPoint | HistogramPoint, now: int) -> str:
         else:
             _add_number(message, point, now)
     except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail, and protobuf has its own errors
+        pass_on(error)
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -93,7 +95,8 @@ def _add_number(message: Metric, point: NumberPoint, now: int) -> None:
         if message.HasField("sum") or point.time_unix_nano:
             added.start_time_unix_nano = point.start_unix_nano
         add_attributes(added.attributes, point.attributes)
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         del points[-1]
         raise
 
@@ -229,6 +232,7 @@ def _encoded(
     try:
         request = encode_metrics(MetricsData(resource_metrics=[alone]))
     except Exception as error:  # noqa: BLE001 - the encoder's own exception holds the reason
+        pass_on(error)
         if len(points) > 1:
             for point in points:
                 yield from _encoded(scope, metric, [point], lose)

@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory
+from tachograph.recording.interrupts import pass_on
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -54,6 +55,7 @@ def _encoded(spans: Sequence[ReadableSpan], lose: Lose) -> Iterator[tuple[Export
         found = encode_spans(spans)
         size = found.ByteSize()
     except Exception as error:  # noqa: BLE001 - whatever one span holds, the others leave
+        pass_on(error)
         if len(spans) > 1:
             for span in spans:
                 yield from _encoded([span], lose)

@@ -17,6 +17,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema, set_value
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
@@ -58,6 +59,7 @@ def log_requests(
         try:
             record = _record(event)
         except Exception as error:  # noqa: BLE001 - whatever one event holds, the others leave
+            pass_on(error)
             lose(event.points, f"{event.name!r:.100}: {type(error).__name__}: {error}")
             continue
         if encoded and (size + len(record) > BYTES_PER_REQUEST or len(encoded) >= EVENTS_PER_REQUEST):

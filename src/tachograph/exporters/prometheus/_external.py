@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import boundary, label_value, sum_is_counter
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number
@@ -107,7 +108,8 @@ def sdk_families(
         waiting.append(alone)
         try:
             found = list(collectors.collect())
-        except Exception:  # noqa: BLE001 - the border to another library: one metric must not cost the page
+        except Exception as error:  # noqa: BLE001 - the border to another library: one metric must not cost the page
+            pass_on(error)
             registry.count_error("prometheus")
             left_out("not_exportable", f"the SDK instrument {metric.name}")
             continue

@@ -21,6 +21,7 @@ from tachograph.exporters.prometheus.family import SHORTENED, SUFFIXES, TARGET_I
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, legible, number
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import UNNAMED
 from tachograph.recording.own_metrics import Reason
@@ -92,7 +93,8 @@ class ClientRegistry:
         for metric in self._collect(self._wanted(found, bool(info))):
             try:
                 families = _families(metric, form, breathe, scopes)
-            except Exception:  # noqa: BLE001 - the border to their collectors: one metric must not cost the page
+            except Exception as error:  # noqa: BLE001 - the border to their collectors: one metric must not cost the page
+                pass_on(error)
                 name = getattr(metric, "name", None)
                 name = name if isinstance(name, str) else type(metric).__name__
                 left_out("not_exportable", f"prometheus_client's {name!r:.100}")
@@ -160,6 +162,7 @@ class _Collection(threading.Thread):
                     self.found.append(metric)
                     pace()
             except Exception as error:  # noqa: BLE001 - the border to their collectors
+                pass_on(error)
                 self._failed(collector, " ".join("".join(traceback.format_exception_only(error)).split()))
         self.current = None
 

@@ -12,6 +12,7 @@ from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.text import SCOPE_LABEL, boundary, label_names, label_text, sum_is_counter
 from tachograph.identity.resource import announced, resource_attributes, series_keys, series_labels
 from tachograph.recording import registry as registries
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.points import HistogramPoint, identity
 from tachograph.recording.registry import Registry
@@ -88,7 +89,8 @@ class PrometheusCollector:
             return []
         try:
             return self._collect()
-        except Exception:  # noqa: BLE001 - one page of the program must not fail for us
+        except Exception as error:  # noqa: BLE001 - one page of the program must not fail for us
+            pass_on(error)
             self.registry.count_error(DESTINATION)
             message = "metrics for prometheus_client failed (further failures are counted)"
             self._log_once("collect", message, exc_info=True)
