@@ -22,6 +22,7 @@ TEMPORALITIES: tuple[Temporality, ...] = ("cumulative", "delta", "lowmemory")
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TIMEOUT = 10.0
 NO_TIMEOUT = 86400.0
+READS = "tachograph-reads"  # header of our own hub's answers: the newest schema of records that it reads
 
 _DEFAULT_PORT = {"http/protobuf": 4318, "grpc": 4317}
 # RFC 9110, "Tokens"; of values, what both HTTP and gRPC metadata carry as it is.
