@@ -114,7 +114,7 @@ def traced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """No coverage, where all others of the file are ``traced``, nor in the test's own process, its new threads included.
+    """No coverage, where all others of the file are ``traced``, nor in the test's own process and its new threads.
 
     For what coverage breaks, and for loops of a hundred thousand rounds, which take up to seven times as long with it
     and cover no line that the tests beside them do not. The test says why.
