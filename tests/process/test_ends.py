@@ -147,7 +147,6 @@ time.sleep(60)
     assert everything(tmp_path) == (1500, 1500, 1500, 1500)
 
 
-@pytest.mark.usefixtures("untraced")  # forks and signals
 def test_a_signal_to_a_forked_child_is_the_childs_alone(tmp_path: Path) -> None:
     """A worker that is terminated neither flushes nor ends its parent; the parent's counts are its own."""
     done = run(
@@ -172,10 +171,8 @@ print([os.waitpid(child, 0)[1] for child in children])
     assert everything(tmp_path) == (1500, 1500, 1500, 1500)
 
 
-@pytest.mark.usefixtures("untraced")  # forks
-@pytest.mark.parametrize("ending", ["os._exit(0)", "sys.exit(0)", "pass"])
-def test_a_forked_child_neither_hangs_nor_counts_twice(tmp_path: Path, ending: str) -> None:
-    """Whatever a child records and however it ends, its parent's values leave once, and only they."""
+def forked(tmp_path: Path, ending: str) -> None:
+    """Run a program whose twenty forked children record and end so, and look at what has left."""
     done = run(
         tmp_path,
         START
@@ -197,6 +194,18 @@ for _ in range(20):
     assert done.returncode == 0, done.stderr
     assert everything(tmp_path) == (1500, 1500, 1500, 1500)
     assert number(exported(tmp_path / "out.jsonl")["lib", "reqs"]) == 1
+
+
+def test_a_forked_child_neither_hangs_nor_counts_twice(tmp_path: Path) -> None:
+    """Whatever a child records that exits, its parent's values leave once, and only they."""
+    forked(tmp_path, "sys.exit(0)")
+
+
+@pytest.mark.usefixtures("untraced")  # forty forks, of which those above show the same lines
+@pytest.mark.parametrize("ending", ["os._exit(0)", "pass"])
+def test_a_forked_child_neither_hangs_nor_counts_twice_however_it_ends(tmp_path: Path, ending: str) -> None:
+    """The same of a child that ends without its exit handlers, and of one that runs off its end."""
+    forked(tmp_path, ending)
 
 
 @pytest.mark.usefixtures("untraced")  # a fork

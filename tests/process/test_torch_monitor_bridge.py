@@ -390,7 +390,6 @@ print("parent", [event.name for event in journal.default.drain()])
 """
 
 
-@pytest.mark.usefixtures("untraced")  # a fork
 @pytest.mark.parametrize("helpers", ["", "1"])
 def test_a_forked_child_neither_repeats_nor_crashes(tmp_path: Path, helpers: str) -> None:
     """A child drops what the parent has to deliver, records its own only if asked to, and ends well."""
