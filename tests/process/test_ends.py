@@ -171,9 +171,8 @@ print([os.waitpid(child, 0)[1] for child in children])
     assert everything(tmp_path) == (1500, 1500, 1500, 1500)
 
 
-@pytest.mark.parametrize("ending", ["os._exit(0)", "sys.exit(0)", "pass"])
-def test_a_forked_child_neither_hangs_nor_counts_twice(tmp_path: Path, ending: str) -> None:
-    """Whatever a child records and however it ends, its parent's values leave once, and only they."""
+def forked(tmp_path: Path, ending: str) -> None:
+    """Run a program whose twenty forked children record and end so, and look at what has left."""
     done = run(
         tmp_path,
         START
@@ -197,6 +196,19 @@ for _ in range(20):
     assert number(exported(tmp_path / "out.jsonl")["lib", "reqs"]) == 1
 
 
+def test_a_forked_child_neither_hangs_nor_counts_twice(tmp_path: Path) -> None:
+    """Whatever a child records that exits, its parent's values leave once, and only they."""
+    forked(tmp_path, "sys.exit(0)")
+
+
+@pytest.mark.usefixtures("untraced")  # forty forks, of which those above show the same lines
+@pytest.mark.parametrize("ending", ["os._exit(0)", "pass"])
+def test_a_forked_child_neither_hangs_nor_counts_twice_however_it_ends(tmp_path: Path, ending: str) -> None:
+    """The same of a child that ends without its exit handlers, and of one that runs off its end."""
+    forked(tmp_path, ending)
+
+
+@pytest.mark.usefixtures("untraced")  # a fork
 def test_a_child_forked_after_a_later_import_of_thread_pools_does_not_hang(tmp_path: Path) -> None:
     """A program that imports torch, or anything else with a thread pool, after ``start()`` may fork."""
     done = run(
@@ -221,6 +233,7 @@ while os.waitpid(child, os.WNOHANG) == (0, 0):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("untraced")  # forks
 def test_forks_during_collections_never_hang(tmp_path: Path) -> None:
     """A program that forks all the time while the pipeline collects all the time ends."""
     done = run(
@@ -383,6 +396,7 @@ def silent_server() -> Iterator[int]:
             connection.close()
 
 
+@pytest.mark.usefixtures("untraced")  # 40,000 values that must be recorded in little time
 def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
     """One that takes what comes, but needs seconds for it, is waited for: 40,000 points of the last moment arrive."""
     program = """
@@ -685,6 +699,7 @@ def test_a_program_without_memory_ends_as_it_would_have(tmp_path: Path, left: in
     assert "Fatal Python error" not in done.stderr
 
 
+@pytest.mark.usefixtures("untraced")  # 65,000 events
 def test_values_leave_though_a_tick_is_at_many_events_when_the_end_begins(tmp_path: Path) -> None:
     """The tick leaves the rest of the events to the end, which delivers the metrics first, and counts what is left."""
     program = """

@@ -31,7 +31,8 @@ from tachograph.cli import main
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.otlp.settings import Signal
-from tachograph.hub.forwarding import SENDER, Forwarding, items
+from tachograph.hub._request import SENDER
+from tachograph.hub.forwarding import Forwarding, items
 from tachograph.metric import Metric, MetricGroup
 from tachograph.recording.curve import POINT, packed
 from tachograph.recording.packed_points import PACKED

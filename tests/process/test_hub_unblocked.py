@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from hub_requests import logs, rank
@@ -53,6 +54,7 @@ def test_a_locked_file_holds_up_only_what_goes_into_it(tmp_path: Path) -> None:
         assert len(hub.hub.events("run").read()) == 2
 
 
+@pytest.mark.usefixtures("untraced")  # half a million metrics
 def test_many_small_parts_hold_up_nobody(tmp_path: Path) -> None:
     """While a body of half a million metrics without a name is looked at, the hub answers."""
     request = ExportMetricsServiceRequest()

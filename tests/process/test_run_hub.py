@@ -53,16 +53,16 @@ def eventually(condition: Callable[[], bool], within: float = 15.0) -> bool:
 
 
 def hubs_of(parent: int) -> list[int]:
-    """Return the pids of the hubs that a process has started."""
-    found = []
+    """Return the pids of the hubs that a process has started; not their own children, hubs too until they are git."""
+    found: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
+            if b"hub" in words and b"--parent" in words and words[words.index(b"--parent") + 1] == str(parent).encode():
+                found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # noqa: PERF203 - a process that has ended meanwhile
             continue
-        if b"hub" in words and b"--parent" in words and words[words.index(b"--parent") + 1] == str(parent).encode():
-            found.append(int(folder.name))
-    return found
+    return [pid for pid, started_by in found.items() if started_by not in found]
 
 
 def test_what_was_recorded_is_said_at_the_end(tmp_path: Path) -> None:

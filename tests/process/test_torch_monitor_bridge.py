@@ -244,6 +244,7 @@ print(len(journal.default), dropped, len(journal.default) + dropped)
 """
 
 
+@pytest.mark.usefixtures("untraced")  # a million calls, each of which would be
 def test_a_million_events_from_four_threads(tmp_path: Path) -> None:
     """Four threads that log as fast as they can do not hang, and every event arrived or is counted."""
     done = run(tmp_path, FOUR_THREADS, timeout=120)
@@ -307,6 +308,7 @@ def test_a_program_without_torch_never_sees_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.usefixtures("untraced")  # nothing of it runs
 def test_disabled_is_off(tmp_path: Path) -> None:
     """With OTEL_SDK_DISABLED torch is not touched."""
     program = """
@@ -457,6 +459,7 @@ print(threading.active_count())
 """
 
 
+@pytest.mark.usefixtures("untraced")  # as fast as threads can
 def test_bridges_come_and_go_while_threads_log(tmp_path: Path) -> None:
     """Opening and closing bridges in the middle of everything neither hangs nor crashes, and leaves no thread."""
     done = run(tmp_path, COMING_AND_GOING, timeout=60)

@@ -429,6 +429,7 @@ def test_every_process_of_a_torchrun_job_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("untraced")  # signals
 def test_ranks_that_torchrun_terminates_lose_nothing(tmp_path: Path) -> None:
     """When a peer crashes, the others lose nothing, the agent says its last words, and the exit code is the job's."""
     pytest.importorskip("torch")
@@ -467,6 +468,7 @@ def test_the_run_has_one_id(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
+@pytest.mark.usefixtures("untraced")  # torch, imported twice under a tracer
 def test_wait_counters_are_measured_where_asked_for(tmp_path: Path) -> None:
     """With ``--wait-counters`` a WaitCounter that the script opens is a histogram; without, there is none."""
     pytest.importorskip("torch")

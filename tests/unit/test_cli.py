@@ -99,3 +99,22 @@ def test_asking_for_help_loads_neither_servers_nor_the_sdk(tmp_path: Path) -> No
         timeout=60,
     )
     assert done.stderr == "loaded []\n"
+
+
+@pytest.mark.process
+def test_a_hub_that_forwards_nothing_loads_nothing_that_sends(tmp_path: Path) -> None:
+    """A hub starts with neither ``requests`` nor the SDK, ``tachograph run`` with no instrumentor."""
+    program = (
+        "import sys\nimport tachograph.cli.run, tachograph.hub.lifetime, tachograph.hub.server\n"
+        "heavy = {'requests', 'urllib3', 'grpc', 'numpy', 'opentelemetry.sdk', 'opentelemetry.instrumentation'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "[]\n"

@@ -40,6 +40,7 @@ ALL = "all"  # an extra that names the others
 Imports = dict[str, set[str]]  # files, by the module that they import
 
 
+@cache
 def imports() -> Imports:
     """Return every module from elsewhere that the package imports: at any level, and by its name as a text."""
     found: Imports = defaultdict(set)
@@ -113,15 +114,16 @@ def declared() -> dict[str, set[str]]:
     }
 
 
-DECLARED = declared()
-IMPORTS = {module: files for module, files in imports().items() if module.partition(".")[0] not in UNDECLARED}
+def to_declare() -> Imports:
+    """Return the imports that are no exception."""
+    return {module: files for module, files in imports().items() if module.partition(".")[0] not in UNDECLARED}
 
 
 def test_what_is_imported_is_declared() -> None:
     """Each import comes from a distribution that the core asks for, or an extra of the part of the package it is in."""
     undeclared = []
-    for module, files in IMPORTS.items():
-        asking = {extra for extra, asked in DECLARED.items() if home(module) in asked}
+    for module, files in to_declare().items():
+        asking = {extra for extra, asked in declared().items() if home(module) in asked}
         for file in files:
             allowed = {extra for extra, folders in FOLDERS.items() if file.startswith(folders)}
             if not asking & {"", *allowed}:
@@ -132,11 +134,11 @@ def test_what_is_imported_is_declared() -> None:
 def test_what_is_declared_is_imported() -> None:
     """Each distribution that is asked for is imported, an extra's where the extra belongs, or named as an exception."""
     used: dict[str, set[str]] = defaultdict(set)
-    for module, files in IMPORTS.items():
+    for module, files in to_declare().items():
         used[home(module)] |= set(files)
     unused = [
         f"{name} of [{extra}]"
-        for extra, asked in DECLARED.items()
+        for extra, asked in declared().items()
         for name in asked - set(NOT_IMPORTED)
         if extra != OF_THE_DEMO and not any(file.startswith(FOLDERS[extra]) if extra else True for file in used[name])
     ]
@@ -153,7 +155,7 @@ def test_all_is_all() -> None:
 def test_the_exceptions_are_needed() -> None:
     """An exception that nothing needs any more goes."""
     assert set(UNDECLARED) <= {module.partition(".")[0] for module in imports()}
-    assert set(NOT_IMPORTED) <= DECLARED[""] - {home(module) for module in IMPORTS}
+    assert set(NOT_IMPORTED) <= declared()[""] - {home(module) for module in to_declare()}
 
 
 def test_every_dependency_is_bounded() -> None:

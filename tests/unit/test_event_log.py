@@ -45,6 +45,7 @@ def together(*work: Callable[[], object]) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+@pytest.mark.usefixtures("untraced")  # 80,000 events
 def test_every_event_of_every_thread_reaches_every_handler_and_the_journal() -> None:
     """Four threads log 20,000 events each: two handlers have each of them once, in each thread's order."""
     events = log()

@@ -153,6 +153,7 @@ def test_points_leave_in_company() -> None:
     assert [row[2] for row in found] == [1.0, 2.0]
 
 
+@pytest.mark.usefixtures("untraced")  # 200,000 times the same
 @pytest.mark.parametrize("wanted", [True, None])
 def test_what_nobody_takes_is_kept_in_little(wanted: bool | None) -> None:
     """A process that delivers nothing keeps some kilobytes a series; extremes and counts are still complete."""
@@ -179,6 +180,7 @@ def test_no_curve_is_kept_that_no_destination_takes() -> None:
     assert [row[:1] + row[2:3] for row in made.rows()] == [(5000.0, 1.0)]
 
 
+@pytest.mark.usefixtures("untraced")  # 800,000 times the same
 def test_threads_lose_no_value() -> None:
     """Four threads record two hundred thousand values each while a fifth one takes points."""
     sources = PointSources(print)

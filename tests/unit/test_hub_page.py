@@ -209,6 +209,7 @@ def test_own_counters(hub: Hub) -> None:
     hub.close()
 
 
+@pytest.mark.usefixtures("untraced")  # a thread that sends as fast as it can
 def test_rendering_while_others_send(hub: Hub) -> None:
     """Pages that are asked for while points come are whole, and a histogram on them is never half of two states."""
     stop = threading.Event()

@@ -252,8 +252,10 @@ def test_very_many_sets_of_keys_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("wanted", [False, None])
-def test_names_that_count_up_do_not_pile_up(wanted: bool | None) -> None:
+def test_names_that_count_up_do_not_pile_up(wanted: bool | None, request: pytest.FixtureRequest) -> None:
     """A new set of keys each call: a key of all follows no more tables than there are; what goes is counted."""
+    if wanted is False:  # traced, the thousands of calls take seven times as long: once is enough
+        request.getfixturevalue("untraced")
     registry.default.points.wanted = wanted
     loss = f"piled.{wanted}"
     before, calls = _lost(), 2 * MOST_TABLES + 100

@@ -54,7 +54,6 @@ def command(arguments: Sequence[str]) -> int:
 
 
 async def _serve(options: argparse.Namespace, announcement: Announcement) -> None:
-    from tachograph.hub.forwarding import Forwarding
     from tachograph.hub.guard import is_loopback, read_token
     from tachograph.hub.hub import Hub
     from tachograph.hub.lifetime import Lifetime, Node
@@ -78,8 +77,11 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 # Neither the job nor those who post to the hub wait for git.
                 completing = threading.Thread(target=lambda: hub.launched(known.completed(os.environ)), daemon=True)
                 completing.start()
-            to = options.forward
-            forwarding = None if to is None else Forwarding(to, hub.registry, store=kept_in)
+            forwarding = None
+            if options.forward is not None:
+                from tachograph.hub.forwarding import Forwarding
+
+                forwarding = Forwarding(options.forward, hub.registry, store=kept_in)
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(run, hub.store.parent) if observes else None

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
@@ -29,17 +29,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tachograph.exporters.otlp.http import READS
-from tachograph.exporters.otlp.settings import Signal
+from tachograph.exporters.otlp.settings import READS, Signal
 from tachograph.exporters.otlp.values import add_attributes
-from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, Decoder, Intake, Refusal, decode, encode
-from tachograph.hub.forwarding import SENDER, Forwarding
+from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, SENDER, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.hub import Hub, Rejected
 from tachograph.recording.curve import POINT
 from tachograph.recording.journal import SCHEMA
 from tachograph.recording.log import LogOnce
 from tachograph.recording.packed_points import PACKED
 from tachograph.runs.store import StoreError
+
+if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
+    from tachograph.hub.forwarding import Forwarding
 
 MOST_WAITING = 128 * 2**20  # bytes of bodies that wait to be stored
 _RETRY_AFTER = 5  # seconds, after an error of ours

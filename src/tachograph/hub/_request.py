@@ -43,6 +43,7 @@ _MORE = 0x80  # the bit of a varint's byte that says that another one follows
 _FIXED = {1: 8, 5: 4}  # bytes, by wire type
 _VARINT, _LENGTH = 0, 2  # wire types
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+SENDER = "tachograph-hub"  # header: which hub passed a request on, so that it does not take it for news
 JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
 MOST_WAITING = 64 * 2**20  # bytes of JSON that waits to be decoded
 _AT_ONCE = 16 * 2**10  # bytes of JSON that take a few milliseconds

@@ -15,6 +15,7 @@ from tachograph.exporters.delivery_queue import LIMIT_BYTES, DeliveryQueue
 from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
 from tachograph.exporters.spool import Spool, spool_limit_of
+from tachograph.hub._request import SENDER
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
@@ -23,7 +24,6 @@ from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 DESTINATION = "forward"
-SENDER = "tachograph-hub"  # header: which hub passed a request on, so that it does not take it for news
 
 
 class Forwarding:
@@ -43,7 +43,7 @@ class Forwarding:
         clock: seconds, monotonic.
 
     Attributes:
-        sender: identifies this hub's own requests, in the header :data:`SENDER`.
+        sender: identifies this hub's own requests, in the header :data:`~tachograph.hub._request.SENDER`.
         spool_folder: where requests wait; it need not exist.
 
     Raises:

@@ -12,14 +12,13 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
-from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import HubServer
 from tachograph.identity.resource import instance_id
@@ -28,6 +27,9 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.runs.members import NODE
+
+if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
+    from tachograph.hub.forwarding import Forwarding
 
 EVERY = 5.0  # seconds between two looks
 SCRAPED_LINGER = 30.0  # seconds that the page stays where a Prometheus has scraped it
@@ -49,7 +51,7 @@ class Node:
 
     def __init__(self, run: str, store: Path) -> None:
         self._registry = Registry(enabled=True)
-        self._encoder = MetricsEncoder("hub", self._registry)
+        self._encoder = MetricsEncoder("hub", self._registry, sdk=False)
         found: dict[str, AttributeValue] = {
             "service.name": "tachograph",
             "host.name": socket.gethostname(),

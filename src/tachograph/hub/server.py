@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -26,12 +26,14 @@ from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.hub._connections import ClientTimeouts, Connections, Why
 from tachograph.hub._receiver import Receiver
 from tachograph.hub._request import Decoder, Intake
-from tachograph.hub.forwarding import Forwarding
 from tachograph.hub.guard import Guard, is_loopback
 from tachograph.hub.hub import Hub
 from tachograph.recording.log import LogOnce
 from tachograph.studio.studio import Studio
 from tachograph.version import __version__
+
+if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
+    from tachograph.hub.forwarding import Forwarding
 
 PORT = 4318
 NEXT_PORTS = 64  # ports that are tried after the usual one, before any free one is taken

@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tachograph.exporters.external_provider import external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import Signal
 from tachograph.exporters.prometheus.client import ClientRegistry
-from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.page import Page
 from tachograph.hardware import Closer, observe
 from tachograph.identity.rank import speaks_for_node
@@ -33,6 +33,9 @@ from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
+
+if TYPE_CHECKING:
+    from tachograph.exporters.prometheus.endpoint import Endpoint
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
 _STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # the rest of it, once no receiver has taken anything
@@ -178,6 +181,8 @@ class Pipeline:
             self._hardware = observe(self._registry, node=node, process=True)
 
     def _serve(self) -> None:
+        from tachograph.exporters.prometheus.endpoint import Endpoint  # an HTTP server: not for those that only send
+
         settings, resource = self.settings, self._identity.resource
         labels = series_labels(resource, settings.resource_labels)
         client = ClientRegistry(self._registry) if settings.prometheus_registry else None

@@ -1,19 +1,10 @@
-"""One instrument's points as an OTLP ``Metric`` message, our own and those of the SDK.
-
-Of what other libraries recorded through the SDK the official encoder makes the messages, a slice of one instrument at a
-time. One value that it refuses (a bool in a gauge, an integer beyond 64 bits) makes it give up everything it was
-handed; here it costs its own series alone. Source: OpenTelemetry specification, "Metrics Data Model".
-"""
+"""One instrument's points as an OTLP ``Metric`` message. Source: OpenTelemetry specification, "Metrics Data Model"."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_CUMULATIVE,
     AGGREGATION_TEMPORALITY_DELTA,
@@ -21,9 +12,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     HistogramDataPoint,
     Metric,
 )
-from opentelemetry.sdk.metrics.export import Metric as SdkMetric
-from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
-from opentelemetry.sdk.resources import Resource
 
 from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import add_attributes, text
@@ -172,6 +160,7 @@ def _add_spread(message: Metric, point: HistogramPoint, spread: Spread, now: int
         made.start_time_unix_nano, made.time_unix_nano = spread.start_unix_nano, now
         message.exponential_histogram.data_points.append(made)
     except Exception as error:  # noqa: BLE001 - as in _add()
+        pass_on(error)
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -200,45 +189,3 @@ def _exponential(
         made.max = high
     add_attributes(made.attributes, point.attributes)
     return made
-
-
-_NO_RESOURCE = Resource({})
-_SLICE = 64
-
-
-def encoded_sdk_metrics(data: MetricsData, lose: Lose) -> Iterator[tuple[metrics_pb2.ScopeMetrics, metrics_pb2.Metric]]:
-    """Yield each slice of an instrument as a message, with its scope.
-
-    Args:
-        data: as an SDK reader collected it.
-        lose: called with a number of points that cannot be encoded, and the reason.
-    """
-    for resource in data.resource_metrics:
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                points = metric.data.data_points
-                for start in range(0, len(points), _SLICE):
-                    yield from _encoded(scope, metric, points[start : start + _SLICE], lose)
-
-
-def _encoded(
-    scope: ScopeMetrics, metric: SdkMetric, points: Sequence[Any], lose: Lose
-) -> Iterator[tuple[metrics_pb2.ScopeMetrics, metrics_pb2.Metric]]:
-    data: Any = metric.data
-    some = replace(metric, data=replace(data, data_points=points))
-    alone = ResourceMetrics(
-        resource=_NO_RESOURCE, scope_metrics=[replace(scope, metrics=[some])], schema_url=scope.schema_url
-    )
-    try:
-        request = encode_metrics(MetricsData(resource_metrics=[alone]))
-    except Exception as error:  # noqa: BLE001 - the encoder's own exception holds the reason
-        pass_on(error)
-        if len(points) > 1:
-            for point in points:
-                yield from _encoded(scope, metric, [point], lose)
-        else:
-            lose(1, f"{metric.name}: {type(error).__name__}: {error}")
-        return
-    for found in request.resource_metrics[0].scope_metrics:
-        for message in found.metrics:
-            yield found, message

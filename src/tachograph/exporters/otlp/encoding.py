@@ -14,13 +14,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 from tachograph.exporters._deltas import ClosedWindowReader, Deltas, Left, leave, left
 from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.otlp._points import (
-    BYTES_PER_REQUEST,
-    Lose,
-    encoded_sdk_metrics,
-    exponential_message,
-    metric_message,
-)
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose, exponential_message, metric_message
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHistogram
@@ -50,6 +44,8 @@ class MetricsEncoder:
             own hub does; None where it never does.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
         pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
+        sdk: batches may hold what SDK instruments hold, too: its encoder is loaded now, not at the first of them, which
+            may be the process's end.
     """
 
     def __init__(
@@ -64,7 +60,10 @@ class MetricsEncoder:
         points_per_request: int = POINTS_PER_REQUEST,
         receiver: str = "",
         pace: Callable[[], None] | None = None,
+        sdk: bool = True,
     ) -> None:
+        if sdk:
+            import tachograph.exporters.otlp._sdk_metrics  # noqa: F401
         self._destination = destination
         self._registry = registry
         self._limit = points_per_request
@@ -146,6 +145,8 @@ class MetricsEncoder:
                     since_rest = 0
                     self._pace()
         if batch.sdk is not None:
+            from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
+
             for scope, message in encoded_sdk_metrics(batch.sdk, self._lose):
                 yield scope, message, None
                 self._pace()

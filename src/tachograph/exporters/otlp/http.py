@@ -23,7 +23,7 @@ from requests.adapters import HTTPAdapter
 
 from tachograph.exporters._http import TimeLimit, goes_direct, gzipped, limited_pools, no_proxies, root
 from tachograph.exporters.delivery import Retry
-from tachograph.exporters.otlp.settings import OtlpSettings, Signal
+from tachograph.exporters.otlp.settings import READS, OtlpSettings, Signal
 from tachograph.version import __version__
 
 _RETRYABLE = {
@@ -32,7 +32,6 @@ _RETRYABLE = {
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
-READS = "tachograph-reads"  # header of our own hub's answers: the newest schema of records that it reads
 _DIGITS = 4
 _LONGEST_ANSWER = 2**20
 _LONGEST_REASON = 300

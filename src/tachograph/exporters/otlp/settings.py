@@ -25,6 +25,7 @@ AGGREGATIONS: tuple[Aggregation, ...] = ("explicit_bucket_histogram", "base2_exp
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TIMEOUT = 10.0
 NO_TIMEOUT = 86400.0
+READS = "tachograph-reads"  # header of our own hub's answers: the newest schema of records that it reads
 
 _DEFAULT_PORT = {"http/protobuf": 4318, "grpc": 4317}
 _log = logging.getLogger("tachograph")
