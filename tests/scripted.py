@@ -128,9 +128,9 @@ class Fast(Clock):
         """Return its seconds."""
         return super().__call__() * self._speed
 
-    def wait(self, changed: threading.Condition, seconds: float) -> None:
+    def wait(self, change: threading.Lock, seconds: float) -> bool:
         """Wait as long as it takes for so many of its seconds to pass."""
-        super().wait(changed, seconds / self._speed)
+        return super().wait(change, seconds / self._speed)
 
 
 def counts(registry: Registry, metric: str) -> dict[str, int]:

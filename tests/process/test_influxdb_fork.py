@@ -89,7 +89,7 @@ def test_a_lock_that_is_held_at_a_fork_stops_no_child(tmp_path: Path) -> None:
     """A child gets its own locks: it logs and ends although another thread had the parent's."""
     program = f"""{_MADE}
 def hold():
-    with queue._changed, queue._kept._lock:
+    with queue._lock, queue._kept._lock:
         time.sleep(1.0)
 
 threading.Thread(target=hold).start()

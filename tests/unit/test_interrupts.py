@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
-from programs import run
+from programs import events, number, requests, run
 from tachograph.elastic._stream import guarded
 from tachograph.logger import MetricsLogger
 from tachograph.metric import Metric, MetricScale
@@ -24,6 +24,7 @@ from tachograph.monitor._windows import Windows
 from tachograph.monitor.event import Event
 from tachograph.monitor.stat import Stat
 from tachograph.profiling.tracing import Span
+from tachograph.recording.curve import POINT
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
@@ -281,3 +282,56 @@ def test_each_exception_of_a_handler_arrives_once_whatever_it_interrupts(tmp_pat
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (0, "True True {}\n"), done.stderr[-2000:]
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("untraced")
+def test_an_interrupted_flush_holds_up_no_later_one(tmp_path: Path) -> None:
+    """Time-outs in the middle of flushes: the next one delivers, and what did not arrive is counted."""
+    done = run(
+        tmp_path,
+        """
+        import logging, random, signal, time
+        import tachograph
+
+        class Expired(Exception):
+            pass
+
+        def expire(*_):
+            raise Expired
+
+        logging.getLogger("tachograph").setLevel(logging.CRITICAL)
+        signal.signal(signal.SIGALRM, expire)
+        pipeline = tachograph.start(metrics="jsonl", logs="jsonl", traces="none", jsonl="out.jsonl", interval=0.05)
+        metric, count = tachograph.Metric("loss", throttle=None), tachograph.declare("steps", kind="counter").bind()
+        chance, steps = random.Random(2), 0
+        pipeline.flush(5)  # its threads are there: CPython itself says it where their start is interrupted
+        for _ in range(1500):
+            count(1)
+            metric.record(0.5, at=steps)
+            steps += 1
+            try:
+                late = time.monotonic() + 1
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00002, 0.002))
+                while time.monotonic() < late:
+                    pipeline.flush(0.5)
+            except Expired:
+                pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        begun = time.monotonic()
+        print(pipeline.flush(20), time.monotonic() - begun < 10)
+        """,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr[-2000:]
+    written = [event["attributes"] for event in events(tmp_path / "out.jsonl") if event["eventName"] == POINT]
+    arrived = {point["x"] for point in written if "x" in point}
+    lost = [
+        number(metric)
+        for request in requests(tmp_path / "out.jsonl")
+        for resource in request.get("resourceMetrics", [])
+        for scope in resource["scopeMetrics"]
+        for metric in scope["metrics"]
+        if metric["name"] == "tachograph.dropped"
+    ]
+    assert len(arrived) + max(lost, default=0) >= 1500

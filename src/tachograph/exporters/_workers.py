@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from tachograph.exporters.delivery import Clock, LossReport
+from tachograph.exporters.delivery import Changes, Clock, LossReport
 from tachograph.recording.forking import at_fork
 
 HANGS = 1.0  # seconds after which a job that others wait behind gets them another thread
@@ -23,7 +23,7 @@ Job = Callable[[], None]
 
 
 class Served(Protocol):
-    """A queue, as its workers see it: they call it with :attr:`Workers.changed` held.
+    """A queue, as its workers see it: they call it with :attr:`Workers.lock` held.
 
     Attributes:
         losses: of the destination.
@@ -55,7 +55,8 @@ class Workers:
         clock: seconds, monotonic.
 
     Attributes:
-        changed: notified of each change in a queue that is served here.
+        lock: held while the queues that are served here change.
+        changed: notified of each such change.
         is_prepared: whether one has prepared itself.
     """
 
@@ -65,7 +66,7 @@ class Workers:
 
     def reset_in_child(self) -> None:
         """Forget threads and queues, after a fork: queues that go on in the child join again."""
-        self.changed = threading.Condition()
+        self.lock, self.changed = threading.RLock(), Changes()
         self.is_prepared = False
         self._threads: set[threading.Thread] = set()
         self._queues: list[Served] = []
@@ -73,12 +74,12 @@ class Workers:
 
     def join(self, queue: Served) -> None:
         """Serve a queue from now on: once threads are started, which in a forked child may be never."""
-        with self.changed:
+        with self.lock:
             self._queues.append(queue)
 
     def leave(self, queue: Served) -> None:
         """Serve a queue no longer; the threads end with the last one."""
-        with self.changed:
+        with self.lock:
             self._queues = [other for other in self._queues if other is not queue]
             self.changed.notify_all()
 
@@ -91,7 +92,7 @@ class Workers:
             queue: which is to be served.
             patience: seconds after which another queue's job is taken to hang.
         """
-        with self.changed:
+        with self.lock:
             self._threads = {thread for thread in self._threads if thread.is_alive()}
             self._under_way = {thread: job for thread, job in self._under_way.items() if thread.is_alive()}
             now = self._clock()
@@ -116,7 +117,7 @@ class Workers:
 
     def hangs_since(self, queue: Served) -> float:
         """Return the seconds for which a job of a queue has lasted; 0 where none is done."""
-        with self.changed:
+        with self.lock:
             return max((self._clock() - since for of, since in self._under_way.values() if of is queue), default=0.0)
 
     def _work(self) -> None:
@@ -124,29 +125,40 @@ class Workers:
         self.is_prepared = True
         me = threading.current_thread()
         while True:
-            with self.changed:
+            with self.lock:
                 self._under_way.pop(me, None)
-                while (found := self._taken(me, self._queues, now := self._clock())) is None:
+                found = self._taken(me, self._queues, now := self._clock())
+                if found is None:
                     # One that was added for a job that hung leaves once that has returned.
                     if not self._queues or len(self._threads - self._under_way.keys()) > self._size:
                         self._threads.discard(me)
                         return
-                    until = min(queue.idle_until(now) for queue in self._queues)
-                    self._clock.wait(self.changed, max(until - now, _SOONEST))
-            _do(*found)
+                    change, until = self.changed.next(), min(queue.idle_until(now) for queue in self._queues)
+            if found is None:
+                self._await(change, until - now)
+            else:
+                _do(*found)
 
     def work_here(self, queue: Served, deadline: float) -> None:
         """Do a queue's jobs in the calling thread, until it is through or ``deadline``."""
         self._prepare()
         me = threading.current_thread()
         while True:
-            with self.changed:
+            with self.lock:
                 self._under_way.pop(me, None)
-                while (found := self._taken(me, [queue], now := self._clock())) is None:
+                found = self._taken(me, [queue], now := self._clock())
+                if found is None:
                     if queue.is_through() or now >= deadline:
                         return
-                    self._clock.wait(self.changed, max(min(queue.idle_until(now), deadline) - now, _SOONEST))
-            _do(*found)
+                    change, until = self.changed.next(), min(queue.idle_until(now), deadline)
+            if found is None:
+                self._await(change, until - now)
+            else:
+                _do(*found)
+
+    def _await(self, change: threading.Lock, seconds: float) -> None:
+        if not self._clock.wait(change, max(seconds, _SOONEST)):
+            self.changed.forget(change)
 
     def _taken(self, me: threading.Thread, queues: Iterable[Served], now: float) -> tuple[Served, Job] | None:
         for queue in queues:

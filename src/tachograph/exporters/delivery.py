@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -57,9 +58,39 @@ class Clock:
         """Return the seconds."""
         return time.monotonic()
 
-    def wait(self, changed: threading.Condition, seconds: float) -> None:
-        """Wait until something has changed, so many seconds at most."""
-        changed.wait(seconds)
+    def wait(self, change: threading.Lock, seconds: float) -> bool:
+        """Wait for a change, of :meth:`Changes.next`; False where it has not come after so many seconds."""
+        return change.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+
+class Changes:
+    """Changes that threads wait for.
+
+    A ``threading.Condition`` would leave its lock held where an exception of a signal handler of the program's comes
+    between the lock and the ``with`` block, and not held where it comes in the middle of waiting: so the lock is one of
+    its own, and waiting is outside of it.
+    """
+
+    def __init__(self) -> None:
+        self._awaited: list[threading.Lock] = []
+
+    def next(self) -> threading.Lock:
+        """Return the next change, held until it comes; ask with the lock held under which changes are made."""
+        change = threading.Lock()
+        change.acquire()
+        self._awaited.append(change)
+        return change
+
+    def forget(self, change: threading.Lock) -> None:
+        """Forget a change for which its thread waits no longer."""
+        with contextlib.suppress(ValueError):  # it has just come
+            self._awaited.remove(change)
+
+    def notify_all(self) -> None:
+        """Wake all threads that wait for it, with the lock held."""
+        awaited, self._awaited = self._awaited, []
+        for change in awaited:
+            change.release()
 
 
 class Request(NamedTuple):

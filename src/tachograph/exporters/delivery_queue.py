@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -127,7 +128,7 @@ class DeliveryQueue:
         self._workers.start(self)
 
     def _forget(self) -> None:
-        self._changed = self._workers.changed
+        self._lock, self._changed = self._workers.lock, self._workers.changed
         self._waiting = self._no_requests()
         self._under_way: dict[int, RequestBatch] = {}  # of what was in memory
         self._bytes_under_way = self._number = 0
@@ -162,7 +163,7 @@ class DeliveryQueue:
             self.losses.lose(items, "queue_full", f"{size} bytes in one delivery")
             return
         too_old: list[Request] = []
-        with self._changed:
+        with self._lock:
             closed = self._deadline is not None
             if not closed:
                 if self.is_through():
@@ -189,7 +190,7 @@ class DeliveryQueue:
         """
         now = self._clock()
         deadline = now + timeout
-        with self._changed:
+        with self._lock:
             if now - self._waited_until > _ONE_WAIT:
                 self._waiting_since = now
             wanted, lost, refused = self._accepted, self._lost, self._refused_before
@@ -198,28 +199,34 @@ class DeliveryQueue:
             self._changed.notify_all()
         while not self._waited(wanted, deadline):
             self._workers.work_here(self, deadline)
-        with self._changed:
+        with self._lock:
             self._waited_until = self._clock()
             is_whole, self._refused_before = self._refused == refused and self._lost == lost, self._refused
             return self._finished >= wanted and is_whole
 
     def _waited(self, wanted: int, deadline: float) -> bool:
         """Wait until so much is done, the end or ``deadline``; False where no thread is there to wait for."""
-        with self._changed:
-            while self._finished < wanted and not self._ended and (left := deadline - self._clock()) > 0:
+        while True:
+            with self._lock:
+                if self._finished >= wanted or self._ended or (left := deadline - self._clock()) <= 0:
+                    return True
                 if self._shares:
                     if not self._workers.start(self, AWAITED_HANGS):
                         return False
                     left = min(left, AWAITED_HANGS)
-                self._clock.wait(self._changed, left)
-        return True
+                change = self._changed.next()
+            self._await(change, left)
+
+    def _await(self, change: threading.Lock, seconds: float) -> None:
+        if not self._clock.wait(change, seconds):
+            self._changed.forget(change)
 
     def retry_now(self, longest: float) -> None:
         """Make the next attempt now, even where the receiver has asked for time: the end is near.
 
         Further ones follow as they do in a :meth:`flush`, for ``longest`` seconds.
         """
-        with self._changed:
+        with self._lock:
             self._back_off.asked, self._hurry = False, True
             self._awaited_until = max(self._awaited_until, self._clock() + longest)
             self._changed.notify_all()
@@ -243,7 +250,7 @@ class DeliveryQueue:
 
         What is left then waits on the disk, where there is a spool; else it is counted (``shutdown``).
         """
-        with self._changed:
+        with self._lock:
             if self._deadline is not None:
                 return
             began = self._clock()
@@ -255,9 +262,13 @@ class DeliveryQueue:
             self.flush(timeout)
         else:
             self._workers.work_here(self, self._deadline)
-        with self._changed:
-            while self._reading and (time_left := self._deadline - self._clock()) > 0:
-                self._clock.wait(self._changed, time_left)
+        while True:
+            with self._lock:
+                if not self._reading or (time_left := self._deadline - self._clock()) <= 0:
+                    break
+                change = self._changed.next()
+            self._await(change, time_left)
+        with self._lock:
             self._ended = True
             left: deque[Request] = deque()
             for batch in self._under_way.values():
@@ -343,7 +354,7 @@ class DeliveryQueue:
         """Deliver requests from memory."""
 
         def settle(items: int | None, lost: int | None, why: str, accepted: bool) -> None:
-            with self._changed:
+            with self._lock:
                 if number not in self._under_way:  # the end has come: it is counted, or on the disk
                     return
                 done = batch.settle(items)
@@ -353,7 +364,7 @@ class DeliveryQueue:
 
         again = self._try(list(batch.requests), settle)
         given_up: list[Request] = []
-        with self._changed:
+        with self._lock:
             if self._under_way.pop(number, None) is None:
                 return
             self._bytes_under_way -= sum(request.size for request in batch.requests)
@@ -385,15 +396,15 @@ class DeliveryQueue:
             if again is not None and not again.uncertain:
                 kept.surely_not_arrived()
             kept.end()
-            with self._changed:
+            with self._lock:
                 self._heard(again)
         except OSError as error:
             kept.give_back(error)
-            with self._changed:
+            with self._lock:
                 self._hurry = False
                 self._back_off.failed(self._clock(), None, awaited=False)
         finally:
-            with self._changed:
+            with self._lock:
                 self._reading = False
                 self._changed.notify_all()
 
@@ -421,7 +432,7 @@ class DeliveryQueue:
     def _count(self, done: Done, *, lost: int | None) -> None:
         """Count losses in the moment in which their requests leave, or the end in between misses them."""
         lost = done.items if lost is None else lost
-        with self._changed:
+        with self._lock:
             if lost:
                 self.losses.count(lost, "rejected")
             for request in done.whole:
@@ -435,7 +446,7 @@ class DeliveryQueue:
             self.losses.say_lost("rejected", why)
         for each in known:
             self.losses.say_lost(each.reason, each.why)
-        with self._changed:
+        with self._lock:
             self._finished += done.own
             gone = min(done.items if lost is None else lost + sum(each.items for each in known), done.items)
             self._arrived += max(done.items, len(done.whole)) - gone
@@ -464,20 +475,20 @@ class DeliveryQueue:
         try:
             job()
         finally:
-            with self._changed:
+            with self._lock:
                 self._writing = False
                 self._changed.notify_all()
 
     def _move(self, kept: KeptRequests) -> None:
         """Move the oldest requests from memory to the disk."""
-        with self._changed:
+        with self._lock:
             left = self._waiting.take_bytes(_MOVED_AT_ONCE)
         try:
             kept.keep(left)
         finally:
             if left:
                 self._disk_not_before = self._clock() + self._disk_again
-                with self._changed:
+                with self._lock:
                     ended = self._ended
                     if not ended:
                         self._waiting.put_back(left)
@@ -490,7 +501,7 @@ class DeliveryQueue:
         is_full = reason == "spool_full"
         why = "the disk's share for what waits is full" if is_full else "files of the spool were deleted or changed"
         self.losses.lose(count, reason, why)
-        with self._changed:
+        with self._lock:
             self._finished += count if own else 0
             self._lost += 1
             self._changed.notify_all()

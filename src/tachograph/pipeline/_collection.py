@@ -16,7 +16,7 @@ from tachograph.pipeline.event_feed import Feed
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import timer
 from tachograph.recording.gil_yield import GilYield
-from tachograph.recording.interrupts import pass_on
+from tachograph.recording.interrupts import free_within, pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
@@ -135,10 +135,7 @@ class Collection:
 
     def wait(self, timeout: float) -> bool:
         """Wait for a collection in another thread; False where it is still at work after ``timeout`` seconds."""
-        if not self._collecting.acquire(timeout=timeout):
-            return False
-        self._collecting.release()
-        return True
+        return free_within(self._collecting, timeout)
 
     def _until_next(self) -> float:
         return min(TICK, max(0.0, self._due - time.monotonic()))
@@ -167,14 +164,12 @@ class Collection:
 
     def read_for(self, reader: MetricReader, timeout: float) -> Batch | None:
         """Return a batch for a reader, in its thread; None where ``timeout`` seconds were too short."""
-        if not self.settle() or not self._collecting.acquire(timeout=max(timeout, 0.0)):
+        if not self.settle() or not free_within(self._collecting, max(timeout, 0.0)):
             return None
-        try:
+        with self._collecting:
             self.look_for_providers()
             points, sdk = self._registry.collect(GilYield()), self._providers.sdk.read_for(reader)
             return Batch(points, sdk, [], self._identity.resource, time.time_ns())
-        finally:
-            self._collecting.release()
 
     def export(self, *, metrics: bool, wait: float = -1, ticked: bool = False) -> bool | None:
         """Collect, and hand batches to every destination.
@@ -194,9 +189,9 @@ class Collection:
             self._identity.use()
         deadline = time.monotonic() + wait if wait >= 0 else None
         # A collection may hang in code that is not ours, and the timer waits for nothing: then the next tick delivers.
-        if not self._collecting.acquire(timeout=CLOSING if ticked and not metrics else wait):
+        if not free_within(self._collecting, CLOSING if ticked and not metrics else wait):
             return None
-        try:
+        with self._collecting:
             if ticked and self._stopped:  # it waited for the last collection, and would come after the end
                 return False
             self.look_for_providers()
@@ -220,17 +215,17 @@ class Collection:
             # A tick leaves the rest of the events to the end, once that begins.
             until = (lambda: self._stopped) if ticked else None
             return self._events.deliver(list(self._routes), resource, deadline, until=until)
-        finally:
-            self._collecting.release()
 
     def _hand_over(self, route: Route, batch: Batch) -> None:
         try:
             route.destination(batch)
-        except Exception as error:  # noqa: BLE001 - one that fails shall cost neither the others nor the program's end
-            pass_on(error)
+        except BaseException as error:  # one that fails shall cost neither the others nor the program's end
             name = type(route.destination).__name__
             lost = len(batch.spans) + sum(len(metric.points) for metric in batch.metrics)
             self._registry.count_dropped("encoding", name, lost)
+            if not isinstance(error, Exception):
+                raise
+            pass_on(error)
             message = "%s took no metrics or spans (further losses are counted): %r"
             self._log_once(name, message, name, error, level=logging.ERROR)
 

@@ -271,9 +271,10 @@ class EventFeed:
         name, points = type(route.destination).__name__, sum(event.points for event in batch.events)
         try:
             route.destination(batch)
-        except Exception as error:  # noqa: BLE001 - one destination that fails shall cost the others nothing
-            pass_on(error)
-            self._lose(name, points)
+        except BaseException as error:  # one destination that fails shall cost the others nothing
+            self._lose(name, points)  # also where an interrupt comes: what has left already is not known
+            if not isinstance(error, Exception):
+                raise
             pass_on(error)
             if name not in self._failed:
                 self._failed.add(name)

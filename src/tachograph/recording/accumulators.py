@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.recording.interrupts import free_within
 from tachograph.recording.intervals import NEVER, NOTHING, Counted, IntervalReader, Intervals
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
@@ -205,13 +206,8 @@ class _Buffered:
         if not switch.on:
             self._buffer.clear()
             return True
-        given_up = time.monotonic() + wait
-        while self._lock.locked():
-            if time.monotonic() >= given_up:
-                return False
-            time.sleep(0.0005)
-        # A with statement, since an interrupt between acquire() and try would leave the lock held for ever. Where
-        # another thread was quicker it waits for that one fold; the holder is never this thread, which was asked above.
+        if not free_within(self._lock, wait):  # the holder is never this thread, from here on
+            return False
         with self._lock:
             self._folding = threading.get_ident()
             if self._late:

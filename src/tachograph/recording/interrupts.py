@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from types import CodeType, TracebackType
 
 # From CPython 3.11 on, other threads and signal handlers run only after a call or a jump back: a stretch without any is
@@ -18,6 +19,23 @@ ATOMIC = (
     and sys.version_info >= (3, 11)
     and getattr(sys, "_is_gil_enabled", lambda: True)()
 )
+
+
+def free_within(lock: threading.Lock, seconds: float) -> bool:
+    """Wait until no thread holds a lock; False where one still does after ``seconds``, negative ones being no limit.
+
+    A with statement then takes it, and waits for another thread that was quicker. After ``acquire(timeout=…)`` an
+    exception of a signal handler would come before any ``try``, and leave the lock held for ever.
+    """
+    given_up = time.monotonic() + seconds
+    while lock.locked() and seconds >= 0:
+        if time.monotonic() >= given_up:
+            return False
+        time.sleep(_LOOK_AGAIN)
+    return True
+
+
+_LOOK_AGAIN = 0.0005  # seconds
 
 
 def pass_on(error: Exception) -> None:
