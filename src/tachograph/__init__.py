@@ -113,13 +113,25 @@ wishes.loaded_by(lambda: import_module("tachograph.pipeline.lifecycle"))
 
 
 def _at_last() -> None:
-    """Deliver the values that exit handlers have recorded: registered first, called last."""
+    """Deliver the values that exit handlers have recorded, or say that nothing does: registered first, called last."""
     lifecycle = sys.modules.get("tachograph.pipeline.lifecycle")
-    if lifecycle is not None:  # else nothing has begun that would deliver
+    if lifecycle is not None:
         lifecycle.at_last()
+    elif "tachograph.recording.registry" in sys.modules:
+        from tachograph.pipeline._unheard import say_undelivered
+
+        say_undelivered()
+
+
+def _at_last_of_worker() -> None:
+    """Do the same in a child of multiprocessing, which may end without exit handlers."""
+    if "tachograph.pipeline.lifecycle" not in sys.modules:  # else that has a handler of its own
+        _at_last()
 
 
 atexit.register(_at_last)
+if getattr(sys.modules.get("multiprocessing.process"), "_parent_process", None) is not None:
+    import_module("multiprocessing.util").Finalize(None, _at_last_of_worker, exitpriority=0)
 
 
 def __getattr__(name: str) -> Any:

@@ -262,6 +262,10 @@ class Journal:
     def __len__(self) -> int:
         return len(self._events)
 
+    def waiting(self) -> list[Raw]:
+        """Return the events that wait, and leave them there."""
+        return list(self._events)
+
     def is_half_full(self) -> bool:
         """Tell whether events are to leave at once, so that none is dropped."""
         return len(self._events) >= self._limit // 2

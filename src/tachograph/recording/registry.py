@@ -181,6 +181,7 @@ class Registry:
         begun: called with each new group but that of our own metrics.
 
     Attributes:
+        collected: anything has read the values.
         closed_windows: those of Stats, for readers that want each of them.
         curves: of gauges whose values are kept.
         points: the packed points of curves, for destinations that take them.
@@ -198,6 +199,7 @@ class Registry:
         if enabled is None:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
+        self.collected = False
         self.groups: dict[str, Group] = {}
         self.closed_windows = ClosedWindows()
         self.points = PointSources(self._point_source_failed)
@@ -228,9 +230,9 @@ class Registry:
         return found
 
     def series(self) -> Iterator[Accumulator]:
-        """Yield every series of a metric or of a profiled function, but those of our own metrics."""
+        """Yield every series of a metric or a profiled function, but our own metrics' and those of silenced groups."""
         for name, group in list(self.groups.items()):
-            if name == OWN_GROUP:
+            if name == OWN_GROUP or self.silenced(name):
                 continue
             for instrument in dict.fromkeys(list(group.instruments.values())):
                 yield from (series for _, series in instrument.all_series())
@@ -259,6 +261,7 @@ class Registry:
         Args:
             pace: called after each group's instrument; a background thread sleeps in it, to let others run.
         """
+        self.collected = True
         found: list[MetricPoints] = []
         groups = list(self.groups.values())
         # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
@@ -302,6 +305,7 @@ class Registry:
         """Forget every value and free every lock, as a forked child does before it records on its own account."""
         creation.lock = threading.RLock()
         self._start_unix_nano = time.time_ns()
+        self.collected = False
         self.points.reset()  # first: a curve that gives up what it holds has its gauge show it
         for group in list(self.groups.values()):
             group.reset()
