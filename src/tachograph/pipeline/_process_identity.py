@@ -123,6 +123,8 @@ class GivenIdentity:
             if self._used:
                 self._used = False
                 deliver()
+                if self._announces:
+                    _begin_streams(registries.default, journals.default)
             before = self.resource
             self.begin()
             if self.resource != before:
@@ -210,12 +212,16 @@ class AmbientIdentity:
         identified = (group_watch.joined(), *map(os.environ.get, _VARIABLES))
         if identified == self._identified:
             return True
-        if identified[0] is None and not text(os.environ, "RANK") and (self._waits or self._is_patient()):
-            return False
+        if identified[0] is None and not text(os.environ, "RANK"):
+            if self._identified is None and (self._waits or self._is_patient()):
+                return False
+            if self._identified is not None and awaits_rank(os.environ):  # the rank follows: one change, not two
+                return True
         if self._used:
             self._used = False
             self._journal.append(ENDED, time.time_ns(), {"reason": "renamed"})
             deliver()
+            _begin_streams(self._registry, self._journal)
             self._say_start()
         first, self._identified = self._identified is None, identified
         self._announce()
@@ -228,7 +234,7 @@ class AmbientIdentity:
 
     def _is_patient(self) -> bool:
         """Tell whether a rank is still to come to a process that is no helper."""
-        if self._identified is not None or not awaits_rank(os.environ):
+        if not awaits_rank(os.environ):
             return False
         return len(self._journal) < MOST_WAITING and self._clock() < self._patient_until
 
@@ -261,6 +267,12 @@ def _mark_rank() -> None:
     mark = owner_mark(os.environ, os.getpid())
     if mark is not None and os.environ.get(OWNER) != mark:
         os.environ[OWNER] = mark
+
+
+def _begin_streams(registry: registries.Registry, journal: journals.Journal) -> None:
+    """Begin to number events anew: a stream belongs to one process, and this is another one from now on."""
+    journal.begin_stream()
+    registry.points.begin_stream()
 
 
 def _nothing() -> None:

@@ -196,7 +196,7 @@ class Pipeline:
     def look_for_rank(self) -> None:
         """Take the identity of the process as it is now: it has joined a process group."""
         if self.running and os.getpid() == self._pid:
-            self._collection.settle()
+            self._collection.look_for_rank()
             for guest in self.guests:
                 guest.look_for_rank()
 

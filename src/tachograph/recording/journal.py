@@ -270,12 +270,16 @@ class Journal:
         """Tell whether events are to leave at once, so that none is dropped."""
         return len(self._events) >= self._limit // 2
 
+    def begin_stream(self) -> None:
+        """Begin a new stream: the events that wait are its first ones."""
+        self._numbers = NumberSequence()
+        self.stream = random_hex()
+
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
         self.on_half_full: Callable[[], object] = _nothing
-        self._numbers = NumberSequence()
-        self.stream = random_hex()
+        self.begin_stream()
         self._open()
 
 
