@@ -47,7 +47,7 @@ SPAWNED = """
 
 
 def job(folder: Path, program: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a job to its end; gloo by itself hangs now and then on a small machine: the job is tried again, as a whole."""
+    """Run a job to its end; gloo by itself hangs now and then on a small machine: the whole job is tried again."""
     for number in range(TRIES):
         command = [*RUN, "--run-id", "job", "--store", str(folder / f"store-{number}"), "--"]
         command += [sys.executable, str(write(folder, program)), *arguments]
@@ -146,13 +146,17 @@ def test_the_launcher_of_accelerate_forks(tmp_path: Path) -> None:
     assert stored(tmp_path, "late") == [(0, 0.0), (1, 1.0)]
 
 
-# The variables of each process, as the launcher sets them; of Lightning's second process alone: the first is the program.
+# The variables of each process, as its launcher sets them.
 VARIABLES = {
     "DeepSpeed": {"RANK": "{}", "LOCAL_RANK": "{}", "WORLD_SIZE": "2", "LOCAL_SIZE": "2", "CROSS_RANK": "0"},
     "Open MPI": {"OMPI_COMM_WORLD_RANK": "{}", "OMPI_COMM_WORLD_LOCAL_RANK": "{}", "OMPI_COMM_WORLD_SIZE": "2"},
     "MPICH": {"PMI_RANK": "{}", "MPI_LOCALRANKID": "{}", "PMI_SIZE": "2"},
     "srun": {
-        "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "{}", "SLURM_LOCALID": "{}", "SLURM_NODEID": "0",
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "{}",
+        "SLURM_LOCALID": "{}",
+        "SLURM_NODEID": "0",
         "SLURM_STEP_NUM_TASKS": "2",
     },
 }

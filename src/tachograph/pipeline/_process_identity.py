@@ -190,16 +190,19 @@ class AmbientIdentity:
         # A new variable may move the environment under a thread of the program's that reads it in C; a changed one
         # does not. So it is made here.
         os.environ.setdefault(OWNER, UNMARKED)
-        self._announce()
+        self._announce(self._look())
         self._say_start()
 
-    def _announce(self) -> None:
+    def _look(self) -> Mapping[str, AttributeValue]:
         # Not the settings' names: sys.argv is not there yet when the interpreter reads its sitecustomize.
         found = resource_attributes(extra=dict(self._settings.resource))
         if not ("dl.rank" in found or "dl.role" in found or self._directly):
             helper = os.getpid() if descends_from_rank(os.environ, os.getpid()) else None
             found["dl.role"] = program_name()
             found = {**found, "service.instance.id": instance_id(found, helper=helper)}
+        return found
+
+    def _announce(self, found: Mapping[str, AttributeValue]) -> None:
         self.resource = found
         announced.announce(found, self._settings.resource_labels)
 
@@ -217,14 +220,18 @@ class AmbientIdentity:
                 return False
             if self._identified is not None and awaits_rank(os.environ):  # the rank follows: one change, not two
                 return True
+        found, first = self._look(), self._identified is None
+        if found == self.resource and not first:
+            self._identified = identified
+            return True
         if self._used:
             self._used = False
             self._journal.append(ENDED, time.time_ns(), {"reason": "renamed"})
             deliver()
             _begin_streams(self._registry, self._journal)
             self._say_start()
-        first, self._identified = self._identified is None, identified
-        self._announce()
+        self._identified = identified
+        self._announce(found)
         _mark_rank()
         if first:
             mark_start(os.environ, self.resource.get("dl.rank"), program_name())

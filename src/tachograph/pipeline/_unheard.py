@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from multiprocessing.process import parent_process
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.standard_streams import Unfailing
@@ -121,7 +122,8 @@ def say_undelivered(
 ) -> None:
     """Say how many values went nowhere, as the program has never asked for their delivery: the process ends.
 
-    Not where anything has taken them: a handler of :func:`tachograph.configure`, or a collector that has read them.
+    Not where anything has taken them: a handler of :func:`tachograph.configure`, or a collector that has read them. A
+    child of multiprocessing leaves it to its parent, so that not each worker says it.
     """
     if not registry.enabled or registry.collected or not switch.on:
         return
@@ -129,7 +131,7 @@ def say_undelivered(
         count_helper(registry, journal, environ)
         return
     elastic = sys.modules.get("tachograph.elastic")
-    if elastic is not None and elastic.has_handler():
+    if (elastic is not None and elastic.has_handler()) or parent_process() is not None:
         return
     values = _waiting_values(registry, journal)
     if values:

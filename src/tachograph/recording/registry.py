@@ -6,6 +6,7 @@ collections.
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import threading
@@ -325,6 +326,31 @@ def _after_fork_in_child() -> None:
 
 
 at_fork("registry", in_child=_after_fork_in_child)
+
+
+def _declared_again(group: str, recorded: str, declaration: dict[str, Any] | None) -> Instrument:
+    """Return the instrument of this process for one of another, or for a copy: each process has one of a name."""
+    found = default.group(group)
+    if declaration is None:
+        return found.instrument(recorded)
+    instrument = found.declare(recorded, **declaration)
+    instrument.keep_curves(default.curves)
+    return instrument
+
+
+def _reduced(instrument: Instrument) -> tuple[Callable[..., Instrument], tuple[Any, ...]]:
+    declaration: dict[str, Any] | None = None
+    if instrument.declared:
+        declaration = {
+            "kind": instrument.kind,
+            "unit": instrument.unit,
+            "description": instrument.description,
+            "boundaries": instrument.boundaries if instrument.kind == "histogram" else None,
+        }
+    return _declared_again, (instrument.group, instrument.recorded, declaration)
+
+
+copyreg.pickle(Instrument, _reduced)
 
 
 def declare(

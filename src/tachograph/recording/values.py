@@ -11,6 +11,8 @@ import math
 import sys
 from typing import Any, Protocol
 
+from tachograph.recording.interrupts import pass_on
+
 Number = int | float
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -113,6 +115,18 @@ def read(value: object) -> Number | Pending:
     if kind != "cpu":
         raise RuntimeError(f"a tensor on {device} cannot be read without waiting for it: record .item() yourself")
     return plain(item())
+
+
+def is_readable(value: object) -> bool:
+    """Tell whether :func:`read` takes a value; of one on a device that is not known yet, and True."""
+    if value.__class__ is float or getattr(getattr(value, "device", None), "type", "cpu") == "cuda":
+        return True
+    try:
+        read(value)
+    except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+        pass_on(error)
+        return False
+    return True
 
 
 def leave_device(tensor: Any) -> tuple[Any, Any]:
