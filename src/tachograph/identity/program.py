@@ -48,6 +48,15 @@ def is_agent(orig_argv: Sequence[str] | None = None) -> bool:
     return _split(sys.orig_argv if orig_argv is None else orig_argv)[0] in _AGENTS
 
 
+def worker_parent() -> int | None:
+    """Return the pid of the process whose child of multiprocessing this one is; None where it is no such child."""
+    started = sys.modules.get("multiprocessing.process")
+    parent = started.parent_process() if started is not None else None
+    if parent is not None and parent.pid is not None:
+        return int(parent.pid)
+    return os.getppid() if "--multiprocessing-fork" in sys.orig_argv else None  # it is about to say so
+
+
 def command_name(orig_argv: Sequence[str] | None = None) -> str:
     """Return the script's stem or the module that the interpreter was given; the empty string for code behind ``-c``.
 

@@ -7,7 +7,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,8 +15,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from tachograph.identity.environment import clean, resource_variable, text
-from tachograph.identity.process_group import group_watch
-from tachograph.identity.program import is_agent, program_name
+from tachograph.identity.program import is_agent, program_name, worker_parent
 from tachograph.identity.rank import RANK_VARIABLES
 from tachograph.recording.ids import random_hex
 
@@ -103,14 +101,16 @@ def _launcher(environ: Mapping[str, str], orig_argv: Sequence[str] | None) -> in
     """Return the pid of the process that began the run.
 
     Between a rank and the launcher there may be a shell (``torchrun --no-python``), and above a helper its rank: all
-    of them were started with the rank's variables. A rank that is a child of multiprocessing has none, and Lightning's
-    first one gets its own only once it runs.
+    of them were started with the rank's variables. Children of multiprocessing may have none, and belong to the run of
+    their parent; Lightning's first rank gets its own only once it runs.
     """
     given = next((name for name in (*RANK_VARIABLES, "LOCAL_RANK") if text(environ, name)), "")
-    if is_agent(orig_argv) or not (given or group_watch.joined()):
+    if is_agent(orig_argv):
         return os.getpid()
-    mark = f"{'TORCHELASTIC_RUN_ID' if given and 'TORCHELASTIC_RUN_ID' in environ else given}=".encode()
+    mark = f"{'TORCHELASTIC_RUN_ID' if 'TORCHELASTIC_RUN_ID' in environ else given}=".encode()
     current = _above_workers()
+    if not given:
+        return current
     if current == os.getpid():
         if given not in RANK_VARIABLES and not _was_given(current, mark):
             return current
@@ -137,11 +137,9 @@ def _was_given(pid: int, mark: bytes) -> bool:
 
 def _above_workers() -> int:
     """Return the pid of the process above this one and those between that multiprocessing has started; or this one."""
-    started = sys.modules.get("multiprocessing.process")
-    parent = started.parent_process() if started is not None else None
-    if parent is None:
+    current = worker_parent()
+    if current is None:
         return os.getpid()
-    current: int = parent.pid
     for _ in range(_ANCESTORS):
         try:
             words = Path(f"/proc/{current}/cmdline").read_bytes().split(b"\0")

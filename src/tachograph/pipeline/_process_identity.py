@@ -16,8 +16,8 @@ from typing import Protocol
 from tachograph.identity.environment import text
 from tachograph.identity.process_group import Membership, group_watch
 from tachograph.identity.program import mark_start, program_name
-from tachograph.identity.rank import OWNER, awaits_rank, descends_from_rank, owner_mark
-from tachograph.identity.resource import announced, instance_id, resource_attributes
+from tachograph.identity.rank import OWNER, awaits_rank, owner_mark
+from tachograph.identity.resource import announced, instance_id, is_beside, resource_attributes
 from tachograph.pipeline._unheard import count_helper
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
@@ -197,8 +197,8 @@ class AmbientIdentity:
         # Not the settings' names: sys.argv is not there yet when the interpreter reads its sitecustomize.
         found = resource_attributes(extra=dict(self._settings.resource))
         if not ("dl.rank" in found or "dl.role" in found or self._directly):
-            helper = os.getpid() if descends_from_rank(os.environ, os.getpid()) else None
             found["dl.role"] = program_name()
+            helper = os.getpid() if is_beside(found, os.environ, os.getpid()) else None
             found = {**found, "service.instance.id": instance_id(found, helper=helper)}
         return found
 

@@ -26,7 +26,12 @@ def _concerned() -> bool:
     if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":
         return False
     # Code behind -c is most likely auxiliary; but not a child of multiprocessing, which may become a rank.
-    return _program() != "-c" or "--multiprocessing-fork" in sys.orig_argv or "RANK" in environ or _started_by_run()
+    return (
+        _program() != "-c"
+        or "--multiprocessing-fork" in sys.orig_argv
+        or bool(environ.get("RANK"))
+        or _started_by_run()
+    )
 
 
 def _program() -> str:
