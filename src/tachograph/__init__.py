@@ -130,8 +130,9 @@ def _at_last_of_worker() -> None:
 
 
 atexit.register(_at_last)
-if getattr(sys.modules.get("multiprocessing.process"), "_parent_process", None) is not None:
-    import_module("multiprocessing.util").Finalize(None, _at_last_of_worker, exitpriority=0)
+if "multiprocessing.util" in sys.modules:  # this may be such a child, which forgets its handlers before it works
+    _util = sys.modules["multiprocessing.util"]
+    _util.register_after_fork(switch, lambda _: _util.Finalize(None, _at_last_of_worker, exitpriority=0))
 
 
 def __getattr__(name: str) -> Any:

