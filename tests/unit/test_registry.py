@@ -299,3 +299,15 @@ def test_an_instrument_is_declared_where_its_pickle_is_read() -> None:
         [sys.executable, "-c", program], input=pickle.dumps(declared), capture_output=True, check=True
     )
     assert said.stdout.decode().strip() == "sent.latency histogram s (0.1, 1.0) True"
+
+
+def test_losses_of_one_reason_are_one_series() -> None:
+    """What a series has lost and what was counted elsewhere add up: else a page would show one of them."""
+    registry = Registry(enabled=True)
+    registry.group("g").instrument("loss").record("low")
+    registry.count_dropped("no_number", "registry", 2)
+    registry.count_dropped("no_number", "hub")
+    (dropped,) = [metric for metric in registry.collect() if metric.name == "tachograph.dropped"]
+    found = {dict(point.attributes)["destination"]: point.value for point in dropped.points}  # type: ignore[union-attr]
+    assert len(dropped.points) == 2
+    assert found == {"registry": 3, "hub": 1}

@@ -290,12 +290,16 @@ class Registry:
             for reason, count in reasons.items()
             if count
         ]
+        others = next((m for m in found if m.scope == OWN_GROUP and m.name == self._dropped.name), None)
+        if others is not None:
+            found = [metric for metric in found if metric is not others]
+            counted = {point.attributes: point for point in others.points if isinstance(point, NumberPoint)}
+            for point in lost:  # one series of a reason: such values of Metrics are counted elsewhere
+                value = point.value + (counted[point.attributes].value if point.attributes in counted else 0)
+                counted[point.attributes] = point._replace(value=value)
+            # One start, whichever of both is there first: another one would be a restart of the series.
+            lost = [point._replace(start_unix_nano=self._start_unix_nano) for point in counted.values()]
         if lost:
-            dropped = self._dropped
-            others = next((m for m in found if m.scope == OWN_GROUP and m.name == dropped.name), None)
-            if others is not None:
-                found = [metric for metric in found if metric is not others]
-                lost = [*(point for point in others.points if isinstance(point, NumberPoint)), *lost]
             found.append(MetricPoints(*DROPPED[:5], lost))
         if nonfinite:
             points = [NumberPoint((("metric", name),), n, self._start_unix_nano) for name, n in nonfinite.items()]
