@@ -113,13 +113,26 @@ wishes.loaded_by(lambda: import_module("tachograph.pipeline.lifecycle"))
 
 
 def _at_last() -> None:
-    """Deliver the values that exit handlers have recorded: registered first, called last."""
+    """Deliver the values that exit handlers have recorded, or say that nothing does: registered first, called last."""
     lifecycle = sys.modules.get("tachograph.pipeline.lifecycle")
-    if lifecycle is not None:  # else nothing has begun that would deliver
+    if lifecycle is not None:
         lifecycle.at_last()
+    elif "tachograph.recording.registry" in sys.modules:
+        from tachograph.pipeline._unheard import say_undelivered
+
+        say_undelivered()
+
+
+def _at_last_of_worker() -> None:
+    """Do the same in a child of multiprocessing, which may end without exit handlers."""
+    if "tachograph.pipeline.lifecycle" not in sys.modules:  # else that has a handler of its own
+        _at_last()
 
 
 atexit.register(_at_last)
+if "multiprocessing.util" in sys.modules:  # this may be such a child, which forgets its handlers before it works
+    _util = sys.modules["multiprocessing.util"]
+    _util.register_after_fork(switch, lambda _: _util.Finalize(None, _at_last_of_worker, exitpriority=0))
 
 
 def __getattr__(name: str) -> Any:

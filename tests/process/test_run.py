@@ -100,6 +100,20 @@ def test_without_a_hub_the_job_runs_all_the_same(tmp_path: Path, option: str) ->
     assert "TACHOGRAPH_ENDPOINT" not in done.stdout
 
 
+@pytest.mark.parametrize("missing", ["uvicorn", "starlette", "h11"])
+def test_in_an_incomplete_installation_no_job_is_begun(tmp_path: Path, missing: str) -> None:
+    """Where a package of the hub cannot be imported, the code is 2 and a line names it; the job has not begun."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / f"{missing}.py").write_text(f"raise ImportError('no {missing} here', name={missing!r})")
+    done = run(tmp_path, "touch", "ran", PYTHONPATH=str(tmp_path / "broken"))
+    assert done.returncode == 2
+    said = (
+        f"tachograph run: no hub, and no job was started: {missing} cannot be imported, which comes with tachograph: "
+    )
+    assert done.stderr == f"{said}no {missing} here\n"
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_environment_gets_ours_and_keeps_otel(tmp_path: Path) -> None:
     """The job finds TACHOGRAPH_* variables and our folder on PYTHONPATH beside its own; OTEL_* as they were."""
     options = (*NOWHERE, "--run-id", "r", "--prof", "a:b", "--prof", "c:*", "--instrument", "all", "--interval", "0.5")

@@ -20,7 +20,6 @@ tomllib: Any = pytest.importorskip("tomllib", reason="NOT TESTED: Python 3.10 re
 
 # The parts of the package that may import what an extra brings; all others do with the core.
 FOLDERS = {
-    "hub": ("hub/", "studio/"),
     "influxdb": ("exporters/influxdb/",),
     "hardware": ("hardware/",),
     "top": ("cli/top/",),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import pickle
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.naming import MAX_NAME_LENGTH
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
@@ -269,3 +272,42 @@ def test_a_disabled_sdk_disables_the_registry() -> None:
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )
         assert found.stdout.strip() == enabled
+
+
+def test_a_copy_of_an_instrument_is_that_of_the_process() -> None:
+    """Copied and pickled, once it has recorded, too: each process has one instrument of a name, declared the same."""
+    declared = registries.declare(
+        "copied", group="copies", kind="histogram", unit="s", description="It.", boundaries=(0.1, 1)
+    )
+    found = registries.default.group("copies").instrument("seen.success")
+    for instrument in (declared, found):
+        instrument.record(1.0)
+        assert copy.deepcopy(instrument) is copy.copy(instrument) is instrument
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            assert pickle.loads(pickle.dumps([instrument], protocol)) == [instrument]  # noqa: S301
+
+
+@pytest.mark.process
+def test_an_instrument_is_declared_where_its_pickle_is_read() -> None:
+    """In another process it is declared as in this one."""
+    declared = registries.declare("sent.latency", group="copies", kind="histogram", unit="s", boundaries=(0.1, 1))
+    program = (
+        "import pickle, sys; found = pickle.load(sys.stdin.buffer); found.record(0.5);"
+        "print(found.name, found.kind, found.unit, found.boundaries, found.declared)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], input=pickle.dumps(declared), capture_output=True, check=True
+    )
+    assert said.stdout.decode().strip() == "sent.latency histogram s (0.1, 1.0) True"
+
+
+def test_losses_of_one_reason_are_one_series() -> None:
+    """What a series has lost and what was counted elsewhere add up: else a page would show one of them."""
+    registry = Registry(enabled=True)
+    registry.group("g").instrument("loss").record("low")
+    registry.count_dropped("no_number", "registry", 2)
+    registry.count_dropped("no_number", "hub")
+    (dropped,) = [metric for metric in registry.collect() if metric.name == "tachograph.dropped"]
+    found = {dict(point.attributes)["destination"]: point.value for point in dropped.points}  # type: ignore[union-attr]
+    assert len(dropped.points) == 2
+    assert found == {"registry": 3, "hub": 1}

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
 
+from tachograph.identity.process_group import Membership
 from tachograph.identity.program import is_agent
-from tachograph.identity.rank import descends_from_rank
+from tachograph.identity.rank import awaits_rank, descends_from_rank, rank_attributes
 from tachograph.identity.resource import is_helper, owner_mark, resource_attributes, series_labels, service_name, store
 
 RANK_3 = {
@@ -89,6 +90,62 @@ def test_slurm_tells_the_rank_where_no_torchrun_does() -> None:
     assert "dl.local_rank" not in found
     found = resource_attributes({**TASK_5, "RANK": "5"})
     assert found["dl.local_rank"] == 1
+
+
+PLACED = {"dl.rank": 5, "dl.local_rank": 1, "dl.world_size": 8}
+MPI = {
+    "Open MPI": {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "8"},
+    "MVAPICH2": {"MV2_COMM_WORLD_RANK": "5", "MV2_COMM_WORLD_LOCAL_RANK": "1", "MV2_COMM_WORLD_SIZE": "8"},
+    "Hydra": {"PMI_RANK": "5", "MPI_LOCALRANKID": "1", "PMI_SIZE": "8"},
+    "Cray": {"PALS_RANKID": "5", "PALS_LOCAL_RANKID": "1", "PMI_SIZE": "8"},
+}
+
+
+@pytest.mark.parametrize("library", MPI)
+def test_mpi_tells_the_rank(library: str) -> None:
+    """Of a process that mpirun has started; also in a batch script of Slurm, whose own task is another one."""
+    script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    for environ in (MPI[library], {**script, **MPI[library]}):
+        assert rank_attributes(environ, ["python", "train.py"]) == PLACED
+        assert owner_mark(environ, 4711, ["python", "train.py"]) == "5:0:4711"
+    by_torchrun = {**MPI[library], "TORCHELASTIC_RUN_ID": "x", "RANK": "40", "LOCAL_RANK": "0", "WORLD_SIZE": "64"}
+    assert rank_attributes(by_torchrun, ["python"]) == {"dl.rank": 40, "dl.local_rank": 0, "dl.world_size": 64}
+
+
+def test_pmix_tells_the_rank_alone() -> None:
+    """It has no variable for the rest."""
+    assert rank_attributes({"PMIX_RANK": "3"}, ["python"]) == {"dl.rank": 3}
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, {"dl.rank": 2, "dl.world_size": 4}),
+        ({"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}, {"dl.rank": 2, "dl.local_rank": 0, "dl.world_size": 4}),
+        # Lightning's launcher leaves the rank to torch, a Kubernetes operator's RANK is that of the pod
+        (
+            {"LOCAL_RANK": "0", "NODE_RANK": "1"},
+            {"dl.rank": 2, "dl.local_rank": 0, "dl.node_rank": 1, "dl.world_size": 4},
+        ),
+        ({"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}, {"dl.rank": 2, "dl.world_size": 4}),
+        # a child of a rank of torchrun's, and such a rank itself, in a group of another kind
+        (
+            {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x", "TACHOGRAPH_OWNER": "1:0:1"},
+            {"dl.rank": 2, "dl.world_size": 4},
+        ),
+        ({"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, {"dl.rank": 1, "dl.local_rank": 1}),
+    ],
+)
+def test_a_process_group_has_the_last_word(environ: dict[str, str], found: dict[str, int]) -> None:
+    """Its rank is that of the process, and the place on the node is kept where it is of the same process."""
+    assert rank_attributes(environ, ["python"], group=Membership(2, 4)) == found
+
+
+def test_a_launcher_may_leave_the_rank_to_torch() -> None:
+    """So does one that sets LOCAL_RANK alone; where the rank is known, nothing is awaited."""
+    assert awaits_rank({"LOCAL_RANK": "1", "WORLD_SIZE": "4"})
+    for environ in ({}, {"LOCAL_RANK": "1", "RANK": "1"}, {**MPI["Hydra"], "LOCAL_RANK": "1"}, {"LOCAL_RANK": "x"}):
+        assert not awaits_rank(environ)
 
 
 def test_kubernetes_attributes_have_the_conventions_names() -> None:

@@ -34,7 +34,8 @@ class HubProcess:
         pid: of the hub; None while there is none.
 
     Raises:
-        RuntimeError: it could not start; the message says why.
+        ImportError: a package cannot be imported that comes with this one; the message names it.
+        RuntimeError: it could not start for another reason; the message says why.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class HubProcess:
         said = self._read(STARTS_WITHIN)
         if "url" not in said:
             self._kill()
+            if said.get("lacks"):
+                raise ImportError(said["error"], name=said["lacks"])
             raise RuntimeError(said.get("error") or f"it did not start within {STARTS_WITHIN:g} s")
         self.url: str = said["url"]
         self.store: str = said.get("store", "")

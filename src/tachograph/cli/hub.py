@@ -41,11 +41,11 @@ def command(arguments: Sequence[str]) -> int:
     sys.setswitchinterval(_TURN)
     try:
         asyncio.run(_serve(options, announcement))
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         missing = (error.name or "tachograph").partition(".")[0]
         if missing == "tachograph":
             raise
-        announcement.failed(f"{missing} is missing: pip install 'tachograph[hub]'")
+        announcement.failed(f"{missing} cannot be imported, which comes with tachograph: {error}", lacks=missing)
         return WRONG_USAGE
     except (OSError, ValueError) as error:
         announcement.failed(str(error))

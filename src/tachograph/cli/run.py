@@ -134,6 +134,7 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
     """Run a job and return its exit code: 128 + n after signal n, 126 or 127 where it could not be started.
 
     Telemetry that cannot be had is said on stderr, and the job runs without it; so it does where stderr takes nothing.
+    But where this installation is incomplete, so that no hub can be, no job is begun: the code is 2.
     The standard streams are the job's own: one that is closed is closed for the job, too. A signal that is sent to this
     process reaches the job once, whether it was sent to this process alone, to the process group or by the terminal.
 
@@ -175,6 +176,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         hub = None if endpoint else _start_hub(options, environ, run, started)
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except ImportError as error:
+        return fail("run", f"no hub, and no job was started: {error}", WRONG_USAGE)
     say = _nothing if options.quiet else _say
     if hub is not None:
         say(f"the run is drawn at {hub.url}/ and its metrics are at {hub.url}/metrics")

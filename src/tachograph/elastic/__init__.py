@@ -134,6 +134,12 @@ def silenced(group: str) -> bool:
     return silences(_metrics_map.get(group, _default_metrics_handler))
 
 
+def has_handler() -> bool:
+    """Tell whether any handler was configured: it gets the points of its group."""
+    handlers = (_default_metrics_handler, *_metrics_map.values())
+    return any(handler is not unconfigured and not silences(handler) for handler in handlers)
+
+
 def getStream(group: str) -> MetricStream:  # noqa: N802 - torchelastic's name
     """Return the stream of a group; configuring another handler later does not change it."""
     return MetricStream(group, _metrics_map.get(group, _default_metrics_handler))

@@ -47,9 +47,9 @@ class Announcement:
             for each in summary["renewed"]:
                 _say(f"{each['file']} was {each['why']} meanwhile: what came before is not in it")
 
-    def failed(self, why: str) -> None:
-        """Announce why there is no hub."""
-        self._write({"error": why})
+    def failed(self, why: str, *, lacks: str = "") -> None:
+        """Announce why there is no hub; ``lacks`` is the package without which there can be none."""
+        self._write({"error": why, "lacks": lacks})
         _say(why)
 
     def _write(self, record: Mapping[str, Any]) -> None:

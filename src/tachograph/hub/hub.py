@@ -466,6 +466,7 @@ class Hub:
                 self._archive.save(everything=True)
         points = events = 0
         lost = Counter(self._rejections)
+        lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
         for store in [run.store for run in self._index.stored() if run.store is not None]:
             try:
                 file = RunFile(store.path)

@@ -48,6 +48,15 @@ def is_agent(orig_argv: Sequence[str] | None = None) -> bool:
     return _split(sys.orig_argv if orig_argv is None else orig_argv)[0] in _AGENTS
 
 
+def worker_parent() -> int | None:
+    """Return the pid of the process whose child of multiprocessing this one is; None where it is no such child."""
+    started = sys.modules.get("multiprocessing.process")
+    parent = started.parent_process() if started is not None else None
+    if parent is not None and parent.pid is not None:
+        return int(parent.pid)
+    return os.getppid() if "--multiprocessing-fork" in sys.orig_argv else None  # it is about to say so
+
+
 def command_name(orig_argv: Sequence[str] | None = None) -> str:
     """Return the script's stem or the module that the interpreter was given; the empty string for code behind ``-c``.
 
@@ -123,7 +132,8 @@ def _launched(arguments: Sequence[str]) -> str:
 
 FOLDER = "TACHOGRAPH_STARTED"
 _DESCRIBED = 5  # of those that are left
-_LONGEST = 1024  # bytes that are read of a mark
+_LONGEST = 1024  # bytes that are read of a mark, or of a helper's notes
+_HELPER = "helper-"
 
 
 def mark_start(environ: Mapping[str, str], rank: object, program: str) -> None:
@@ -147,8 +157,27 @@ def _path(environ: Mapping[str, str]) -> Path | None:
     return Path(folder, str(os.getpid())) if folder else None
 
 
+def note_helper(environ: Mapping[str, str], values: int) -> bool:
+    """Note for the job's hub how many values a helper has recorded, which nothing delivers: the process ends.
+
+    Returns:
+        Whether it is the first note of the job; where there is no such hub, True.
+    """
+    path = _path(environ)
+    if path is None:
+        return True
+    with contextlib.suppress(OSError):
+        with path.with_name(f"{_HELPER}{path.name}").open("a", encoding="ascii") as file:
+            file.write(f"{values}\n")
+        try:
+            path.with_name(f"{_HELPER}said").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+    return True
+
+
 class StartMarks:
-    """The start marks of a job's processes, as the hub reads them.
+    """The start marks of a job's processes, as the hub reads them, and the notes of its helpers.
 
     Args:
         folder: of :data:`FOLDER`.
@@ -169,6 +198,15 @@ class StartMarks:
         except OSError:
             return {"processes": 0, "first": []}
         return {"processes": len(pids), "first": [self._described(pid) for pid in islice(pids, _DESCRIBED)]}
+
+    def of_helpers(self) -> int:
+        """Return how many values helpers have recorded, which nothing delivers."""
+        values = 0
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"{_HELPER}[0-9]*"):
+                with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+                    values += sum(map(int, file.read(_LONGEST).split()))
+        return values
 
     def _described(self, pid: int) -> dict[str, Any]:
         rank, program = "", ""

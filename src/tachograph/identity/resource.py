@@ -27,7 +27,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tachograph.identity.environment import Setting, clean, resource_variable, text
-from tachograph.identity.program import is_agent, program_name
+from tachograph.identity.program import is_agent, program_name, worker_parent
 from tachograph.identity.rank import descends_from_rank, is_helper, owner_mark, rank_attributes
 from tachograph.identity.run_id import file_safe, run_id
 from tachograph.recording.naming import prometheus_label
@@ -143,9 +143,14 @@ def resource_attributes(
         **given,
     }
     found.update({key: value for key, value in (("service.name", service_name), ("dl.run.id", run_id)) if value})
-    helper = pid if descends_from_rank(environ, pid) else None
+    helper = pid if is_beside(found, environ, pid) else None
     found.setdefault("service.instance.id", instance_id(found, helper=helper))
     return {clean(key): clean(value) if isinstance(value, str) else value for key, value in found.items()}
+
+
+def is_beside(attributes: Mapping[str, AttributeValue], environ: Mapping[str, str], pid: int) -> bool:
+    """Tell whether a process stands beside another one of the same place: a helper, or a worker without a rank."""
+    return descends_from_rank(environ, pid) or ("dl.rank" not in attributes and worker_parent() is not None)
 
 
 # The parameters of resource_attributes have the names that start() has for them.

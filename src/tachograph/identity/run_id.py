@@ -15,7 +15,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from tachograph.identity.environment import clean, resource_variable, text
-from tachograph.identity.program import is_agent, program_name
+from tachograph.identity.program import is_agent, program_name, worker_parent
+from tachograph.identity.rank import RANK_VARIABLES
 from tachograph.recording.ids import random_hex
 
 _ANCESTORS = 64
@@ -36,7 +37,7 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
 
     A minted id is ``<program>-<UTC yyyymmdd-HHMMSS>-<4 hex>``, from the start of the process that began the run: the
     launcher of a rank, found as the next ancestor that is no rank itself, or else this process. So all ranks of one
-    torchrun on a node mint the same one, now and after a restart, as the agent itself does.
+    torchrun, mpirun or ``mp.spawn`` on a node mint the same one, now and after a restart, as the agent itself does.
     """
     given = explicit or resource_variable(environ).get("dl.run.id") or text(environ, "TACHOGRAPH_RUN")
     if given:
@@ -100,21 +101,54 @@ def _launcher(environ: Mapping[str, str], orig_argv: Sequence[str] | None) -> in
     """Return the pid of the process that began the run.
 
     Between a rank and the launcher there may be a shell (``torchrun --no-python``), and above a helper its rank: all
-    of them were started with the rank's variables.
+    of them were started with the rank's variables. Children of multiprocessing may have none, and belong to the run of
+    their parent; Lightning's first rank gets its own only once it runs.
     """
-    if is_agent(orig_argv) or not text(environ, "RANK"):
+    given = next((name for name in (*RANK_VARIABLES, "LOCAL_RANK") if text(environ, name)), "")
+    if is_agent(orig_argv):
         return os.getpid()
-    mark = b"TORCHELASTIC_RUN_ID=" if "TORCHELASTIC_RUN_ID" in environ else b"RANK="
-    current = os.getppid()
+    mark = f"{'TORCHELASTIC_RUN_ID' if 'TORCHELASTIC_RUN_ID' in environ else given}=".encode()
+    current = _above_workers()
+    if not given:
+        return current
+    if current == os.getpid():
+        if given not in RANK_VARIABLES and not _was_given(current, mark):
+            return current
+        current = os.getppid()
     for _ in range(_ANCESTORS):
         try:
-            variables = Path(f"/proc/{current}/environ").read_bytes().split(b"\0")
             parent = int(_stat(current)[1])
         except (OSError, ValueError, IndexError):
             break
-        if parent <= 0 or not any(variable.startswith(mark) for variable in variables):
+        if parent <= 0 or not _was_given(current, mark):
             break
         current = parent
+    return current
+
+
+def _was_given(pid: int, mark: bytes) -> bool:
+    """Tell whether a process was started with a variable, given with its equals sign."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(variable.startswith(mark) for variable in variables)
+
+
+def _above_workers() -> int:
+    """Return the pid of the process above this one and those between that multiprocessing has started; or this one."""
+    current = worker_parent()
+    if current is None:
+        return os.getpid()
+    for _ in range(_ANCESTORS):
+        try:
+            words = Path(f"/proc/{current}/cmdline").read_bytes().split(b"\0")
+            above = int(_stat(current)[1])
+        except (OSError, ValueError, IndexError):
+            break
+        if b"--multiprocessing-fork" not in words or above <= 0:
+            break
+        current = above
     return current
 
 

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 
 from tachograph.exporters.otlp.settings import ENDPOINT
 from tachograph.identity.environment import setting, text
+from tachograph.identity.process_group import group_watch
 from tachograph.identity.program import command_name, unmark_start
 from tachograph.identity.rank import HELPERS, is_helper
 from tachograph.instrumentation.profiles import Profiles, parse
@@ -74,7 +75,8 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
     from tachograph.pipeline import begin_ambient  # needs the SDK, and instrumentors do not
 
     asked = text(os.environ, HELPERS) == "1"
-    waits = not asked and not text(os.environ, "RANK") and (forked or _is_child_of_multiprocessing())
+    known = text(os.environ, "RANK") or group_watch.joined()
+    waits = not asked and not known and (forked or _is_child_of_multiprocessing())
     begin_ambient(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
     if loads_instrumentors(os.environ):
         _instrument(os.environ)

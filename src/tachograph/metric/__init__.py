@@ -20,21 +20,16 @@ from tachograph.metric._log import log
 from tachograph.metric._progress import progress
 from tachograph.metric._tasks import task, workflow
 from tachograph.metric.execution import Execution, current, process
-from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite, number
+from tachograph.recording.chart import Definition, MetricGroup, MetricScale, finite
 from tachograph.recording.curve import NOWHERE, CurveRecorder, recorder
-from tachograph.recording.interrupts import pass_on
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
-from tachograph.recording.values import Number, Pending, read
+from tachograph.recording.values import Number, Pending, is_readable
 
 __all__ = ["Metric", "MetricGroup", "MetricScale", "config", "log", "progress", "summary", "task", "workflow"]
 
 THROTTLE = 10.0  # points a second
-
-
-class _Unreadable(Exception):  # noqa: N818 - it leaves this file nowhere
-    """The program's own object fails."""
 
 
 class _MetricCurves:
@@ -61,12 +56,9 @@ class _MetricCurves:
 
     def attach(self, execution: Execution, value: object, at: object) -> CurveRecorder:
         """Return the curve for a first value; one that is wrong leaves nothing behind."""
-        if value.__class__ is not float:
-            with suppress(_Unreadable):  # counted once it is recorded
-                self._read(value)
         if at is not None:
             finite(at, self.at)
-        if not execution.records:
+        if not execution.records or not is_readable(value):  # a value that is not is counted once it is recorded
             return NOWHERE
         with execution.changing:
             if not execution.ended:
@@ -91,22 +83,8 @@ class _MetricCurves:
             self.home = None
 
     def read(self, value: object) -> Number | Pending | None:
-        """Return a value that is neither a float nor an int; None where the program's own object fails."""
-        try:
-            return self._read(value)
-        except _Unreadable:
-            return self._losses.read(value)
-
-    def _read(self, value: object) -> Number | Pending:
-        what = f"a value of Metric {self.definition.key!r}"
-        try:
-            device = getattr(getattr(value, "device", None), "type", "cpu")
-            return read(value) if device == "cuda" else number(value, what)
-        except TypeError:
-            raise
-        except Exception as error:  # the border to user code: any object's __float__ or item() may fail
-            pass_on(error)
-            raise _Unreadable from error
+        """Return a value that is neither a float nor an int; None, counted and said once, where it is no number."""
+        return self._losses.read(value)
 
 
 class Metric:
@@ -133,14 +111,15 @@ class Metric:
         "_throttle": "",
         "record": """Record a value: ``record(value, *, at=None)``.
 
-        Numbers of Python, NumPy and torch (one element); NaN and infinities are recorded as they are. ``at`` is x;
-        without it, the seconds since the execution began. Where it goes back, a new branch of the curve begins.
+        Numbers of Python, NumPy and torch (one element); a bool is 0 or 1; NaN and infinities are recorded as they are.
+        Anything else is counted as dropped, and said once. ``at`` is x; without it, the seconds since the execution
+        began. Where it goes back, a new branch of the curve begins.
         Points hold double precision.
 
         An attribute that holds a plain function: ``record = metric.record`` outside the loop is as good.
 
         Raises:
-            TypeError: the value or ``at`` is no number, or a bool.
+            TypeError: ``at`` is no number, or a bool.
             ValueError: ``at`` is not finite, or beyond the range of floats (while values are held back, such an integer
                 becomes the largest float instead); at the first value in an execution, also for a definition that says
                 something else than one that has recorded there.
@@ -186,6 +165,17 @@ class Metric:
     def throttle(self) -> float | None:
         """The points a second that it may have; None for any number."""
         return self._throttle
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return its definition; a copy records in the execution that runs, in whatever process."""
+        own = {"key": self.key, "group": self.group, "scale": self.scale, "throttle": self.throttle}
+        return {"definition": own, "attributes": getattr(self, "__dict__", {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be a metric of that definition."""
+        Metric.__init__(self, **state["definition"])
+        for name, value in state["attributes"].items():  # a subclass has some
+            setattr(self, name, value)
 
     def __repr__(self) -> str:
         return f"<tachograph.Metric {self.key!r}>"

@@ -82,6 +82,14 @@ class Collection:
                 self._on_known()
             return True
 
+    def look_for_rank(self) -> None:
+        """Look for the identity between two collections; in the next one, where one hangs."""
+        if self._collecting.acquire(timeout=CLOSING):
+            try:
+                self.settle()
+            finally:
+                self._collecting.release()
+
     def look_for_providers(self) -> None:
         """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
         if self.closed or not self._identity.known:

@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
-from tachograph.identity.resource import is_helper, owner_mark
+from tachograph.identity.process_group import group_watch
+from tachograph.identity.rank import is_helper
 from tachograph.pipeline._process_identity import AmbientIdentity
 from tachograph.pipeline.destinations import CLOSING, Route, given
 from tachograph.pipeline.event_feed import GuestFeed
@@ -48,13 +49,14 @@ class Runtime:
         pipeline: of ``start()``, of zero code, or of configured destinations; the last one, where none runs.
         ambient: zero code has begun it.
         by_itself: the pipeline is there only for configured destinations, so that a ``start()`` takes over.
-        again: begins it again in a forked child.
+        again: begins it again in a forked child, or in a helper that becomes a rank.
+        waiting: nothing is delivered, as this process is a helper unless it becomes a rank.
     """
 
     def __init__(self, registry: Registry, *, on_begun: Callable[[], object], is_ending: Callable[[], bool]) -> None:
         self._registry, self._on_begun, self._is_ending = registry, on_begun, is_ending
         self.again: Callable[[], object] | None = None
-        self.by_itself = self.ambient = False
+        self.by_itself = self.ambient = self.waiting = False
         self.lock = threading.RLock()
         self.pipeline: Pipeline | None = None
         self._configured: dict[str | None, Route] = {}
@@ -62,6 +64,8 @@ class Runtime:
 
     def run(self, settings: Settings, asked: frozenset[Signal], *, again: Callable[[], object]) -> Pipeline:
         """Begin to deliver, to the destinations of the settings and to configured ones; idle in a helper process.
+
+        What a helper records is kept until it becomes a rank.
 
         Args:
             settings: of the pipeline.
@@ -71,14 +75,12 @@ class Runtime:
         self.again, self.ambient = again, False
         if settings.disabled:
             return Pipeline(settings, self._registry, idle=True)
-        if is_helper(os.environ, os.getpid()):
-            switch.on = False
+        group_watch.begin()
+        self.waiting = is_helper(os.environ, os.getpid())
+        if self.waiting:
             return Pipeline(settings, self._registry, idle=True)
         if not switch.on:
             self._registry.reset()
-        mark = owner_mark(os.environ, os.getpid())
-        if mark is not None:
-            os.environ["TACHOGRAPH_OWNER"] = mark
         self.pipeline = pipeline = Pipeline(
             settings, self._registry, asked=asked, unasked=self.by_itself, on_ended=self._go_on
         )
@@ -101,7 +103,8 @@ class Runtime:
         if not switch.on:
             self._registry.reset()
         switch.begin()
-        self.again = again
+        group_watch.begin()
+        self.again, self.waiting = again, False
         self.pipeline = Pipeline(
             settings,
             self._registry,
@@ -203,7 +206,7 @@ class Runtime:
             route.destination.reset_in_child()
         self._configured = {}
         self._loggers.forget()
-        inherited, self.pipeline = self.pipeline, None
+        inherited, self.pipeline, self.waiting = self.pipeline, None, False
         if inherited is None or not inherited.running:
             return None
         inherited.reset_in_child()

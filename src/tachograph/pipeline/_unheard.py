@@ -1,19 +1,31 @@
-"""Values and events recorded after the last export of the process: they are counted, and said on stderr.
+"""Values and events that no export has: those of a helper, those of a program that never began one, and the last ones.
 
-Exit handlers that were registered before ``import tachograph`` come after ours, as CPython calls the last one first.
+They are counted, and said in a line. Exit handlers that were registered before ``import tachograph`` come after ours:
+CPython calls the last one first: what these record is said on stderr when the process is almost gone.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from multiprocessing.process import parent_process
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.standard_streams import Unfailing
+from tachograph.identity.program import note_helper, program_name
+from tachograph.identity.rank import is_helper
+from tachograph.logger.point import EVENT_NAME
+from tachograph.recording import journal as journals
+from tachograph.recording import registry as registries
 from tachograph.recording.accumulators import LastValue
+from tachograph.recording.curve import values_of
+from tachograph.recording.holders import no_rest
+from tachograph.recording.log import log
+from tachograph.recording.packed_points import LEFT_OUT
+from tachograph.recording.switch import switch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tachograph.recording.accumulators import Accumulator
     from tachograph.recording.journal import Journal
@@ -81,3 +93,62 @@ def _mark(series: Accumulator) -> object:
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def count_helper(
+    registry: Registry = registries.default,
+    journal: Journal = journals.default,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Count the values that a helper has recorded, which nothing delivers, and say so once a job: the process ends."""
+    values = _waiting_values(registry, journal)
+    if not values:
+        return
+    registry.count_dropped("helper", "registry", values)
+    if note_helper(environ, values):
+        log.warning(
+            "%s recorded in a helper process (%s, pid %d), such as a data-loader worker, which is no rank and joins no "
+            "process group: nothing delivers that (further ones are counted). TACHOGRAPH_HELPERS=1 does",
+            f"{_counted(values, 'value')} {'was' if values == 1 else 'were'}",
+            program_name(),
+            os.getpid(),
+        )
+
+
+def say_undelivered(
+    registry: Registry = registries.default,
+    journal: Journal = journals.default,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Say how many values went nowhere, as the program has never asked for their delivery: the process ends.
+
+    Not where anything has taken them: a handler of :func:`tachograph.configure`, or a collector that has read them. A
+    child of multiprocessing leaves it to its parent, so that not each worker says it.
+    """
+    if not registry.enabled or registry.collected or not switch.on:
+        return
+    if is_helper(environ, os.getpid()):
+        count_helper(registry, journal, environ)
+        return
+    elastic = sys.modules.get("tachograph.elastic")
+    if (elastic is not None and elastic.has_handler()) or parent_process() is not None:
+        return
+    values = _waiting_values(registry, journal)
+    if values:
+        log.warning(
+            "%s recorded, and went nowhere: call tachograph.start() in the program, or run it by "
+            "'tachograph run -- python ...'",
+            f"{_counted(values, 'value')} {'was' if values == 1 else 'were'}",
+        )
+
+
+def _waiting_values(registry: Registry, journal: Journal) -> int:
+    """Return how many values were recorded that wait for delivery; those of silenced groups are not meant to leave."""
+    for holder in list(journal.holders):
+        holder.hand_in(0.0, everything=True, pace=no_rest)
+    values = sum(series.recorded() for series in registry.series() if not isinstance(series, LastValue))
+    for _, points in registry.points.drain(everything=True):
+        if not registry.silenced(points.group):
+            left_out = points.more.get(LEFT_OUT)
+            values += sum(points.more["count"]) if "count" in points.more else points.size - sum(left_out or ())
+    return values + sum(1 if event[0] == EVENT_NAME else values_of(event) for event in journal.waiting())

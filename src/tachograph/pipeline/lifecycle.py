@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 from tachograph.exporters.external_provider import external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
-from tachograph.identity.resource import is_helper
+from tachograph.identity.environment import text
+from tachograph.identity.process_group import group_watch
+from tachograph.identity.rank import HELPERS, RANK_VARIABLES, is_helper
 from tachograph.pipeline._providers import owns_meter_provider
 from tachograph.pipeline._runtime import Runtime, settings_by_itself
-from tachograph.pipeline._unheard import Unheard
+from tachograph.pipeline._unheard import Unheard, count_helper, say_undelivered
 from tachograph.pipeline.destinations import CLOSING
 from tachograph.pipeline.pipeline import EXIT_TIMEOUT, Pipeline
 from tachograph.pipeline.settings import check_keywords, read_settings
@@ -69,7 +71,8 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
     Returns:
         The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``
         statements the last one out ends it, and none does where a ``start()`` has none. In a helper process
-        of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing.
+        of a rank (a data-loader worker, say), and with ``OTEL_SDK_DISABLED=true``, one that delivers nothing; where a
+        helper joins a process group of ``torch.distributed``, it is a rank, and delivers from then on.
 
     Under zero code (``tachograph run``, ``opentelemetry-instrument``) a pipeline runs already: these destinations are
     added to it until the :meth:`~tachograph.Pipeline.shutdown` of the result, and a wrong value is a line in the
@@ -206,7 +209,7 @@ def end_with_the_process() -> None:
         return
     if _Exit.room is None:
         with contextlib.suppress(OSError):
-            _Exit.room = mmap.mmap(-1, _ROOM)
+            _Exit.room = mmap.mmap(-1, _ROOM, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # Last registered, first called.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -223,11 +226,24 @@ def is_ending() -> bool:
     return not threading.main_thread().is_alive()
 
 
+def _joined() -> None:
+    """Deliver as the rank that this process has become by joining a process group."""
+    with runtime.lock:
+        pipeline = running_pipeline()
+        if pipeline is not None:
+            pipeline.look_for_rank()
+        elif runtime.waiting and runtime.again is not None:
+            runtime.again()
+
+
 def _at_exit() -> None:
     """Deliver everything recorded: the exits of the program's own providers, which collect once more, come later."""
     if _Exit.room is not None:
         _Exit.room.close()
         _Exit.room = None
+    if runtime.waiting and text(os.environ, *RANK_VARIABLES) and not is_ending() and runtime.again is not None:
+        with _guarded("what a late rank has recorded"):
+            runtime.again()
     pipeline, timeout = runtime.pipeline, EXIT_TIMEOUT
     if pipeline is not None:
         with _guarded("the last events"):
@@ -246,6 +262,10 @@ def at_last() -> None:
     recorded after it is counted. Threads are there: since CPython 3.12 none could be started any more.
     """
     pipeline, deadline = runtime.pipeline, time.monotonic() + _Exit.timeout
+    if pipeline is None:
+        with _guarded("what was recorded without a start()"):
+            count_helper() if runtime.waiting else say_undelivered()
+        runtime.waiting = False
     running = pipeline is not None and pipeline.running
     takes_events = journal.default.kept
     if pipeline is not None:
@@ -303,21 +323,28 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Leave everything to the parent; begin again where the child records on its own account, or may become a rank."""
+    """Leave everything to the parent; begin again where the child records on its own account.
+
+    Any other child keeps what it records, and begins once it has become a rank: a helper has no threads.
+    """
     ambient, runtime.ambient = runtime.ambient, False
     if runtime.reset_in_child() is None or runtime.again is None:
         return
-    wanted = os.environ.get("TACHOGRAPH_HELPERS") == "1"
+    wanted = text(os.environ, HELPERS) == "1"
     if ambient:  # torchelastic forks its workers if told so
         wanted = (wanted or _ELASTIC in sys.modules) and not is_helper(os.environ, os.getpid())
     if wanted:
         runtime.again()
+    if runtime.pipeline is None:
+        registry.default.reset()
+        runtime.waiting = True
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and runtime.pipeline is not None:
+    if util is not None:
         # Where multiprocessing has forked, it forgets now the handlers for the end of its child: see _bootstrap.
         util.register_after_fork(runtime, lambda _: end_with_the_process())
 
 
 runtime = Runtime(registry.default, on_begun=end_with_the_process, is_ending=is_ending)
 wishes.fulfilled_by(runtime)
+group_watch.on_join.append(_joined)
 at_fork("pipeline", before=_before_fork, in_parent=_after_fork_in_parent, in_child=_after_fork_in_child)

@@ -98,12 +98,14 @@ class Pipeline:
         self._registry = registry
         self._leads, self._ambient = feed is None, identity is not None
         self._identity: Identity = identity or GivenIdentity(settings, announces=self._leads)
+        self._identity.on_renamed = self._renamed
         self._events: Feed = EventFeed(journal, registry) if feed is None else feed
         self._routes = Routes()
         joins_logs = settings.join and self._leads and "logs" not in asked
         self._providers = Providers(settings, registry, joins=self._leads, joins_logs=joins_logs)
         self._pid = os.getpid()
         self._endpoint: Endpoint | None = None
+        self._page: Page | None = None
         self._hardware: Closer | None = None
         self._sigterm: SigtermFlush | None = None
         self._collection = Collection(
@@ -186,10 +188,22 @@ class Pipeline:
         settings, resource = self.settings, self._identity.resource
         labels = series_labels(resource, settings.resource_labels)
         client = ClientRegistry(self._registry) if settings.prometheus_registry else None
-        page = Page(labels, resource, self._registry, client=client)
+        self._page = page = Page(labels, resource, self._registry, client=client)
         where = settings.prometheus_host, settings.prometheus_port
         self._endpoint = Endpoint(self._collection.read, page, *where, self._registry, store=settings.store)
         self.metrics_url = self._endpoint.url
+
+    def _renamed(self) -> None:
+        if self._page is not None:
+            resource = self._identity.resource
+            self._page.name(series_labels(resource, self.settings.resource_labels), resource)
+
+    def look_for_rank(self) -> None:
+        """Take the identity of the process as it is now: it has joined a process group."""
+        if self.running and os.getpid() == self._pid:
+            self._collection.look_for_rank()
+            for guest in self.guests:
+                guest.look_for_rank()
 
     def look_for_providers(self) -> None:
         """Join the providers that the program has set meanwhile, and read one that a ``start()`` of ours has made."""
@@ -252,6 +266,7 @@ class Pipeline:
         """
         if not self.running or os.getpid() != self._pid:
             return EXIT_TIMEOUT
+        self._identity.wait_no_longer(for_helpers=False)
         if self.last_moment is None:
             self.last_moment = time.monotonic() + LONGEST_EXIT
         longest = min(longest, _left(self.last_moment))
@@ -349,6 +364,7 @@ class Pipeline:
         last_moment = time.monotonic() + (LONGEST_EXIT if exiting else _left(deadline))
         if exiting:
             self._events.hear_last_words(_left(deadline) / 2)
+        self._identity.wait_no_longer(for_helpers=False)
         self._collection.settle()
         deliver = partial(self._collection.export, metrics=False, wait=EXIT_TIMEOUT / 4)
         self._identity.take_leave(deliver, dying=self._dying)

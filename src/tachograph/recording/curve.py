@@ -506,6 +506,12 @@ def _attributes(
     return {**labels, **point.attributes(), "elapsed": elapsed(time_unix_nano)}
 
 
+def values_of(event: Raw) -> int:
+    """Return how many values of a ``Metric`` an event stands for; 0 for any other event."""
+    later: Any = event[3]
+    return later[2].values if later.__class__ is tuple and later[0] is _attributes else 0
+
+
 def packed(events: Sequence[Raw]) -> tuple[list[PackedPoints], list[Raw]]:
     """Return the points among events packed, a table a curve and branch, and the other events.
 
@@ -650,4 +656,5 @@ def recorder(  # noqa: C901 - see record
         if now >= curve.due or len(buffer) >= chunk:
             curve.fold(now)
 
+    record.__qualname__ = "Metric.record"  # as CPython's own TypeErrors name it
     return record

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 
 Part = Literal[
     "registry",  # first: it says whether the child records at all
+    "process_group",
     "ids",
     "timer",  # before all that begins again in the child
     "journal",

@@ -339,17 +339,25 @@ class Journal:
     def __len__(self) -> int:
         return len(self._events)
 
+    def waiting(self) -> list[Raw]:
+        """Return the events that wait, and leave them there."""
+        return list(self._events)
+
     def is_half_full(self) -> bool:
         """Tell whether events are to leave at once, so that none is dropped."""
         return len(self._events) >= self._limit // 2
+
+    def begin_stream(self) -> None:
+        """Begin a new stream: the events that wait are its first ones."""
+        self._numbers = NumberSequence()
+        self.stream = random_hex()
 
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
         self._uncounted = 0  # lost, while there was no memory to count it
         self.on_half_full: Callable[[], object] = _nothing
-        self._numbers = NumberSequence()
-        self.stream = random_hex()
+        self.begin_stream()
         self._open()
 
 

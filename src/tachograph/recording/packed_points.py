@@ -160,10 +160,14 @@ class PointSources:
             with contextlib.suppress(MemoryError):
                 self._failed(error)
 
+    def begin_stream(self) -> None:
+        """Begin a new stream: the points that wait are its first ones."""
+        self._next, self.stream = 1, random_hex()
+
     def reset(self) -> None:
         """Forget everything and begin a new stream, as a forked child does."""
         self._lock = threading.Lock()
-        self._next, self.stream = 1, random_hex()
+        self.begin_stream()
         self.wanted: bool | None = None
         for source in self._sources:
             source.reset()

@@ -6,6 +6,7 @@ collections.
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import threading
@@ -183,6 +184,7 @@ class Registry:
         begun: called with each new group but that of our own metrics.
 
     Attributes:
+        collected: anything has read the values.
         closed_windows: those of Stats, for readers that want each of them.
         curves: of gauges whose values are kept.
         intervals: the readers that want the distributions' exponential histograms.
@@ -201,6 +203,7 @@ class Registry:
         if enabled is None:
             enabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
         self.enabled = enabled
+        self.collected = False
         self.groups: dict[str, Group] = {}
         self.closed_windows = ClosedWindows()
         self.intervals = Intervals()
@@ -232,9 +235,9 @@ class Registry:
         return found
 
     def series(self) -> Iterator[Accumulator]:
-        """Yield every series of a metric or of a profiled function, but those of our own metrics."""
+        """Yield every series of a metric or a profiled function, but our own metrics' and those of silenced groups."""
         for name, group in list(self.groups.items()):
-            if name == OWN_GROUP:
+            if name == OWN_GROUP or self.silenced(name):
                 continue
             for instrument in dict.fromkeys(list(group.instruments.values())):
                 yield from (series for _, series in instrument.all_series())
@@ -266,6 +269,7 @@ class Registry:
             pace: called after each group's instrument; a background thread sleeps in it, to let others run.
             reader: whose intervals end here: the points of histograms have them, too.
         """
+        self.collected = True
         found: list[MetricPoints] = []
         groups = list(self.groups.values())
         # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
@@ -293,12 +297,16 @@ class Registry:
             for reason, count in reasons.items()
             if count
         ]
+        others = next((m for m in found if m.scope == OWN_GROUP and m.name == self._dropped.name), None)
+        if others is not None:
+            found = [metric for metric in found if metric is not others]
+            counted = {point.attributes: point for point in others.points if isinstance(point, NumberPoint)}
+            for point in lost:  # one series of a reason: such values of Metrics are counted elsewhere
+                value = point.value + (counted[point.attributes].value if point.attributes in counted else 0)
+                counted[point.attributes] = point._replace(value=value)
+            # One start, whichever of both is there first: another one would be a restart of the series.
+            lost = [point._replace(start_unix_nano=self._start_unix_nano) for point in counted.values()]
         if lost:
-            dropped = self._dropped
-            others = next((m for m in found if m.scope == OWN_GROUP and m.name == dropped.name), None)
-            if others is not None:
-                found = [metric for metric in found if metric is not others]
-                lost = [*(point for point in others.points if isinstance(point, NumberPoint)), *lost]
             found.append(MetricPoints(*DROPPED[:5], lost))
         if nonfinite:
             points = [NumberPoint((("metric", name),), n, self._start_unix_nano) for name, n in nonfinite.items()]
@@ -310,6 +318,7 @@ class Registry:
         creation.lock = threading.RLock()
         self._start_unix_nano = time.time_ns()
         self.intervals.reset()
+        self.collected = False
         self.points.reset()  # first: a curve that gives up what it holds has its gauge show it
         for group in list(self.groups.values()):
             group.reset()
@@ -329,6 +338,31 @@ def _after_fork_in_child() -> None:
 
 
 at_fork("registry", in_child=_after_fork_in_child)
+
+
+def _declared_again(group: str, recorded: str, declaration: dict[str, Any] | None) -> Instrument:
+    """Return the instrument of this process for one of another, or for a copy: each process has one of a name."""
+    found = default.group(group)
+    if declaration is None:
+        return found.instrument(recorded)
+    instrument = found.declare(recorded, **declaration)
+    instrument.keep_curves(default.curves)
+    return instrument
+
+
+def _reduced(instrument: Instrument) -> tuple[Callable[..., Instrument], tuple[Any, ...]]:
+    declaration: dict[str, Any] | None = None
+    if instrument.declared:
+        declaration = {
+            "kind": instrument.kind,
+            "unit": instrument.unit,
+            "description": instrument.description,
+            "boundaries": instrument.boundaries if instrument.kind == "histogram" else None,
+        }
+    return _declared_again, (instrument.group, instrument.recorded, declaration)
+
+
+copyreg.pickle(Instrument, _reduced)
 
 
 def declare(

@@ -119,6 +119,18 @@ def read(value: object) -> Number | Pending:
     return plain(item())
 
 
+def is_readable(value: object) -> bool:
+    """Tell whether :func:`read` takes a value; of one on a device that is not known yet, and True."""
+    if value.__class__ is float or getattr(getattr(value, "device", None), "type", "cpu") == "cuda":
+        return True
+    try:
+        read(value)
+    except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+        pass_on(error)
+        return False
+    return True
+
+
 def leave_device(tensor: Any) -> tuple[Any, Any]:
     """Begin to copy a CUDA tensor into pinned memory, on its stream: nothing waits for the device.
 

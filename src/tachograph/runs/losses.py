@@ -19,6 +19,7 @@ _WITHOUT_NUMBER = frozenset(
     {
         *("no_number", "negative", "nonfinite", "overflow", "max_samples", "throttled", "closed", "empty"),
         *("windows_full", "feedback", "replay_rate", "replay_late", "replay_negative", "replay_aggregated"),
+        "helper",
     }
 )
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import tachograph
 from expected import Counter, Gauge, Handed, Histogram, Lost, Nothing, nonfinite
-from rows import NO_NAN, PROVIDERS, Later, Section, counted, differently
+from rows import NO_NAN, PROVIDERS, Section, counted, differently
 from tachograph import Metric, put_metric
 
 section = Section("Odd values, many values, odd names")
 row = section.row
-
-OURS = ("page", "http", "grpc", "provider", "alone", "registry", "exporter", "hub")
 
 
 @row(
@@ -151,20 +148,15 @@ def odd_names() -> None:
     put_metric("loss", 3, "o.nämen")
 
 
-ODD = Later("odd values in `Metric.record`")
-
-
-@row(Gauge("o.metric", "o.metric", 1), otherwise={OURS: ODD})
+@row(Gauge("o.metric", "o.metric", 1))
 def a_bool_in_a_metric() -> None:
     """`Metric.record(True)` is 1."""
-    with contextlib.suppress(TypeError):
-        Metric("o.metric", group="o.metric").record(True)
+    Metric("o.metric", group="o.metric").record(True)
 
 
-@row(Gauge("o.metric", "o.told", 2.0), otherwise={OURS: ODD})
+@row(Gauge("o.metric", "o.told", 2.0), Lost("no_number", 1))
 def a_string_in_a_metric() -> None:
     """`Metric.record` of a string does not raise inside a training loop: what comes after it is recorded."""
     told = Metric("o.told", group="o.metric", throttle=None)
-    with contextlib.suppress(TypeError):
-        for value in (1.0, "two", 2.0):
-            told.record(value)
+    for value in (1.0, "two", 2.0):
+        told.record(value)

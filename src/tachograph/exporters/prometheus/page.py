@@ -302,10 +302,14 @@ class Page:
         *,
         client: ClientRegistry | None = None,
     ) -> None:
-        self._resources = [(labels, resource)] if resource or any(labels.values()) else []
         self._registry = registry
         self._client = client
-        self._renderer = Renderer(registry, labels)
+        self.name(labels, resource)
+
+    def name(self, labels: Mapping[str, str], resource: Mapping[str, object]) -> None:
+        """Have other labels and attributes from the next scrape on; as :class:`Page` has them."""
+        self._resources = [(labels, resource)] if resource or any(labels.values()) else []
+        self._renderer = Renderer(self._registry, labels)
 
     def render(
         self,

@@ -13,17 +13,25 @@ import os
 import sys
 
 
+def _asked() -> bool:
+    environ = os.environ
+    asked = environ.get("TACHOGRAPH_ENDPOINT") or environ.get("TACHOGRAPH_INSTRUMENT")
+    return bool(asked) and environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+
+
 def _concerned() -> bool:
     """Tell whether this process may be part of the job itself, and not only an auxiliary process of it."""
     environ = os.environ
-    asked = environ.get("TACHOGRAPH_ENDPOINT") or environ.get("TACHOGRAPH_INSTRUMENT")
-    if not asked or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
     owner = environ.get("TACHOGRAPH_OWNER", "").rpartition(":")[2]
     if owner.isdigit() and int(owner) != os.getpid() and environ.get("TACHOGRAPH_HELPERS") != "1":
         return False
     # Code behind -c is most likely auxiliary; but not a child of multiprocessing, which may become a rank.
-    return _program() != "-c" or "--multiprocessing-fork" in sys.orig_argv or "RANK" in environ or _started_by_run()
+    return (
+        _program() != "-c"
+        or "--multiprocessing-fork" in sys.orig_argv
+        or bool(environ.get("RANK"))
+        or _started_by_run()
+    )
 
 
 def _program() -> str:
@@ -58,6 +66,40 @@ def _mark() -> None:
             pass
 
 
+class _UntilTorch:
+    """A finder that loads nothing until torch comes: an auxiliary process that joins a process group becomes a rank."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Have the telemetry begin with the process group, and return the other finders' spec of its module."""
+        if name != "torch.distributed.distributed_c10d":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type] # see below
+        try:
+            from tachograph.identity.process_group import group_watch
+
+            group_watch.on_join.append(_begin)
+            group_watch.begin()
+        except Exception as error:  # noqa: BLE001 - the border to the program's import
+            _say(error)
+        for finder in list(sys.meta_path):
+            found = finder.find_spec(name, path, target)  # type: ignore[arg-type] # as it came
+            if found is not None:
+                return found
+        return None
+
+
+def _begin() -> None:
+    from tachograph.instrumentation._zero_code import begin
+
+    begin(directly=_started_by_run())
+
+
+def _say(error: Exception) -> None:
+    import logging
+
+    logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
+
+
 def _started_by_run() -> bool:
     try:
         with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:  # noqa: PTH123 - pathlib is not imported yet
@@ -83,14 +125,12 @@ def _run_next() -> None:
 
 
 try:
-    if _concerned():
+    if _asked() and _concerned():
         _mark()
-        from tachograph.instrumentation._zero_code import begin
-
-        begin(directly=_started_by_run())
+        _begin()
+    elif _asked():
+        sys.meta_path.insert(0, _UntilTorch())  # type: ignore[arg-type] # the specs that it returns are others'
 except Exception as error:  # noqa: BLE001 - the border to the program: it starts, with telemetry or without
-    import logging
-
-    logging.getLogger("tachograph").warning("no telemetry, the program goes on without it: %r", error)
+    _say(error)
 finally:
     _run_next()
