@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import time
+from array import array
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
@@ -21,7 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from curves import Bench
-from hub_requests import rank
+from hub_requests import exponential, metrics, rank
 from hubs import JSON, PROTOBUF, ask, command, points, request, serving
 from programs import run
 from receivers import dropped, receiving, silent
@@ -34,8 +38,10 @@ from tachograph.exporters.otlp.settings import Signal
 from tachograph.hub._request import SENDER
 from tachograph.hub.forwarding import Forwarding, items
 from tachograph.metric import Metric, MetricGroup
+from tachograph.pipeline.event_feed import apart
 from tachograph.recording.curve import POINT, packed
-from tachograph.recording.packed_points import PACKED
+from tachograph.recording.journal import packed_event
+from tachograph.recording.packed_points import PACKED, PackedPoints
 from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import plain_attributes
 
@@ -124,6 +130,60 @@ def test_a_receiver_that_is_no_hub_gets_a_record_a_point(tmp_path: Path) -> None
     times = [record.time_unix_nano for record in records]
     assert times == sorted(times)
     assert times[0] > 0
+
+
+def test_all_curves_leave_a_record_a_point_where_that_is_asked_for() -> None:
+    """Points of gauges and of ``log()`` are records as the program itself would send them; a cell left out is none."""
+    columns = array("q", [5, 6]), array("d", [0.0, 1.0]), array("d", [0.5, math.nan, 1.5, 2.5])
+    rows = PackedPoints(("loss", "lr"), "train", (("a", 1),), "", 2, *columns, {"left_out": bytes([0, 0, 0, 1])})
+    intervals = {
+        "min": array("d", [0.5, -1.0]),
+        "max": array("d", [0.5, 9.0]),
+        **{name: array("q", values) for name, values in {"count": [1, 7], "nonfinite": [0, 1]}.items()},
+    }
+    gauge = PackedPoints(("load",), "", (), "", 0, *columns[:2], array("d", [0.5, 3.0]), intervals)
+    broken = gauge._replace(times=array("q", [5]))
+    sent = [packed_event(each, 10 * place, "s") for place, each in enumerate((rows, gauge, broken), 1)]
+    wanted = [
+        {**dict(event.attributes), "tachograph.seq": event.seq}
+        for each, whole in zip((rows, gauge), sent, strict=False)
+        for event in apart(each, whole)
+    ]
+    for curves, expected in (("all", wanted), ("", [])):
+        ((request, _),) = log_requests(sent, rank(0), lambda *_: None, lambda: None)
+        forwarding = Forwarding("http://127.0.0.1:9", Registry(), {"TACHOGRAPH_CURVES": curves})
+        assert forwarding.adapt("logs", request)
+        forwarding.close(0)
+        records = [record for one in request.resource_logs for scope in one.scope_logs for record in scope.log_records]
+        found = [dict(plain_attributes(record.attributes)) for record in records]
+        assert [repr(sorted(point(each).items())) for each in found] == [
+            repr(sorted(point(each).items())) for each in expected
+        ]
+
+
+def point(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record says of a point, maps as JSON text."""
+    own = {"tachograph.schema", "tachograph.stream"}
+    return {
+        key: json.dumps(value) if isinstance(value, dict) else value for key, value in told.items() if key not in own
+    }
+
+
+def test_only_a_hub_of_ours_gets_exponential_histograms_beside_explicit_ones() -> None:
+    """Elsewhere two kinds of one name would be an error; one that stands alone is passed on."""
+    beside, alone = exponential("step", [1.0], beside=True), exponential("other", [1.0])
+    request = metrics(rank(0), beside, alone)
+    forwarding = Forwarding("http://127.0.0.1:9", Registry(), {})
+    assert forwarding.adapt("metrics", request)
+    assert not forwarding.adapt("metrics", request)
+    forwarding.close(0)
+    assert request == metrics(rank(0), alone)
+
+
+def test_a_wrong_choice_of_curves_is_an_error() -> None:
+    """A hub that forwards refuses what ``start()`` refuses."""
+    with pytest.raises(ValueError, match="TACHOGRAPH_CURVES='some' is neither hub nor all"):
+        Forwarding("http://127.0.0.1:9", Registry(), {"TACHOGRAPH_CURVES": "some"})
 
 
 def test_a_dead_receiver_slows_nothing(tmp_path: Path) -> None:

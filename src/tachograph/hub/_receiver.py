@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from struct import Struct
-from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -23,20 +20,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tachograph.exporters.otlp.settings import READS, Signal
-from tachograph.exporters.otlp.values import add_attributes
 from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, SENDER, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.hub import Hub, Rejected
-from tachograph.recording.curve import POINT
 from tachograph.recording.journal import SCHEMA
 from tachograph.recording.log import LogOnce
-from tachograph.recording.packed_points import PACKED
 from tachograph.runs.store import StoreError
 
 if TYPE_CHECKING:  # else each hub would load the libraries with which few of them send
@@ -69,50 +61,6 @@ _KINDS = (
     _Kind("logs", ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records"),
     _Kind("traces", ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans"),
 )
-
-
-def _unpack_points(request: Any) -> bool:
-    """Put a record a point in place of a ``Metric``'s packed ones, which only a hub of ours can read; leave out others.
-
-    Returns:
-        Whether the request had any.
-    """
-    found = False
-    for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
-        if not any(record.event_name == PACKED for record in scope.log_records):
-            continue
-        found, records = True, list(scope.log_records)
-        del scope.log_records[:]
-        for record in records:
-            scope.log_records.extend(_apart(record) if record.event_name == PACKED else [record])
-    return found
-
-
-def _apart(packed: LogRecord) -> list[LogRecord]:
-    """Return a record for each point of a ``Metric``'s packed ones; none of another packed record, or a broken one."""
-    said = defaultdict(AnyValue, {each.key: each.value for each in packed.attributes})
-    if "execution" not in said:  # TACHOGRAPH_CURVES says whether any other receiver gets those
-        return []
-    (metric, *_), first = (*said["metric"].array_value.values, AnyValue()), said[_SEQ].int_value
-    named = {"group": said["group"].string_value, "execution": said["execution"].int_value}
-    about = {"metric": metric.string_value, **{key: value for key, value in named.items() if value}}
-    branch, stream = said["branch"].int_value, said[_STREAM].string_value
-    records = []
-    try:
-        columns = [Struct(kind).iter_unpack(said[key].bytes_value) for key, kind in _COLUMNS.items()]
-        for seq, ((at,), (x,), (value,)) in enumerate(zip(*columns, strict=True), first):
-            record = LogRecord(time_unix_nano=at, observed_time_unix_nano=packed.observed_time_unix_nano)
-            record.event_name = POINT
-            point = {**about, "x": x, "value": value, "branch": branch, _SCHEMA: 1, _STREAM: stream, _SEQ: seq}
-            add_attributes(record.attributes, point.items())
-            records.append(record)
-    except (StructError, ValueError):
-        return []
-    return records
-
-
-_COLUMNS = {"time": "<q", "x": "<d", "value": "<d"}
-_SCHEMA, _STREAM, _SEQ = "tachograph.schema", "tachograph.stream", "tachograph.seq"
 
 
 class Receiver:
@@ -197,7 +145,7 @@ class Receiver:
         message = decode(found, PROTOBUF, kind.request) if isinstance(found, bytes) else found
         rejected = self._kept(kind, message)
         if passes_on and self._forwarding is not None:
-            changed = kind.signal == "logs" and not self._forwarding.takes_points() and _unpack_points(message)
+            changed = self._forwarding.adapt(kind.signal, message)
             body = found if isinstance(found, bytes) and not changed else message.SerializeToString()
             self._forwarding(kind.signal, body, message)
         return rejected

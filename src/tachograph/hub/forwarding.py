@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
 from tachograph.exporters.delivery import FIRST_BACK_OFF, Attempt, Clock, Request
 from tachograph.exporters.delivery_queue import LIMIT_BYTES, DeliveryQueue
 from tachograph.exporters.otlp.http import HttpSender, partial_success
 from tachograph.exporters.otlp.settings import SIGNALS, Signal, read_otlp_settings
+from tachograph.exporters.otlp.values import add_attributes
 from tachograph.exporters.spool import Spool, spool_limit_of
+from tachograph.hub._curve_records import POINT, SCHEMA_KEY, SEQ, STREAM, PackedRecord, told
 from tachograph.hub._request import SENDER
+from tachograph.hub._stream_decoder import is_beside, read_back
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
@@ -62,6 +68,10 @@ class Forwarding:
         clock: Clock | None = None,
     ) -> None:
         self.sender = random_hex()
+        curves = environ.get("TACHOGRAPH_CURVES", "").strip().lower() or "hub"
+        if curves not in ("hub", "all"):
+            raise ValueError(f"TACHOGRAPH_CURVES={curves!r:.100} is neither hub nor all")
+        self._every = curves == "all"
         self._senders: dict[Signal, HttpSender] = {}
         for signal in SIGNALS:
             found = read_otlp_settings(signal, environ, endpoint=url, protocol="http/protobuf", compression="gzip")
@@ -92,9 +102,18 @@ class Forwarding:
         """
         self._queue.put(body, len(body), items=items(signal, request), kind=signal)
 
-    def takes_points(self) -> bool:
-        """Tell whether the receiver is a hub of ours, by its answers: only that can read packed points."""
-        return any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values())
+    def adapt(self, signal: Signal, request: Any) -> bool:
+        """Have a request hold what the receiver can read; True where that has changed it.
+
+        A hub of ours, which says so in its answers, gets all as it is. For another receiver a ``Metric``'s packed
+        points are a record each, those of gauges and of ``log()`` only where TACHOGRAPH_CURVES is ``all``, and
+        exponential histograms that say again what an explicit one says are left out.
+        """
+        if any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values()):
+            return False
+        if signal == "logs":
+            return _unpack_points(request, every=self._every)
+        return signal == "metrics" and _leave_out_beside(request)
 
     def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
         for request in requests:
@@ -117,6 +136,51 @@ class Forwarding:
 
 def _spool(folder: Path, limit: int, lose: Callable[[int, Reason, bool], None]) -> Spool:
     return Spool(folder, limit, lose, of="process")
+
+
+def _unpack_points(request: Any, *, every: bool) -> bool:
+    found = False
+    for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
+        if not any(record.event_name == PACKED for record in scope.log_records):
+            continue
+        found, records = True, list(scope.log_records)
+        del scope.log_records[:]
+        for record in records:
+            scope.log_records.extend(_apart(record, every=every) if record.event_name == PACKED else [record])
+    return found
+
+
+def _apart(record: LogRecord, *, every: bool) -> Iterator[LogRecord]:
+    """Yield a record for each point of a packed one; none of a broken one."""
+    said = {each.key: each.value for each in record.attributes}
+    stream, first = said.get(STREAM, AnyValue()).string_value, said.get(SEQ, AnyValue()).int_value
+    packed = told(record, said, first, record.time_unix_nano)
+    if not isinstance(packed, PackedRecord) or not (every or packed.execution is not None):
+        return
+    labels: dict[str, Any] = {"attributes": dict(read_back(packed.attributes))}
+    labels |= {"group": packed.group, "execution": packed.execution}
+    about = {key: value for key, value in labels.items() if value}
+    rows = len(packed.times)
+    for place in range(len(packed.values)):
+        if packed.left_out is not None and packed.left_out[place]:
+            continue
+        metric, row = divmod(place, rows)
+        seq, at, x, value, more = packed.sample(first + place, row, metric * rows)
+        made = LogRecord(time_unix_nano=at, observed_time_unix_nano=record.observed_time_unix_nano, event_name=POINT)
+        point = {"metric": packed.metrics[metric], **about, "x": x, "value": value, "branch": packed.branch, **more}
+        add_attributes(made.attributes, (point | {SCHEMA_KEY: 1, STREAM: stream, SEQ: seq}).items())
+        yield made
+
+
+def _leave_out_beside(request: Any) -> bool:
+    found = False
+    for scope in [scope for one in request.resource_metrics for scope in one.scope_metrics]:
+        kept = [metric for metric in scope.metrics if not is_beside(metric)]
+        if len(kept) < len(scope.metrics):
+            found = True
+            del scope.metrics[:]
+            scope.metrics.extend(kept)
+    return found
 
 
 def _points(record: Any) -> int:
