@@ -78,6 +78,25 @@ ends at the time of its event, and begins where the one before it ended.
   that adds one goes, which is counted once a window and destination, with the reason `windows_full`.
 
 `/metrics`, `console`, and a meter provider of your own show the last window alone.
+
+## Quantiles
+
+A distribution has two kinds of buckets, and a quantile the error of those that it is taken from:
+
+- `histogram_quantile` over `/metrics` or the hub's page: the boundaries, by default 2 or 2.5 times apart from 1 ms to
+  10 s and further apart beyond. The error is the width of a bucket: of values that are all 10.4 ms the p50 is 17.5
+  ms.
+- The page, `top` and `runs`, from a run's file on our own hub: base-2 exponential buckets of each interval, up to 324
+  a side. The error is 2.2 % while the interval's maximum is at most 2²⁰ times its minimum, 4.4 % up to 2⁴⁰ times, and
+  so on.
+- OTLP elsewhere with `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION=base2_exponential_bucket_histogram`:
+  up to 160 a side. The error is 4.4 % up to nearly 2²⁰ times; cumulative ones are of the whole run, with its worst
+  value.
+
+The variable is OpenTelemetry's, and `explicit_bucket_histogram` its default; our own hub gets both kinds whatever it
+says, and `/metrics` keeps the boundaries. A `Stat`'s histogram keeps them, too: its windows hold no single values.
+Values that were added up before `start()` are in the middle of their explicit bucket. Instruments of other libraries
+keep the aggregation of their provider.
 """
 
 _PARTS = (

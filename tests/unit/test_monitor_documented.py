@@ -256,7 +256,7 @@ def test_windows_close_on_time_and_line_up() -> None:
     finally:
         monitor.unregister_event_handler(handle)
     assert [event.data for event in seen] == [{"quiet.sum": 1.0}]
-    assert seen[0].timestamp.timestamp() % 0.2 < 0.15
+    assert math.remainder(seen[0].timestamp.timestamp(), 0.2) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_window_that_closes_while_threads_add_loses_nothing() -> None:

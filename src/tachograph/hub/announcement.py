@@ -49,7 +49,7 @@ class Announcement:
 
     def failed(self, why: str, *, lacks: str = "") -> None:
         """Announce why there is no hub; ``lacks`` is the package without which there can be none."""
-        self._write({"error": why, "lacks": lacks})
+        self._write({"error": why, "lacks": lacks} if lacks else {"error": why})
         _say(why)
 
     def _write(self, record: Mapping[str, Any]) -> None:

@@ -103,7 +103,7 @@ class Forwarding:
         self._queue.put(body, len(body), items=items(signal, request), kind=signal)
 
     def adapt(self, signal: Signal, request: Any) -> bool:
-        """Have a request hold what the receiver can read; True where that has changed it.
+        """Leave to a request the items that the receiver can read; True where that has changed it.
 
         A hub of ours, which says so in its answers, gets all as it is. For another receiver a ``Metric``'s packed
         points are a record each, those of gauges and of ``log()`` only where TACHOGRAPH_CURVES is ``all``, and

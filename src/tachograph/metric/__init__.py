@@ -167,7 +167,7 @@ class Metric:
         return self._throttle
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return its definition; a copy records in the execution that runs, in whatever process."""
+        """Return its definition; a copy records in the execution that runs then, in any process."""
         own = {"key": self.key, "group": self.group, "scale": self.scale, "throttle": self.throttle}
         return {"definition": own, "attributes": getattr(self, "__dict__", {})}
 

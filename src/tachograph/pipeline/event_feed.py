@@ -94,6 +94,7 @@ class EventFeed:
         self._taken: list[LogEvent] | None = None  # out of the journal, and not handed over yet
         self._uncounted: dict[str, int] = {}  # lost, while there was no memory to count it
         self._takes = self._halted = False
+        self._takers: Sequence[Route] = ()
 
     def waiting(self) -> int:
         """Return how many events there are to deliver; 1 where a holder or a curve may have some."""
@@ -112,7 +113,7 @@ class EventFeed:
         until: Callable[[], bool] | None = None,
     ) -> bool:
         """Hand over the events that wait at the call: see :class:`Feed`; False where the end came first, too."""
-        takers = [route for route in routes if route.events]
+        takers = self._takers = [route for route in routes if route.events]
         self._count_rest()
         if takers:
             self._takes = True
@@ -240,7 +241,8 @@ class EventFeed:
         self._journal.on_half_full = lambda: None
         self._journal.keep(True)
         points, lost = self._registry.points, 0
-        if exiting and self._takes and points.wanted is not False:  # also where no receiver has ever answered
+        # Also where no receiver has ever answered; but not where the first answer, at the end, said that it is no hub.
+        if exiting and self._takes and _takes_points(self._takers) is not False:
             lost = sum(found.size for _, found in points.drain(everything=True))
         points.wanted = None
         if exiting and (self._takes or self._journal.pinned):

@@ -89,7 +89,7 @@ class HistogramValues:
     buckets: Buckets | None = None
 
     def plus(self, more: HistogramValues) -> HistogramValues:
-        """Return the values of both; they have what spread of them is known."""
+        """Return the values of both, with the spread that is known of them."""
         spread = self.spread.plus(more.spread) if self.spread and more.spread else self.spread or more.spread
         buckets = self.buckets + more.buckets if self.buckets and more.buckets else None
         return HistogramValues(self.count + more.count, self.total + more.total, spread, buckets)
