@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from tachograph.recording.sketch import interpolated
 from tachograph.recording.values import numpy
 
 FINEST = 8  # the finest scale that is used: 256 buckets between a power of two and the next
@@ -135,7 +136,7 @@ class ExponentialHistogram(NamedTuple):
         low = -math.inf if math.isnan(minimum) else minimum
         high = math.inf if math.isnan(maximum) else maximum
         middles = [min(max(middle, low), high) for middle, _ in ordered]
-        found = [_interpolated(middles, ends, part) for part in parts]
+        found = [interpolated(middles, ends, part) for part in parts]
         known = {0.0: minimum, 1.0: maximum}  # exactly
         return [
             value if math.isnan(known.get(part, math.nan)) else known[part]
@@ -371,12 +372,3 @@ def _listed(buckets: ExponentialBuckets) -> list[tuple[int, int]]:
 def _middle(index: int, scale: int) -> float:
     exponent = math.ldexp(index + 0.5, -scale)
     return float(2.0 ** min(max(exponent, -1074.0), 1023.9999999999999))
-
-
-def _interpolated(ordered: Sequence[float], ends: Sequence[int], part: float) -> float:
-    rank = part * (ends[-1] - 1)
-    below = math.floor(rank)
-    low = ordered[bisect_right(ends, below)]
-    high = ordered[bisect_right(ends, min(below + 1, ends[-1] - 1))]
-    share = rank - below
-    return low * (1 - share) + high * share  # not low + (high - low) * share: the difference may overflow

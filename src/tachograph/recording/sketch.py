@@ -50,10 +50,17 @@ class Sketch:
             ends = list(accumulate(self._buckets[middle] for middle in ordered))
         if not ordered:
             return [math.nan] * len(wanted)
-        return [_interpolated(ordered, ends, part) for part in wanted]
+        return [interpolated(ordered, ends, part) for part in wanted]
 
 
-def _interpolated(ordered: list[float], ends: Sequence[int], part: float) -> float:
+def interpolated(ordered: Sequence[float], ends: Sequence[int], part: float) -> float:
+    """Return the value below which a part (0 to 1) of all lies, between two of them where it falls between.
+
+    Args:
+        ordered: the values, ascending, each once.
+        ends: how many there are up to each.
+        part: see above.
+    """
     rank = part * (ends[-1] - 1)
     below = math.floor(rank)
     low = ordered[bisect_right(ends, below)]
