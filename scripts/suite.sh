@@ -1,27 +1,23 @@
 #!/bin/sh
 # suite.sh PYTHON test|long [ARGUMENT …]: the tests, with pytest's further arguments. First those that run beside each
-# other, then, with nothing beside them, those that measure time. A few that fail beside others on a busy machine run
-# once more, alone, and are named: what fails alone, too, or more than five, is a failure.
+# other, then, with nothing beside them, those that measure time. A few that fail on a busy machine run once more,
+# alone, and are named: what fails alone, too, or more than five, is a failure.
 set -u
 python=$1 part=$2
 shift 2
 # Without compiled files each of the thousand programs that the tests start would compile the package again.
 unset PYTHONDONTWRITEBYTECODE
 
-tests() { # what a selection by name or folder leaves empty is no failure
-  "$python" -m pytest "$@"
-  status=$?
-  [ "$status" -eq 5 ] || [ "$status" -eq 0 ] || failed=$status
-}
-
-beside() { # the tests beside each other; few that failed once more, alone
+tests() { # OPTIONS ARGUMENT …: a pass of pytest; few that failed once more, alone. No test at all is no failure
+  options=$1
+  shift
   # shellcheck disable=SC2086 # words
-  "$python" -m pytest --cache-clear $beside "$@"
+  "$python" -m pytest --cache-clear $options "$@"
   status=$?
   if [ "$status" -eq 1 ]; then
     count=$("$python" -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))')
     if [ "$count" -le 5 ]; then
-      echo "suite.sh: $count failed beside others, and run once more, alone:"
+      echo "suite.sh: $count failed, and run once more, alone:"
       "$python" -m pytest --last-failed --last-failed-no-failures=none "$@" --cov-append
       status=$?
     fi
@@ -34,15 +30,15 @@ failed=0
 beside="--numprocesses=${WORKERS:-4} --dist=loadscope --no-loadscope-reorder"
 case $part in
 test)
-  beside -m 'not long and not timing' --cov --cov-report= "$@"
-  tests -m 'timing and not long' --cov --cov-append --cov-report= "$@"
+  tests "$beside" -m 'not long and not timing' --cov --cov-report= "$@"
+  tests '' -m 'timing and not long' --cov --cov-append --cov-report= "$@"
   # The total alone: the files' table would push what failed out of sight. `python -m coverage report` prints it.
   printf 'Coverage, in per cent (95 at least): '
   "$python" -m coverage report --ignore-errors --format=total --fail-under=95 || failed=$?
   ;;
 long)
-  beside -m 'long and not timing' "$@"
-  tests -m 'long and timing' "$@"
+  tests "$beside" -m 'long and not timing' "$@"
+  tests '' -m 'long and timing' "$@"
   ;;
 *)
   echo "suite.sh: test or long, not $part" >&2
