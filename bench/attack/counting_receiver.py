@@ -140,6 +140,8 @@ class Arrived:
 
     def _add_metric(self, owner: object, metric: Metric) -> None:
         kind = metric.WhichOneof("data")
+        if kind == "exponential_histogram":  # beside an explicit one, which has all of its values
+            return
         data = getattr(metric, kind or "gauge")
         delta = kind != "gauge" and data.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         for point in data.data_points:
