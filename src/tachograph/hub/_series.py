@@ -326,28 +326,28 @@ class Room:
 
     def add(self, text: int) -> bool:
         """Make room for a series with so many characters of labels and name; False where there is none."""
-        needed = _SERIES + _TEXT * text
-        if self._series >= self._most_series or self._taken + needed > self._most_memory:
+        if self._series >= self._most_series or not self._take(_SERIES + _TEXT * text):
             return False
         self._series += 1
+        return True
+
+    def _take(self, needed: int) -> bool:
+        if self._taken + needed > self._most_memory:
+            return False
         self._taken += needed
         return True
 
     def grow(self, series: HubSeries, bounds: int) -> bool:
         """Make room for a histogram's buckets; False where there is none."""
-        needed = _BOUND * (bounds - series.bounds)
-        if self._taken + needed > self._most_memory:
+        if not self._take(_BOUND * (bounds - series.bounds)):
             return False
-        self._taken += needed
         series.bounds = bounds
         return True
 
     def widen(self, series: HubSeries, buckets: int) -> bool:
         """Make room for the buckets of a series' spread; False where there is none."""
-        needed = _BOUND * (buckets - series.buckets)
-        if self._taken + needed > self._most_memory:
+        if not self._take(_BOUND * (buckets - series.buckets)):
             return False
-        self._taken += needed
         series.buckets = buckets
         return True
 

@@ -82,7 +82,7 @@ def rank_attributes(
     group = group_watch.joined() if group is None else group
     is_torchruns_own = by_torchrun and "dl.rank" in found and not _inherits_mark(environ, os.getpid())
     if group is not None and found.get("dl.rank") != group.rank and not is_torchruns_own:
-        # What is said of the node beside another rank is that of the process which had it.
+        # The node's variables beside another rank are those of the process which had it.
         of_node = () if "dl.rank" in found else ("dl.local_rank", "dl.node_rank")
         found = {key: value for key, value in found.items() if key in of_node}
         found |= {"dl.rank": group.rank, "dl.world_size": group.world_size}

@@ -65,7 +65,7 @@ class Runtime:
     def run(self, settings: Settings, asked: frozenset[Signal], *, again: Callable[[], object]) -> Pipeline:
         """Begin to deliver, to the destinations of the settings and to configured ones; idle in a helper process.
 
-        What a helper records is kept until it becomes a rank.
+        The values of a helper are kept until it becomes a rank.
 
         Args:
             settings: of the pipeline.
