@@ -36,9 +36,8 @@ test)
   printf 'Coverage, in per cent (95 at least): '
   "$python" -m coverage report --ignore-errors --format=total --fail-under=95 || failed=$?
   ;;
-long)
-  tests "$beside" -m 'long and not timing' "$@"
-  tests '' -m 'long and timing' "$@"
+long) # one pass: none of them measures time, which tests/conftest.py sees to
+  tests "$beside" -m long "$@"
   ;;
 *)
   echo "suite.sh: test or long, not $part" >&2

@@ -60,7 +60,10 @@ def _unit(nodeid: str, slowest: dict[str, float]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by how long they take, the longest first."""
+    """Order the tests by how long they take, the longest first; one that measures time and takes minutes is refused."""
+    for item in items:
+        if item.get_closest_marker("long") and item.get_closest_marker("timing"):
+            raise pytest.UsageError(f"{item.nodeid} is both long and timing: long tests run beside each other")
     slowest = _slowest()
     units = {item: _unit(item.nodeid, slowest) for item in items}
     quick = Counter(units.values())

@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,6 +25,7 @@ from bad_proxy import Plan, Proxy, cuts_answers, halves_answers, passes
 _FIRST = 3
 _AWAY = 1.0  # seconds
 _LARGE = 20  # lines
+_LOOKS = 20  # half a second apart
 
 
 def _settings(port: int, token: str = SECRET) -> dict[str, Any]:
@@ -190,11 +192,17 @@ def victoria_metrics(_account: Account, folder: Path, *, plan: Plan) -> Iterator
     command += [f"-httpListenAddr=127.0.0.1:{port}", "-retentionPeriod=100y", "-memory.allowedBytes=64MB"]
 
     def wrong(recorded: int, lost: int) -> list[str]:
-        _get(f"{base}/internal/force_flush")
-        exported = _get(f"{base}/api/v1/export?match%5B%5D=train_n").splitlines()
-        found = [json.loads(line) for line in exported]
-        samples = {pair for each in found for pair in zip(each["timestamps"], each["values"], strict=True)}
-        return _missing(sorted(int(number) for _, number in samples), recorded, lost)
+        complaints: list[str] = []
+        for _ in range(_LOOKS):  # what it has just taken is not always found at once, though it is flushed
+            _get(f"{base}/internal/force_flush")
+            exported = _get(f"{base}/api/v1/export?match%5B%5D=train_n").splitlines()
+            found = [json.loads(line) for line in exported]
+            samples = {pair for each in found for pair in zip(each["timestamps"], each["values"], strict=True)}
+            complaints = _missing(sorted(int(number) for _, number in samples), recorded, lost)
+            if not complaints:
+                break
+            time.sleep(0.5)
+        return complaints
 
     with running(command, there, lambda: _is_up(f"{base}/health")):
         yield from _behind(port, plan, wrong)
