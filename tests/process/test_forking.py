@@ -6,8 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
+import pytest
+
+import programs
 from places import PACKAGE
 from tachograph.recording.forking import Part
 
@@ -57,3 +61,33 @@ def test_every_part_is_in_the_order_and_nothing_else_hooks_into_forks() -> None:
             own.add(path.relative_to(PACKAGE).as_posix())
     assert sorted(named) == sorted(get_args(Part))
     assert own == {"recording/forking.py"}
+
+
+FORKED = """
+import multiprocessing, os
+import tachograph
+from tachograph.identity.run_id import run_id
+def child():
+    tachograph.start(metrics="none")
+    print(run_id(os.environ), flush=True)
+tachograph.start(metrics="none")
+print(run_id(os.environ), flush=True)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+if not os.fork():
+    child()
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("helpers", ["", "1"])
+def test_forked_children_belong_to_the_run_of_their_parent(tmp_path: Path, helpers: str) -> None:
+    """A run id that was minted before a fork is that of the children, who may call ``start()`` themselves."""
+    done = programs.run(tmp_path, FORKED, TACHOGRAPH_HELPERS=helpers)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    said = done.stdout.split()
+    assert len(said) == 3
+    assert len(set(said)) == 1

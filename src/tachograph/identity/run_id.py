@@ -28,6 +28,15 @@ class _Started(NamedTuple):
     identity: str
 
 
+class _Begun(NamedTuple):
+    pid: int
+    launcher: int
+    started: _Started
+
+
+_begun: _Begun | None = None  # the run for which this process, or the one it was forked from, has minted an id
+
+
 def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv: Sequence[str] | None = None) -> str:
     """Return the run's id: given, or from the launcher or scheduler, or else minted.
 
@@ -38,6 +47,7 @@ def run_id(environ: Mapping[str, str], *, explicit: str | None = None, orig_argv
     A minted id is ``<program>-<UTC yyyymmdd-HHMMSS>-<4 hex>``, from the start of the process that began the run: the
     launcher of a rank, found as the next ancestor that is no rank itself, or else this process. So all ranks of one
     torchrun, mpirun or ``mp.spawn`` on a node mint the same one, now and after a restart, as the agent itself does.
+    A forked child belongs to the run for which its parent has minted one.
     """
     given = explicit or resource_variable(environ).get("dl.run.id") or text(environ, "TACHOGRAPH_RUN")
     if given:
@@ -92,7 +102,11 @@ def file_safe(name: str) -> str:
 
 
 def _minted(program: str, launcher: int) -> str:
-    started = _from_proc(launcher) or _from_ps(launcher) or _unknown_start()
+    global _begun  # noqa: PLW0603 - of the process, as its start is
+    own = os.getpid()
+    if _begun is None or (launcher != _begun.launcher and (launcher != own or _begun.pid == own)):
+        _begun = _Begun(own, launcher, _from_proc(launcher) or _from_ps(launcher) or _unknown_start())
+    started = _begun.started
     day = time.strftime("%Y%m%d-%H%M%S", time.gmtime(started.unix_seconds))
     return f"{program}-{day}-{hashlib.sha256(started.identity.encode()).hexdigest()[:4]}"
 
