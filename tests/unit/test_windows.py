@@ -214,6 +214,33 @@ def test_nothing_is_lost_or_doubled(steps: list[tuple[str, int, int]]) -> None:
     assert sum(found["s.count"] for found in logged) == number  # type: ignore[misc]
 
 
+def test_a_window_closes_at_the_end_though_a_fold_in_another_thread_takes_long() -> None:
+    """The end waits for a fold that is under way in another thread: the values after it are logged, too."""
+
+    class Slow:
+        """A device's event that takes a while to say whether it has happened."""
+
+        def query(self) -> bool:
+            """Return False, after 0.3 seconds for the other thread."""
+            if threading.current_thread() is folding:
+                asked.set()
+                time.sleep(0.3)
+            return False
+
+    asked = threading.Event()
+    windows, journal = reader(Clock())
+    stat = Stat("s", [SUM], 1.0, windows=windows)
+    stat._life.window.buffer.append(Pending(None, Slow()))
+    assert stat.count == 1
+    folding = threading.Thread(target=lambda: stat.count)
+    folding.start()
+    assert asked.wait(10)
+    stat.add(2.0)
+    windows.finish()
+    folding.join()
+    assert sums(journal) == [2.0]
+
+
 def test_threads_that_add_while_windows_close_lose_nothing() -> None:
     """Four threads add while windows of a millisecond close, with and without ``max_samples``: every value counts."""
     windows, journal = reader(threaded=True)

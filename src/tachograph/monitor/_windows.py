@@ -211,7 +211,7 @@ class Windows:
             now = self.clock()
             for found in list(self._sizes.values()):
                 for window in list(found.windows.copy().values()):
-                    window.end(now, wait=_FOLD_WAIT)
+                    window.end(now, wait=max(deadline - time.monotonic(), _FOLD_WAIT))
                     self._pass_on()
             self.events.finish(max(deadline - time.monotonic(), 0.0))
         finally:
