@@ -211,6 +211,21 @@ def test_a_file_that_anything_happened_to_is_read_to_its_end(
     assert all((record.payload, record.items) in bodies or record.lost for record in found)
 
 
+def test_what_was_written_over_a_record_is_not_taken_for_a_number_of_items(tmp_path: Path) -> None:
+    """A file that something else was written over stands for no more items than it has bytes."""
+    spool, _ = opened(tmp_path)
+    put(spool, *range(20))
+    (path,) = tmp_path.glob("*.spool")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(Framed.begins_at)
+        file.write(b"\xff" * (size - Framed.begins_at))
+    found, _, _ = spool.take(10**9)
+    assert 1 <= sum(lost.items for record in found for lost in record.lost) <= size
+    with path.open("rb") as file:
+        assert 1 <= Framed().count(file.fileno(), Framed.begins_at, size, lambda: None) <= size
+
+
 def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path) -> None:
     """A record that does not fit is an OSError, and those before it stay whole."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

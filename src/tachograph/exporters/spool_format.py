@@ -23,6 +23,7 @@ _HEADER = "tachograph spool 1 delivered={:020d} items={:010d} uncertain={:d}"
 _FOUND = re.compile(rb"tachograph spool 1 delivered=(\d{20}) items=(\d{10}) uncertain=([01]) *\n")
 _RECORD = struct.Struct(">IIIB")
 _KINDS = ("metrics", "traces", "logs", "lines")
+_LONGEST = 2**24  # bytes: no destination takes a longer request
 
 
 class Lost(NamedTuple):
@@ -125,10 +126,12 @@ class Framed:
         length, items, checksum, kind = _RECORD.unpack(head)
         whole = _RECORD.size + length
         if offset + whole > size or kind >= len(_KINDS):
-            return _damaged(_plausible(items, length), size - offset, "the process that wrote its last record died")
+            left = size - offset
+            why = "the process that wrote its last record died"
+            return _damaged(_plausible(items, length, kind, left), left, why)
         payload = os.pread(file, length, offset + _RECORD.size)
         if len(payload) < length or _checksum(payload, items, kind) != checksum:
-            return _damaged(_plausible(items, length), whole, "a record has another checksum than it says")
+            return _damaged(_plausible(items, length, kind, whole), whole, "a record has another checksum than it says")
         return SpoolRecord(_KINDS[kind], payload, items, whole)
 
     def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
@@ -137,8 +140,8 @@ class Framed:
         with contextlib.suppress(OSError):
             while len(head := os.pread(file, _RECORD.size, offset)) == _RECORD.size:
                 length, found, _, kind = _RECORD.unpack(head)
+                items += _plausible(found, length, kind, size - offset)
                 offset += _RECORD.size + length
-                items += _plausible(found, length)
                 if offset > size or kind >= len(_KINDS):
                     break
                 pace()
@@ -149,9 +152,12 @@ def _checksum(payload: bytes, items: int, kind: int) -> int:
     return zlib.crc32(payload, zlib.crc32(_RECORD.pack(len(payload), items, 0, kind)))
 
 
-def _plausible(items: int, length: int) -> int:
-    """Return the items of a record whose head may be damaged: none takes less than a byte."""
-    return max(min(items, length), 1)
+def _plausible(items: int, length: int, kind: int, left: int) -> int:
+    """Return the items of a record whose head may be damaged: none takes less than a byte.
+
+    A record that was torn says how many there were; what has been written over it says nothing, but for its own length.
+    """
+    return max(min(items, length, _LONGEST if kind < len(_KINDS) else left), 1)
 
 
 def _damaged(items: int, size: int, why: str) -> SpoolRecord:
