@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
-from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
+from tachograph.runs.catalogue import Summary, delete, existing_store, listed, opened, superfluous
 from tachograph.runs.export import listing, shown, size_of
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -21,6 +21,8 @@ def command(arguments: Sequence[str]) -> int:
     """List, show or prune runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
+        if options.store is not None:
+            existing_store(options.store)
         if options.what == "show":
             return _show(options)
         if options.what == "prune":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,19 +11,25 @@ from typing import Any
 from urllib.parse import quote
 
 from tachograph.runs._schema import MIGRATIONS, read_as_today
-from tachograph.runs.store import StoreError
+from tachograph.runs.file_lock import in_use
+from tachograph.runs.store import StoreError, writes_runs
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
+_NO_INDEX = "its log has no index (-shm) beside it, and is left out: a hub that goes on with the run takes it over"
+_CHANGED = "it was written while it was read: read it again"
 
 
 class RunFile:
-    """A run's file.
+    """A run's file. Reading changes neither it nor the files beside it, whether a hub writes it, was killed, or ended.
+
+    That is so in each process but those that write runs: see :func:`tachograph.runs.store.writes_runs`.
 
     Args:
         path: of the file.
 
     Attributes:
         damage: descriptions of the parts that could not be read so far, one line each.
+        changed: a hub began to write it while it was read last: see there, and read it again.
 
     Raises:
         StoreError: it is no file of a run, or of a newer version; an ``OSError``.
@@ -33,12 +38,14 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damage: list[str] = []
+        self.changed = False
         try:
             with self.snapshot() as connection:
                 version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         except sqlite3.DatabaseError as error:
             what = "cannot be read" if isinstance(error, sqlite3.OperationalError) else "is damaged"
-            raise StoreError(errno.EIO, f"the file {what}: {error}", str(path)) from error
+            why = _refused(path) or str(error)
+            raise StoreError(errno.EIO, f"the file {what}: {why}", str(path)) from error
         if version > len(MIGRATIONS):
             why = f"the file has schema version {version}: a newer Tachograph wrote it, read it with that one"
             raise StoreError(errno.EPROTO, why, str(path))
@@ -52,8 +59,8 @@ class RunFile:
         Raises:
             sqlite3.DatabaseError: it is damaged.
         """
-        # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
-        how = "mode=rw" if os.access(self.path.parent, os.W_OK) else "mode=ro&immutable=1"
+        how, is_locked = self._how()
+        before = None if is_locked else self._state()
         name = f"file:{quote(str(self.path.absolute()))}?{how}"
         connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
@@ -63,6 +70,34 @@ class RunFile:
             yield connection
         finally:
             connection.close()
+            after = self._state()
+            self.changed = before is not None and after is not None and before != after
+            if self.changed:
+                self.note(_CHANGED)
+
+    def _how(self) -> tuple[str, bool]:
+        """Return the parameters with which SQLite opens the file, and whether its locks keep writers from disturbing.
+
+        SQLite reads a log without writing where the index is beside it: the writer's own, or of a log that a killed
+        hub has left one that it makes in memory (SQLite, "WAL", "Read-Only Databases"; "URI Filenames").
+        """
+        if writes_runs():
+            return "mode=rw", True
+        log, index = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-shm"))
+        if not _size(log):
+            return "mode=ro&immutable=1", False
+        if not index.exists():
+            self.note(_NO_INDEX)
+            return "mode=ro&immutable=1", False
+        return "mode=ro&readonly_shm=1", in_use(self.path)
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Return inode, size and time of the file, which change once a log is taken over into it; None for no file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query; where the file is damaged, those up to the damage."""
@@ -76,6 +111,22 @@ class RunFile:
         """Note damage, once."""
         if damage not in self.damage:
             self.damage.append(damage)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _refused(path: Path) -> str:
+    """Return why the system does not open a file, which SQLite does not say; empty where it does open it."""
+    try:
+        with path.open("rb"):
+            return ""
+    except OSError as error:
+        return str(error.strerror)
 
 
 _STEPS = 20_000  # of SQLite's virtual machine between two questions: some milliseconds

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from tachograph.identity.run_id import file_safe
 from tachograph.runs._schema import NewerSchema, migrate
@@ -31,10 +32,25 @@ _NO_LOG = (0, 0, 0)
 _HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
 
 _log = logging.getLogger("tachograph")
+_writers: WeakSet[object] = WeakSet()
 
 
 class StoreError(OSError):
     """A run's file cannot be used; the message names the file and says why."""
+
+
+def note_writer(writer: object) -> None:
+    """Note that this process writes runs, as long as ``writer`` is alive; see :func:`writes_runs`."""
+    _writers.add(writer)
+
+
+def writes_runs() -> bool:
+    """Tell whether this process writes runs: then it has to read them through SQLite's locks as well.
+
+    A file that is closed after a reading without locks takes the locks of the whole process with it (fcntl(2), "Record
+    locking").
+    """
+    return bool(_writers)
 
 
 class Store:
@@ -86,6 +102,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._checkpoints: sqlite3.Connection | None = None
         self._closed = False
+        note_writer(self)
         with self._lock:
             self._wake()
         self._open_stores.use(self)
@@ -364,6 +381,7 @@ class Store:
             self._closed = True
             self._release()
         self._open_stores.forget(self)
+        _writers.discard(self)
 
     def _release(self) -> None:
         self._shut()

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.responses import Response
 
-from tachograph.runs.catalogue import located
+from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
@@ -26,6 +26,7 @@ from tachograph.studio.occurrences import events
 from tachograph.studio.overview import Overview, about, functions, progress
 
 MOST_PARTS = 2000  # of a query
+_TRIES = 3  # where a hub begins to write the file that is read
 
 
 class Question:
@@ -119,11 +120,13 @@ class Unanswered(Exception):  # noqa: N818 - an answer, not a fault
     Args:
         status: of the HTTP answer.
         why: a sentence for the reader.
+        near: the run that may have been meant; empty for none.
     """
 
-    def __init__(self, status: HTTPStatus, why: str) -> None:
+    def __init__(self, status: HTTPStatus, why: str, *, near: str = "") -> None:
         super().__init__(why)
         self.status = status
+        self.near = near
 
 
 def text(data: Any) -> str:
@@ -167,8 +170,9 @@ def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) ->
 
 
 def refusal(refused: Unanswered) -> Response:
-    """Return the sentence as ``{"error": …}``."""
-    return answer(encoded({"error": str(refused)}, gzipped=False)[0], gzipped=False, status=refused.status)
+    """Return the sentence as ``{"error": …}``, with the run that may have been meant as ``near``."""
+    said = {"error": str(refused), **({"near": refused.near} if refused.near else {})}
+    return answer(encoded(said, gzipped=False)[0], gzipped=False, status=refused.status)
 
 
 def spelled(value: float) -> str:
@@ -219,7 +223,7 @@ class Api:
         """
         match question.path:
             case ["runs"]:
-                return {"now": self._clock(), "run": self._own, "runs": self._overview.runs()}
+                return {"now": self._clock(), "run": self._own, "runs": self._listed()}
             case ["runs", run]:
                 return self._read(run, lambda reading: self._run(reading, run))
             case ["runs", run, ("curves" | "samples" | "events") as what]:
@@ -227,9 +231,18 @@ class Api:
         raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
 
     def _read(self, run: str, answered: Callable[[Look], dict[str, Any]]) -> dict[str, Any]:
-        with self.reading(run) as reading:
-            found = answered(reading)
-            return {**found, **({"damage": list(reading.file.damage)} if reading.file.damage else {})}
+        for _ in range(_TRIES):
+            with self.reading(run) as reading:
+                found = answered(reading)
+            if not reading.file.changed:
+                break
+        return {**found, **({"damage": list(reading.file.damage)} if reading.file.damage else {})}
+
+    def _listed(self) -> list[dict[str, Any]]:
+        try:
+            return self._overview.runs()
+        except StoreError as error:
+            raise Unanswered(HTTPStatus.CONFLICT, f"{error.strerror} ({error.filename})") from error
 
     @contextlib.contextmanager
     def reading(self, run: str) -> Iterator[Look]:
@@ -241,8 +254,8 @@ class Api:
         try:
             with look(RunFile(located(run, self._folder)), self._abandoned) as reading:
                 yield reading
-        except LookupError as error:
-            raise Unanswered(HTTPStatus.NOT_FOUND, str(error.args[0])) from error
+        except UnknownRunError as error:
+            raise Unanswered(HTTPStatus.NOT_FOUND, str(error), near=error.near) from error
         except StoreError as error:
             raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error.strerror}") from error
         except sqlite3.Error as error:

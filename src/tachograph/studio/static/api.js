@@ -2,11 +2,12 @@
 
 const PATIENCE = 20_000; // milliseconds
 
-/** An answer that is none: its message is for people, its status 0 where the hub does not answer at all. */
+/** An answer that is none: its message is for people; its status is 0 where there is no answer at all. */
 export class Refusal extends Error {
-  constructor(message, status) {
+  constructor(message, status, near = "") {
     super(message);
     this.status = status;
+    this.near = near; // the run that may have been meant
   }
 }
 
@@ -31,16 +32,19 @@ export async function ask(path, query = {}, signal = null) {
     if (answer.ok) return await answer.json();
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refusal("the hub does not answer", 0);
+    throw new Refusal(`no answer from ${location.host}`, 0);
   }
-  let said = "";
+  let said = {};
   try {
-    said = (await answer.json()).error ?? "";
+    said = await answer.json();
   } catch {
     // an answer without words
   }
-  throw new Refusal(said || `the hub answers ${answer.status}`, answer.status);
+  throw new Refusal(said.error || `the answer is ${answer.status}`, answer.status, said.near);
 }
+
+/** Return the words for a server that does not answer. */
+export const silent = () => `No answer from ${location.host}; trying again …`;
 
 /** Return the path of a run. */
 export const pathOf = (run) => `/api/runs/${encodeURIComponent(run)}`;

@@ -1,6 +1,6 @@
 /** The page of one run. */
 
-import { Refusal, ask, pathOf } from "./api.js";
+import { Refusal, ask, pathOf, silent } from "./api.js";
 import { Controls } from "./controls.js";
 import { Dictionaries } from "./dictionaries.js";
 import { element, fill } from "./element.js";
@@ -87,7 +87,7 @@ export class RunPage {
       run: (data) => this.#head(data),
       samples: (data) => this.sections.add(data.samples),
       problem: (data) => this.shell.banner(data.error),
-      lost: () => this.#lost("The hub does not answer; trying again … If the run has ended, “tachograph hub” shows it again."),
+      lost: () => this.#lost(`${silent()} If the run has ended, “tachograph studio” shows it again.`),
       back: () => this.#back(),
     });
     this.slowly = setInterval(() => this.state === "live" && !document.hidden && this.#lookAgain(), SLOWLY);
@@ -95,15 +95,16 @@ export class RunPage {
 
   #refused(error) {
     if (error instanceof Refusal && error.status === 0) {
-      this.shell.banner("The hub does not answer; trying again …");
+      this.shell.banner(silent());
       return;
     }
     this.shell.banner("");
     const words = error instanceof Refusal && error.status === 404
-      ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`
+      ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`.replace("?.", "?")
       : `This run cannot be shown: ${error.message}.`;
     fill(this.shell.main, element("div", { class: "empty" }, element("h1", { text: "Nothing to show" }), element("p", { text: words }),
-      element("p", {}, element("a", { href: "#/", text: "All runs of this hub" }))));
+      error.near ? element("p", {}, "The nearest: ", element("a", { href: linkTo(error.near), text: error.near })) : null,
+      element("p", {}, element("a", { href: "#/", text: "All runs" }))));
   }
 
   /** Ask what the run is made of, and show that. */

@@ -1,6 +1,6 @@
 /** The list of runs: live ones first, up to date by itself. */
 
-import { ask } from "./api.js";
+import { ask, silent } from "./api.js";
 import { element, fill, say } from "./element.js";
 import { bytes, duration, number, when } from "./format.js";
 import { chip } from "./header.js";
@@ -43,7 +43,7 @@ export class RunsPage {
         this.#show();
       } catch (error) {
         if (this.closed) return;
-        this.shell.banner(error.status === 0 ? "The hub does not answer; trying again …" : error.message);
+        this.shell.banner(error.status === 0 ? silent() : error.message);
       }
     }
     this.timer = setTimeout(() => this.#look(), EVERY);
