@@ -15,7 +15,7 @@ from tachograph.identity.resource import store as default_store
 from tachograph.identity.run_id import file_safe
 from tachograph.runs.file import RunFile
 from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.members import NODE, tags
+from tachograph.runs.members import NODE, display_name, tags
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
@@ -57,6 +57,7 @@ class Summary(NamedTuple):
         in_use: a hub writes it.
         problem: the error that keeps it from being read; empty where there is none.
         tags: sorted.
+        name: for display; empty where the user has given none.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Summary(NamedTuple):
     in_use: bool
     problem: str
     tags: tuple[str, ...] = ()
+    name: str = ""
 
 
 def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
@@ -142,21 +144,27 @@ def superfluous(
     return [each for each in runs if each.path in gone and not each.in_use]
 
 
-def delete(run: Summary) -> bool:
-    """Delete a run; False where a hub has begun to write it.
+def delete(path: Path) -> bool:
+    """Delete the file of a run, and those beside it; False where a hub writes it.
 
     Raises:
+        FileNotFoundError: it was deleted already.
         OSError: it cannot be deleted.
     """
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
     try:
-        claim = Claim(run.path, alone=True)
+        claim = Claim(path, alone=True)
     except BlockingIOError:
         return False
     try:
-        for path in (*files_of(run.path), claim.path):
-            path.unlink(missing_ok=True)
+        there = path.exists()
+        for each in (*files_of(path), claim.path):
+            each.unlink(missing_ok=True)
     finally:
         claim.release()
+    if not there:
+        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
     return True
 
 
@@ -205,18 +213,18 @@ def files_of(path: Path) -> list[Path]:
 def _summary(path: Path) -> Summary:
     size, changed = _size(path), _written(path)
     start, last, processes, points, events = changed, changed, 0, 0, 0
-    problem = ""
+    problem = name = ""
     named: tuple[str, ...] = ()
     try:
-        file = RunFile(path)
+        file = RunFile(path, looking=True)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
         points, events = points_in(file.rows), events_in(file.rows)
-        named = tuple(tags(file.rows))
+        named, name = tuple(tags(file.rows)), display_name(file.rows)
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
-    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named)
+    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named, name)
 
 
 def _size(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 from tachograph.runs._schema import MIGRATIONS, read_as_today
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.store import StoreError, writes_runs
+from tachograph.runs.store import FileLocks, StoreError
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
 _NO_INDEX = "its log has no index (-shm) beside it, and is left out: a hub that goes on with the run takes it over"
@@ -20,25 +21,27 @@ _CHANGED = "it was written while it was read: read it again"
 
 
 class RunFile:
-    """A run's file. Reading changes neither it nor the files beside it, whether a hub writes it, was killed, or ended.
-
-    That is so in each process but those that write runs: see :func:`tachograph.runs.store.writes_runs`.
+    """A run's file.
 
     Args:
         path: of the file.
+        looking: for a look that takes moments: no file is made or changed, be the run finished, live, or left by a hub
+            that was killed; only where this process holds locks of SQLite it is read like any other. A hub that begins
+            to write a finished run disturbs such a look: see ``changed``.
 
     Attributes:
         damage: descriptions of the parts that could not be read so far, one line each.
-        changed: a hub began to write it while it was read last: see there, and read it again.
+        changed: the file was written during the last look at it, which is to be done again.
 
     Raises:
         StoreError: it is no file of a run, or of a newer version; an ``OSError``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, looking: bool = False) -> None:
         self.path = path
         self.damage: list[str] = []
         self.changed = False
+        self._looking = looking
         try:
             with self.snapshot() as connection:
                 version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -59,37 +62,42 @@ class RunFile:
         Raises:
             sqlite3.DatabaseError: it is damaged.
         """
-        how, is_locked = self._how()
-        before = None if is_locked else self._state()
+        # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
+        looks = (self._looking and not FileLocks.held()) or not os.access(self.path.parent, os.W_OK)
+        locks = None if looks else FileLocks()
+        how, is_disturbed = self._how() if looks else ("mode=rw", False)
+        before = self._state() if is_disturbed else None
         name = f"file:{quote(str(self.path.absolute()))}?{how}"
-        connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute("BEGIN")
-            read_as_today(connection)
-            connection.execute("PRAGMA query_only = ON")
-            yield connection
+            connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute("BEGIN")
+                read_as_today(connection)
+                connection.execute("PRAGMA query_only = ON")
+                yield connection
+            finally:
+                connection.close()
         finally:
-            connection.close()
+            if locks is not None:
+                locks.release()
             after = self._state()
             self.changed = before is not None and after is not None and before != after
             if self.changed:
                 self.note(_CHANGED)
 
     def _how(self) -> tuple[str, bool]:
-        """Return the parameters with which SQLite opens the file, and whether its locks keep writers from disturbing.
+        """Return the parameters with which SQLite looks at the file, and whether a hub that begins to write disturbs.
 
-        SQLite reads a log without writing where the index is beside it: the writer's own, or of a log that a killed
-        hub has left one that it makes in memory (SQLite, "WAL", "Read-Only Databases"; "URI Filenames").
+        SQLite reads a log without writing where its index is beside it: through that index while a hub holds it, else
+        through one that it makes in memory (SQLite, "WAL", "Read-Only Databases"; "URI Filenames").
         """
-        if writes_runs():
-            return "mode=rw", True
         log, index = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-shm"))
         if not _size(log):
-            return "mode=ro&immutable=1", False
+            return "mode=ro&immutable=1", True
         if not index.exists():
             self.note(_NO_INDEX)
-            return "mode=ro&immutable=1", False
-        return "mode=ro&readonly_shm=1", in_use(self.path)
+            return "mode=ro&immutable=1", True
+        return "mode=ro&readonly_shm=1", not in_use(self.path)
 
     def _state(self) -> tuple[int, int, int] | None:
         """Return inode, size and time of the file, which change once a log is taken over into it; None for no file."""

@@ -32,25 +32,31 @@ _NO_LOG = (0, 0, 0)
 _HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
 
 _log = logging.getLogger("tachograph")
-_writers: WeakSet[object] = WeakSet()
+_holders: WeakSet[object] = WeakSet()
 
 
 class StoreError(OSError):
     """A run's file cannot be used; the message names the file and says why."""
 
 
-def note_writer(writer: object) -> None:
-    """Note that this process writes runs, as long as ``writer`` is alive; see :func:`writes_runs`."""
-    _writers.add(writer)
+class FileLocks:
+    """The use of SQLite's locks by this process, until :meth:`release`, or while it is alive.
 
-
-def writes_runs() -> bool:
-    """Tell whether this process writes runs: then it has to read them through SQLite's locks as well.
-
-    A file that is closed after a reading without locks takes the locks of the whole process with it (fcntl(2), "Record
-    locking").
+    A file that was read without locks takes all locks of this process on it along when it is closed (fcntl(2), "Record
+    locking"). So it is read with them where the process holds any.
     """
-    return bool(_writers)
+
+    def __init__(self) -> None:
+        _holders.add(self)
+
+    def release(self) -> None:
+        """End the use."""
+        _holders.discard(self)
+
+    @staticmethod
+    def held() -> bool:
+        """Tell whether this process holds any."""
+        return bool(_holders)
 
 
 class Store:
@@ -102,7 +108,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._checkpoints: sqlite3.Connection | None = None
         self._closed = False
-        note_writer(self)
+        self._locks = FileLocks()
         with self._lock:
             self._wake()
         self._open_stores.use(self)
@@ -381,7 +387,7 @@ class Store:
             self._closed = True
             self._release()
         self._open_stores.forget(self)
-        _writers.discard(self)
+        self._locks.release()
 
     def _release(self) -> None:
         self._shut()

@@ -252,7 +252,7 @@ class Api:
             Unanswered: there is no such run, or it cannot be read at all.
         """
         try:
-            with look(RunFile(located(run, self._folder)), self._abandoned) as reading:
+            with look(RunFile(located(run, self._folder), looking=True), self._abandoned) as reading:
                 yield reading
         except UnknownRunError as error:
             raise Unanswered(HTTPStatus.NOT_FOUND, str(error), near=error.near) from error
