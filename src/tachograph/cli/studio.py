@@ -10,12 +10,13 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from secrets import token_urlsafe
 
 from tachograph.cli._command_line import WRONG_USAGE, fail, parser, port, reason
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.resource import store
 
-_DESCRIPTION = "Show the runs of a store in the browser, live and finished. The store is only read."
+_DESCRIPTION = "Show the runs of a store in the browser, live and finished; without --write they are only read."
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -38,7 +39,8 @@ async def _serve(options: argparse.Namespace) -> None:
     folder = existing_store(options.store or store(os.environ))
     with listen(options.host, options.port, usual=PORT) as listener:
         token = read_token(options.token_file, os.environ, loopback=is_loopback(address_of(listener)[0]))
-        server = StudioServer(folder, listener, token=token)
+        write_token = (token or token_urlsafe()) if options.write else None
+        server = StudioServer(folder, listener, token=token, write_token=write_token)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -49,8 +51,17 @@ async def _serve(options: argparse.Namespace) -> None:
         await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
         starting.cancel()
         if started.is_set():
-            _say(f"{server.url}/ shows the runs in {folder}; they are only read")
+            _say(_shows(server.url, folder, token, write_token))
         await serving
+
+
+def _shows(url: str, folder: Path, token: str | None, write_token: str | None) -> str:
+    if write_token is None:
+        return f"{url}/ shows the runs in {folder}; they are only read"
+    if write_token == token:
+        return f"{url}/ shows the runs in {folder}; with the token the page changes them"
+    # A browser sends to no server what follows the #.
+    return f"{url}/#token={write_token} shows the runs in {folder}; with this link the page changes them"
 
 
 def _say(line: str) -> None:
@@ -66,4 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=port, metavar="N", help="0 for any free one (default: 4400, or the next free one)")
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
     add("--token-file", type=Path, metavar="FILE", help="a browser must give this token (else TACHOGRAPH_HUB_TOKEN)")
+    write = "let the page tag, note, name and delete runs: with the link that is printed, or the token of --token-file"
+    add("--write", action="store_true", help=write)
     return made

@@ -1,4 +1,4 @@
-"""The HTTP server of a Studio alone: its pages over a store, for looking at runs. Nothing is received."""
+"""The HTTP server of a Studio alone: its pages over a store. Nothing is received."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ _FRONT = f"""Tachograph Studio {__version__}
 
 
 class StudioServer:
-    """Serves the Studio of a store on a socket until :meth:`stop`; the store is only read.
+    """Serves the Studio of a store on a socket until :meth:`stop`; without a token for changes the store is only read.
 
     Args:
         store: the folder with the runs.
         listener: a socket of :func:`tachograph.hub.server.listen`.
         token: required in ``Authorization: Bearer``; None for no such rule.
+        write_token: with which requests may change and delete runs; None where none may.
 
     Attributes:
         url: base URL, as reached from this machine.
     """
 
-    def __init__(self, store: Path, listener: socket.socket, *, token: str | None = None) -> None:
+    def __init__(
+        self, store: Path, listener: socket.socket, *, token: str | None = None, write_token: str | None = None
+    ) -> None:
         host, self.url = address_of(listener)
         self._listener = listener
-        self._studio = Studio(store, "")
+        self._studio = Studio(store, "", token=write_token)
         app = Starlette(
             routes=[Route("/healthz", _health), Route("/", self._index), *self._studio.routes()],
             middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],

@@ -172,7 +172,10 @@ def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) ->
 def refusal(refused: Unanswered) -> Response:
     """Return the sentence as ``{"error": …}``, with the run that may have been meant as ``near``."""
     said = {"error": str(refused), **({"near": refused.near} if refused.near else {})}
-    return answer(encoded(said, gzipped=False)[0], gzipped=False, status=refused.status)
+    found = answer(encoded(said, gzipped=False)[0], gzipped=False, status=refused.status)
+    if refused.status == HTTPStatus.UNAUTHORIZED:
+        found.headers["WWW-Authenticate"] = "Bearer"
+    return found
 
 
 def spelled(value: float) -> str:
@@ -205,13 +208,17 @@ class Api:
         run: the hub's own.
         clock: nanoseconds since the epoch.
         abandoned: asked now and then whether to stop reading.
+        writable: whether the page may change runs, as it is told.
     """
 
-    def __init__(self, folder: Path, run: str, clock: Callable[[], int], abandoned: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: Path, run: str, clock: Callable[[], int], abandoned: Callable[[], bool], *, writable: bool = False
+    ) -> None:
         self._folder = folder
         self._own = run
         self._clock = clock
         self._abandoned = abandoned
+        self._writable = writable
         self._overview = Overview(folder, clock, abandoned)
 
     def ask(self, question: Question) -> dict[str, Any]:
@@ -287,7 +294,7 @@ class Api:
             "program": program(reading.rows),
             "notes": notes(reading.rows),
         }
-        return {"now": now, "run": self.line_of(reading, run, found), **listed}
+        return {"now": now, "writable": self._writable, "run": self.line_of(reading, run, found), **listed}
 
 
 def _process(each: Member, now: int, *, written: bool) -> dict[str, Any]:

@@ -22,11 +22,38 @@ export async function ask(path, query = {}, signal = null) {
       if (each !== null && each !== undefined) words.append(name, each);
     }
   }
+  return answered(words.size ? `${path}?${words}` : path, {}, signal);
+}
+
+let token = ""; // with which runs are changed: in the memory of this page only
+
+/** Tell whether the page has a token with which it may change runs. */
+export const mayChange = () => token !== "";
+
+/** Take a token; the empty string forgets it. */
+export const takeToken = (given) => { token = given; };
+
+/**
+ * Change a run, or delete it where nothing is given to change.
+ * @throws {Refusal} as `ask`; a token that was refused is forgotten.
+ */
+export async function change(run, what = null) {
+  const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
+  try {
+    return await answered(pathOf(run), what ? { method: "POST", headers, body: JSON.stringify(what) } : { method: "DELETE", headers });
+  } catch (error) {
+    if (error.status === 401) takeToken("");
+    throw error;
+  }
+}
+
+async function answered(path, request, signal = null) {
   const late = AbortSignal.timeout(PATIENCE);
   let answer;
   try {
-    answer = await fetch(words.size ? `${path}?${words}` : path, {
-      headers: { Accept: "application/json" },
+    answer = await fetch(path, {
+      ...request,
+      headers: { Accept: "application/json", ...request.headers },
       signal: signal ? AbortSignal.any([signal, late]) : late,
     });
     if (answer.ok) return await answer.json();

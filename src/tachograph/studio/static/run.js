@@ -3,6 +3,7 @@
 import { Refusal, ask, pathOf, silent } from "./api.js";
 import { Controls } from "./controls.js";
 import { Dictionaries } from "./dictionaries.js";
+import { Editor } from "./editor.js";
 import { element, fill } from "./element.js";
 import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
@@ -34,6 +35,8 @@ export class RunPage {
     this.elsewhere = new Set(); // curves that are in no chart: too many of a metric, or in a section that is folded up
     this.stop = new AbortController();
     this.header = new Header();
+    this.editor = new Editor(this.run, () => this.#look(), () => { location.hash = "#/"; });
+    this.header.tools.append(this.editor.node);
     this.controls = new Controls(this.run, this.view, (chosen) => this.#choose(chosen));
     this.progress = new Progress(this.view);
     this.empty = element("p", { class: "empty", hidden: true });
@@ -117,6 +120,7 @@ export class RunPage {
     this.now = answer.now;
     this.losses = answer.losses;
     if (answer.damage?.length) answer.run.damage = [...new Set([...(answer.run.damage ?? []), ...answer.damage])];
+    this.editor.show(answer);
     this.#head(answer.run);
     const bars = answer.charts.flatMap(({ metrics }) => metrics.filter(({ progress }) => progress));
     this.bars = new Set(bars.flatMap(({ curves }) => curves.map(({ curve }) => curve)));
@@ -142,7 +146,7 @@ export class RunPage {
   #head(run) {
     this.state = run.state;
     this.header.show(run, this.processes, this.losses, Math.max(this.now, run.last ?? 0));
-    document.title = `${run.id} – Tachograph`;
+    document.title = `${run.name || run.id} – Tachograph`;
   }
 
   #lookAgain() {
