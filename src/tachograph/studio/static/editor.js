@@ -66,6 +66,16 @@ export class Editor {
     this.dialog.querySelector(".actions button:last-child").focus();
   }
 
+  #gone() {
+    const leave = () => {
+      this.dialog.close();
+      this.deleted();
+    };
+    fill(this.dialog, element("h2", { text: "This run is gone" }), element("p", { text: "It was deleted meanwhile." }),
+      element("div", { class: "actions" }, element("button", { type: "button", class: "plain", text: "All runs", on: { click: leave } })));
+    this.dialog.querySelector("button").focus();
+  }
+
   #cancel(text) {
     return element("button", { type: "button", class: "plain", text, on: { click: () => this.dialog.close() } });
   }
@@ -85,6 +95,10 @@ export class Editor {
       await change(this.run, what);
       await done();
     } catch (error) {
+      if (error.status === 404) {
+        this.#gone();
+        return;
+      }
       this.words.textContent = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`.replace("?.", "?");
       if (error.status === 401 && !this.token) this.words.before(this.#token());
     }
