@@ -245,6 +245,38 @@ def test_a_file_that_is_written_while_it_is_read_is_read_again(tmp_path: Path) -
     assert not file.changed
 
 
+def test_a_file_whose_hubs_come_and_go_is_looked_at_at_any_moment(tmp_path: Path) -> None:
+    """A hub that opens, writes and closes the file again and again is in no look's way, or the look is done again."""
+    record(tmp_path, "run", *points([1.0]))
+    path = path_of(tmp_path, "run")
+    looks = again = newest = 0
+    with subprocess.Popen([sys.executable, "-c", COMING_AND_GOING, str(tmp_path)]) as hubs:
+        while hubs.poll() is None:
+            file = RunFile(path, looking=True)
+            with file.snapshot() as connection:
+                ((count,),) = connection.execute("SELECT count(*) FROM tag")
+            again += file.changed
+            if not file.changed:
+                assert count >= newest
+                newest = count
+            assert set(file.damage) <= {"it was written while it was read: read it again"}
+            looks += 1
+    assert hubs.returncode == 0
+    assert len(runs.open("run", tmp_path).tags) == 200
+    assert looks > 50
+    assert again < looks / 2
+
+
+COMING_AND_GOING = """
+import sys
+from pathlib import Path
+from tachograph.runs.store import Store
+for number in range(200):
+    store = Store(Path(sys.argv[1]), "run")
+    store.write("INSERT INTO tag VALUES (?)", [(f"tag {number}",)])
+    store.close()
+"""
+
 WRITING = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tachograph.runs.file_lock import in_use
 from tachograph.runs.store import FileLocks, StoreError
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
+_TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
+_WITHOUT_LOG = "mode=ro&immutable=1"
 _NO_INDEX = "its log has no index (-shm) beside it, and is left out: a hub that goes on with the run takes it over"
 _CHANGED = "it was written while it was read: read it again"
 
@@ -65,15 +68,10 @@ class RunFile:
         # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
         looks = (self._looking and not FileLocks.held()) or not os.access(self.path.parent, os.W_OK)
         locks = None if looks else FileLocks()
-        how, is_disturbed = self._how() if looks else ("mode=rw", False)
-        before = self._state() if is_disturbed else None
-        name = f"file:{quote(str(self.path.absolute()))}?{how}"
+        before: tuple[int, int, int] | None = None
         try:
-            connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            connection, before = self._looked_at() if looks else (self._connected("mode=rw"), None)
             try:
-                connection.execute("BEGIN")
-                read_as_today(connection)
-                connection.execute("PRAGMA query_only = ON")
                 yield connection
             finally:
                 connection.close()
@@ -85,6 +83,32 @@ class RunFile:
             if self.changed:
                 self.note(_CHANGED)
 
+    def _looked_at(self) -> tuple[sqlite3.Connection, tuple[int, int, int] | None]:
+        """Return a connection for a look, and the state of the file before it; None where no writer disturbs it."""
+        for attempt in range(_TRIES):
+            how, is_disturbed = self._how()
+            before = self._state() if is_disturbed else None
+            try:
+                return self._connected(how), before
+            except sqlite3.DatabaseError:
+                # A hub that opens or closes the file just now: the index of the log is not ready, or gone already.
+                if attempt == _TRIES - 1 or (how == _WITHOUT_LOG and before == self._state()):
+                    raise
+                time.sleep(_PAUSE)
+        raise AssertionError  # the last attempt returns or raises
+
+    def _connected(self, how: str) -> sqlite3.Connection:
+        name = f"file:{quote(str(self.path.absolute()))}?{how}"
+        connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("BEGIN")
+            read_as_today(connection)
+            connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _how(self) -> tuple[str, bool]:
         """Return the parameters with which SQLite looks at the file, and whether a hub that begins to write disturbs.
 
@@ -93,10 +117,10 @@ class RunFile:
         """
         log, index = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-shm"))
         if not _size(log):
-            return "mode=ro&immutable=1", True
+            return _WITHOUT_LOG, True
         if not index.exists():
             self.note(_NO_INDEX)
-            return "mode=ro&immutable=1", True
+            return _WITHOUT_LOG, True
         return "mode=ro&readonly_shm=1", not in_use(self.path)
 
     def _state(self) -> tuple[int, int, int] | None:
