@@ -20,13 +20,13 @@ from tachograph.version import __version__
 _COMMANDS = {
     "run": ("tachograph.cli.run", "run a job, and record all of its processes"),
     "hub": ("tachograph.cli.hub", "receive OTLP, keep it, and serve /metrics for a whole node"),
-    "studio": ("tachograph.cli.studio", "show the runs of a store in the browser; they are only read"),
+    "studio": ("tachograph.cli.studio", "show the runs of a store in the browser"),
     "check": ("tachograph.cli.checking.command", "send one test point to every destination that is configured"),
     "replay": ("tachograph.cli.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.cli.export", "write a run's points and events as CSV or JSON lines"),
     "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
     "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
-    "runs": ("tachograph.cli.runs", "list, show and prune the runs that were recorded"),
+    "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),
 }
 
 
