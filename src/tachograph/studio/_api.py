@@ -263,6 +263,8 @@ class Api:
                 yield reading
         except UnknownRunError as error:
             raise Unanswered(HTTPStatus.NOT_FOUND, str(error), near=error.near) from error
+        except LookupError as error:
+            raise Unanswered(HTTPStatus.NOT_FOUND, str(error.args[0])) from error
         except StoreError as error:
             raise Unanswered(HTTPStatus.CONFLICT, f"the run {run!r:.200} cannot be read: {error.strerror}") from error
         except sqlite3.Error as error:

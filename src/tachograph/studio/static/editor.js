@@ -15,9 +15,9 @@ export class Editor {
     this.run = run;
     this.changed = changed;
     this.deleted = deleted;
-    this.dialog = element("dialog", { class: "editor", "aria-label": "Edit the run" });
+    this.dialog = element("dialog", { class: "editor", "aria-label": "Edit the run", on: { close: () => this.dialog.remove() } });
     this.button = element("button", { type: "button", class: "plain small", text: "Edit", on: { click: () => this.#open() } });
-    this.node = element("span", { hidden: true }, this.button, this.dialog);
+    this.node = element("span", { hidden: true }, this.button);
   }
 
   /** Show what the run's answer has. */
@@ -46,7 +46,8 @@ export class Editor {
         element("button", { type: "button", class: "plain", text: "Save", on: { click: save } }), this.#cancel("Cancel"),
         element("button", { type: "button", class: "plain bad", text: "Delete …", on: { click: () => this.#confirm() } })));
     for (const field of [name, this.token]) field?.addEventListener("keydown", ({ key }) => key === "Enter" && save());
-    if (!this.dialog.open) this.dialog.showModal();
+    this.node.append(this.dialog);
+    this.dialog.showModal();
     (this.token ?? name).focus();
   }
 
