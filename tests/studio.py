@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,6 +121,31 @@ def studio(folder: Path, *arguments: str, **more: str) -> Iterator[Studio]:
         yield Studio(hub.url)
         hub.process.terminate()
         hub.end()
+
+
+@dataclass
+class Alone(Studio):
+    """A running ``tachograph studio``: its process, and the line that it has said."""
+
+    process: subprocess.Popen[str]
+    said: str
+
+
+@contextmanager
+def alone(store: Path, *arguments: str) -> Iterator[Alone]:
+    """Run ``tachograph studio`` over a store on a free port; at its end SIGTERM must end it with 0."""
+    line = [sys.executable, "-m", "tachograph", "studio", "--port", "0", "--store", str(store), *arguments]
+    with subprocess.Popen(line, env=environment(store), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            found = re.search(r"http://[^/]+", said)
+            assert found, said
+            yield Alone(found[0], process, said)
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 def record(folder: Path, run: str, program: str = PROGRAM) -> None:

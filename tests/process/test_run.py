@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -49,12 +50,12 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     """With a hub, stderr has the page's address, the run and its place, and at the end what was recorded."""
     done = run(tmp_path, "sh", "-c", "echo job >&2", options=("--run-id", "r 1", "--store", str(tmp_path / "kept")))
     page, stored, job, recorded = done.stderr.splitlines()
-    assert page.startswith("tachograph: the run is drawn at http://127.0.0.1:")
-    assert page.endswith("/metrics")
+    drawn = r"tachograph: the run is drawn at (http://127\.0\.0\.1:\d+)/#/run/r%201 and its metrics are at \1/metrics"
+    assert re.fullmatch(drawn, page)
     assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
     assert job == "job"
     assert recorded.startswith("tachograph: 0 points and 0 events were recorded, none lost; ")
-    assert recorded.endswith(f"tachograph hub --run-id 'r 1' --store {tmp_path / 'kept'} shows it again")
+    assert recorded.endswith(f"; tachograph studio --store {tmp_path / 'kept'} shows it again")
     assert done.stdout == ""
 
 

@@ -70,7 +70,7 @@ def test_what_was_recorded_is_said_at_the_end(tmp_path: Path) -> None:
     done = run_program(tmp_path, STEPS, "3")
     assert done.stdout == "0\n1\n2\n"
     last = done.stderr.splitlines()[-1]
-    assert " and 2 events were recorded, none lost; tachograph hub --run-id program-" in last
+    assert " and 2 events were recorded, none lost; tachograph studio shows it again" in last
     assert " was lost" not in last
 
 

@@ -345,7 +345,7 @@ def test_an_unknown_run_and_one_without_points_are_said_in_words(browser: Any, h
     with tab(browser, hub[0]) as found:
         found.open(f"/#/run/{quote('no such run')}")
         found.until(lambda: "no such run" in found.text(), "words about the run")
-        assert found.page.get_by_role("link", name="All runs of this hub").count() == 1
+        assert found.page.get_by_role("link", name="All runs", exact=True).count() == 1
         found.open("/#/run/nothing")
         found.until(lambda: "no points yet" in found.text(), "words about the metric")
 

@@ -80,7 +80,7 @@ def test_a_job_is_followed_as_it_goes(browser: Any, tmp_path: Path) -> None:
             assert sum("/curves" in each for each in found.asked) <= 2  # what comes live is not fetched again
             found.shoot("going")
             job.stdin.close()
-            found.until(lambda: "The hub does not answer" in found.text(), "the end of the job's hub", 30)
+            found.until(lambda: "No answer from 127.0.0.1:" in found.text(), "the end of the job's hub", 30)
         job.wait(30)
 
 
@@ -94,11 +94,11 @@ def test_a_hub_that_is_killed_is_missed_and_welcomed_back(browser: Any, tmp_path
             found.until(lambda: shown(found) == [0, 1, 2, 3, 4], "the first points")
             hub.process.send_signal(signal.SIGKILL)
             hub.end()
-        found.until(lambda: "The hub does not answer" in found.text(), "banner")
+        found.until(lambda: "No answer from 127.0.0.1:" in found.text(), "banner")
         found.shoot("hub-gone", full=False)
         with command(tmp_path, "--run-id", "run", "--port", port) as hub:
             send(hub.url, 5, 8)
-            found.until(lambda: "does not answer" not in found.text(), "the hub's return", 30)
+            found.until(lambda: "No answer from" not in found.text(), "the hub's return", 30)
             found.until(lambda: shown(found) == list(range(8)), "what was missed")
             send(hub.url, 8, 12)
             found.until(lambda: shown(found) == list(range(12)), "what is live again")

@@ -62,7 +62,7 @@ def test_an_unknown_option_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--port" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["hub", "run"])
+@pytest.mark.parametrize("name", ["hub", "run", "studio", "runs"])
 def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command explains itself with --help."""
     with pytest.raises(SystemExit) as ended:

@@ -166,7 +166,7 @@ def test_prune_leaves_what_a_hub_writes(store: Path, capsys: pytest.CaptureFixtu
     assert "no run is to go" in capsys.readouterr().out  # the other one was used a moment ago: the hub goes on with it
     live = next(each for each in runs.list(store) if each.id == "live")
     assert live.in_use
-    assert not runs.catalogue.delete(live)
+    assert not runs.catalogue.delete(live.path)
     hub.close()
     assert run("prune", "--keep", "0", "--yes") == 0
     assert runs.list() == []

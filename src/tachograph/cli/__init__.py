@@ -1,7 +1,7 @@
 """The command ``tachograph``: one module a command, and this one, which hands over to it.
 
-``run``, ``hub``, ``export`` and ``runs`` are files; ``checking``, ``replaying``, ``dashboards``, ``top`` are folders,
-each with its ``command``. No other room uses anything of this one but :func:`main`.
+``run``, ``hub``, ``studio``, ``export`` and ``runs`` are files; ``checking``, ``replaying``, ``dashboards`` and ``top``
+are folders, each with its ``command``. No other room uses anything of this one but :func:`main`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from tachograph.version import __version__
 _COMMANDS = {
     "run": ("tachograph.cli.run", "run a job, and record all of its processes"),
     "hub": ("tachograph.cli.hub", "receive OTLP, keep it, and serve /metrics for a whole node"),
+    "studio": ("tachograph.cli.studio", "show the runs of a store in the browser"),
     "check": ("tachograph.cli.checking.command", "send one test point to every destination that is configured"),
     "replay": ("tachograph.cli.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.cli.export", "write a run's points and events as CSV or JSON lines"),
     "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
     "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
-    "runs": ("tachograph.cli.runs", "list, show and prune the runs that were recorded"),
+    "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),
 }
 
 

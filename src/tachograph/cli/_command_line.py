@@ -1,4 +1,4 @@
-"""The parts of a command line that commands share: exit codes, error messages, and the options of InfluxDB."""
+"""The parts of a command line that commands share: exit codes, error messages, numbers, and the options of InfluxDB."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 FAILED, WRONG_USAGE = 1, 2
+_LAST_PORT = 65535
 
 
 def parser(command: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
@@ -42,6 +43,30 @@ def add_influxdb(made: argparse.ArgumentParser) -> None:
 def influxdb(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of :meth:`tachograph.logger.influx_target.InfluxTarget.read`."""
     return {"host": options.host, "port": options.port, "database": options.database, "org": options.org}
+
+
+def number(given: str, allowed: str) -> int:
+    """Read an option that is a number from 0 on, with nine digits at most.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none; the message says ``allowed``.
+    """
+    if not (given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004 - fits into 32 bits
+        raise argparse.ArgumentTypeError(f"{allowed}, not {given!r:.100}")
+    return int(given)
+
+
+def port(given: str) -> int:
+    """Read an option that is a port; 0 stands for any free one.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    allowed = f"a port is a number from 0 to {_LAST_PORT}"
+    found = number(given, allowed)
+    if found > _LAST_PORT:
+        raise argparse.ArgumentTypeError(allowed)
+    return found
 
 
 def seconds(given: str) -> float:

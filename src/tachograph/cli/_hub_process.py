@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 STARTS_WITHIN = 10.0  # seconds
 ENDS_WITHIN = 10.0  # seconds, beside the time that it lingers
@@ -32,6 +33,10 @@ class HubProcess:
 
     Attributes:
         pid: of the hub; None while there is none.
+        url: of the hub.
+        page: the address of the run's page.
+        store: the file of the run.
+        run: its id.
 
     Raises:
         ImportError: a package cannot be imported that comes with this one; the message names it.
@@ -63,6 +68,7 @@ class HubProcess:
         self.url: str = said["url"]
         self.store: str = said.get("store", "")
         self.run: str = said.get("run", "")
+        self.page = f"{self.url}/#/run/{quote(self.run, safe='')}"  # as the page's route.js reads it
         port = self.url.rpartition(":")[2].rstrip("/")
         self._command += ["--port", port]  # the last one counts: where it starts again, the job knows only this port
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from tachograph.cli._command_line import WRONG_USAGE, parser, seconds
+from tachograph.cli._command_line import WRONG_USAGE, number, parser, port, seconds
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.hub.announcement import Announcement
 from tachograph.identity.environment import clean, setting, text
@@ -21,7 +21,6 @@ from tachograph.identity.resource import store
 from tachograph.runs.open_stores import raise_limit
 
 DEFAULT_RUN = "default"
-_LAST_PORT = 65535
 _TURN = 0.001  # seconds: an answer takes the interpreter four times from the threads that keep, save and render
 
 
@@ -109,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     made = parser("hub", "Receive OTLP over HTTP, keep it, and serve /metrics for all processes of this node.")
     add = made.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default %(default)s); others need a token")
-    add("--port", type=_port, help="0 for any free one (default: 4318, the next free one where that is taken)")
+    add("--port", type=port, help="0 for any free one (default: 4318, the next free one where that is taken)")
     add("--store", type=Path, metavar="DIR", help="where to keep it (default: TACHOGRAPH_STORE)")
     add("--run-id", metavar="ID", help=f"the run of what names none (default: TACHOGRAPH_RUN, else {DEFAULT_RUN!r})")
     add("--token-file", type=Path, metavar="FILE", help="who posts must send this token (else TACHOGRAPH_HUB_TOKEN)")
@@ -122,22 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _port(given: str) -> int:
-    number = _number(given, "a port is a number from 0 to 65535")
-    if number > _LAST_PORT:
-        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
-    return number
-
-
 def _pid(given: str) -> int:
-    return _number(given, "a pid is a number")
+    return number(given, "a pid is a number")
 
 
 def _descriptor(given: str) -> int:
-    return _number(given, "a file descriptor is a number")
-
-
-def _number(given: str, allowed: str) -> int:
-    if not (given.isascii() and given.isdecimal() and len(given) < 10):  # noqa: PLR2004 - fits into 32 bits
-        raise argparse.ArgumentTypeError(f"{allowed}, not {given!r:.100}")
-    return int(given)
+    return number(given, "a file descriptor is a number")

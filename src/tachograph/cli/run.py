@@ -180,7 +180,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         return fail("run", f"no hub, and no job was started: {error}", WRONG_USAGE)
     say = _nothing if options.quiet else _say
     if hub is not None:
-        say(f"the run is drawn at {hub.url}/ and its metrics are at {hub.url}/metrics")
+        say(f"the run is drawn at {hub.page} and its metrics are at {hub.url}/metrics")
         say(f"run {run}, stored in {hub.store}")
     elif endpoint:
         say(f"telemetry goes to {_shown(endpoint)}")
@@ -209,7 +209,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
         said: dict[str, Any] = {}
         with contextlib.suppress(KeyboardInterrupt):
             said = hub.end(options.linger)
-        say(_recorded(said, run, options))
+        say(_recorded(said, options))
     elif endpoint:
         say(f"the job has ended; what it recorded went to {_shown(endpoint)}")
     return code
@@ -246,8 +246,8 @@ def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: b
         return INTERVAL
 
 
-def _recorded(said: Mapping[str, Any], run: str, options: argparse.Namespace) -> str:
-    again = ["tachograph", "hub", "--run-id", run]
+def _recorded(said: Mapping[str, Any], options: argparse.Namespace) -> str:
+    again = ["tachograph", "studio"]
     if options.store is not None:
         again += ["--store", str(options.store)]
     shown = f"{shlex.join(again)} shows it again"

@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
-from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
-from tachograph.runs.export import listing, shown, size_of
+from tachograph.identity.resource import store
+from tachograph.runs.annotations import annotate, change_of
+from tachograph.runs.catalogue import (
+    Summary,
+    delete,
+    files_of,
+    listed,
+    located,
+    opened,
+    superfluous,
+)
+from tachograph.runs.export import listing, printable, shown, size_of
 
+IN_USE = "a hub writes it, it stays"
+_ANNOTATED = {"tag": "tags", "note": "notes", "name": "name"}  # commands, and what each of them changes
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def command(arguments: Sequence[str]) -> int:
-    """List, show or prune runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
+    """List, show, annotate or delete runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
         if options.what == "show":
             return _show(options)
         if options.what == "prune":
             return _prune(options)
+        if options.what == "delete":
+            return _delete_named(options)
+        if options.what in _ANNOTATED:
+            return _annotate(options)
         wanted = set(options.tag)
         sys.stdout.write(listing([each for each in listed(options.store) if wanted <= set(each.tags)]))
-    except (LookupError, OSError) as error:
-        return fail("runs", reason(error), WRONG_USAGE)
+    except (LookupError, ValueError, OSError) as error:
+        return fail("runs", printable(reason(error)), WRONG_USAGE)
     return 0
 
 
@@ -73,10 +91,51 @@ def _delete(gone: Sequence[Summary]) -> int:
     return FAILED if stays else 0
 
 
+def _delete_named(options: argparse.Namespace) -> int:
+    """Delete each run that is named, and say so; those that cannot be deleted keep no other one."""
+    code = 0
+    for name in dict.fromkeys(options.runs):
+        try:
+            path = located(name, options.store or store(os.environ))
+            size = sum(each.stat().st_size for each in files_of(path) if each.exists())
+            why = "" if delete(path) else f"{path}: {IN_USE}"
+        except (LookupError, OSError) as error:
+            why = reason(error)
+        if why:
+            code = fail("runs", printable(why), FAILED)
+        else:
+            sys.stdout.write(f"deleted: {printable(name)}, {size_of(size)}\n")
+    return code
+
+
+def _annotate(options: argparse.Namespace) -> int:
+    """Change tags, notes or name of a run, and print them as they are now."""
+    given = {key: value for key, value in vars(options).items() if key in ("add", "remove", "notes", "name")}
+    if options.what == "tag" and not options.add and not options.remove:
+        raise ValueError("say which tags: --add NAME, --remove NAME")
+    try:
+        change = change_of(**given)
+    except ValueError as error:
+        option = "--" if options.what == "tag" else ""
+        raise ValueError(re.sub(r"^(\w+)=", rf"{option}\1", str(error))) from None
+    run = opened(options.run, options.store)
+    for tag in change.remove:
+        if tag not in run.tags:
+            near = get_close_matches(tag, run.tags, n=1) or run.tags
+            raise LookupError(f"the run {run.id!r} has no tag {tag!r}: it has {', '.join(map(repr, near)) or 'none'}")
+    annotate(run.path, change)
+    said = {"tag": ", ".join(run.tags), "note": run.notes, "name": run.name}[options.what]
+    lines = f"{_ANNOTATED[options.what]}: {said or '-'}".split("\n")
+    sys.stdout.write("".join(f"{printable(line.expandtabs())}\n" for line in lines))
+    return 0
+
+
 def _why_it_stays(run: Summary) -> str:
     """Delete a run; return why it could not be deleted, or nothing."""
     try:
-        return "" if delete(run) else "a hub writes it, it stays"
+        return "" if delete(run.path) else IN_USE
+    except FileNotFoundError:  # and so it is gone
+        return ""
     except OSError as error:
         return str(error.strerror)
 
@@ -85,12 +144,21 @@ def _parser() -> argparse.ArgumentParser:
     parsed = parser("runs", "The runs that hubs have recorded on this machine.")
     commands = parsed.add_subparsers(dest="what", metavar="COMMAND", required=True)
     about = {"list": "list them, the oldest first", "show": "show one", "prune": "delete those that are not needed"}
+    about |= {"delete": "delete these", "tag": "add and remove tags of one", "note": "give one notes"}
+    about |= {"name": "give one a name for display; its id stays"}
     made = {name: commands.add_parser(name, help=line, allow_abbrev=False) for name, line in about.items()}
     for each in made.values():
         each.add_argument("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
     tagged = "only those with this tag; of several options a run has all"
     made["list"].add_argument("--tag", action="append", default=[], metavar="NAME", help=tagged)
-    made["show"].add_argument("run", metavar="RUN", help="the run's id")
+    for name in ("show", *_ANNOTATED):
+        made[name].add_argument("run", metavar="RUN", help="the run's id")
+    made["delete"].add_argument("runs", nargs="+", metavar="RUN", help="the run's id")
+    for name in ("add", "remove"):
+        line = f"{name} this tag; may be repeated"
+        made["tag"].add_argument(f"--{name}", action="append", default=[], metavar="NAME", help=line)
+    made["note"].add_argument("notes", metavar="TEXT", help="in place of the notes that it has; '' for none")
+    made["name"].add_argument("name", metavar="NAME", help="'' for none")
     add = made["prune"].add_argument
     add("--older-than", type=_age, metavar="AGE", help="runs into which nothing came for so long: 30d, 12h, 90m")
     add("--keep", type=_count, metavar="N", help="all but the N newest")

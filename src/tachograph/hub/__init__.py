@@ -1,7 +1,8 @@
 """The hub: one for all processes of a node. It receives and stores OTLP, and serves one page of metrics.
 
 Its face: ``hub`` is the state in memory and in the store, ``server`` its HTTP server with ``guard`` and ``forwarding``,
-``lifetime`` ends it, ``announcement`` reports its start and end to the parent process.
+``studio_server`` serves a Studio alone, ``lifetime`` ends the hub, ``announcement`` reports its start and end to the
+parent process.
 
 A request passes from the receiver through decoding into the index: runs, their processes, and series, which a decoder
 of each metric stream fills. Records of the journal go to the file of their run at once; series are saved there in

@@ -141,9 +141,15 @@ def _run_began(connection: sqlite3.Connection, stream: int) -> int:
 
 
 def describe(connection: sqlite3.Connection, time: int, tags: Iterable[str], notes: str) -> None:
-    """Add tags to those of a run, as many as it may have, and give it notes, where it has no newer ones."""
-    add = "INSERT OR IGNORE INTO tag SELECT ? WHERE (SELECT count(*) FROM tag) < ?"
-    connection.executemany(add, [(tag, MOST_TAGS) for tag in tags])
+    """Add tags to those of a run, as many as it may have, and give it notes, where it has no newer ones.
+
+    A tag that the user has removed since that time is not added.
+    """
+    add = (
+        "INSERT OR IGNORE INTO tag SELECT ? WHERE (SELECT count(*) FROM tag) < ?"
+        " AND NOT EXISTS (SELECT 1 FROM removed_tag WHERE name = ? AND time >= ?)"
+    )
+    connection.executemany(add, [(tag, MOST_TAGS, tag, time) for tag in tags])
     if notes:
         connection.execute(
             "INSERT INTO notes VALUES (1, ?, ?) ON CONFLICT (id) DO UPDATE"

@@ -9,7 +9,7 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.hub._connections import ClientTimeouts, Connections, Why
@@ -54,12 +55,13 @@ _FRONT = """Tachograph hub {version}
 """
 
 
-def listen(host: str, port: int | None) -> socket.socket:
+def listen(host: str, port: int | None, *, usual: int = PORT) -> socket.socket:
     """Return a bound socket, which no other process shares.
 
     Args:
         host: address or name of this machine.
-        port: 0 for any free one; None for 4318, or the next free one where that is taken.
+        port: 0 for any free one; None for the usual one, or the next free one where that is taken.
+        usual: the usual port.
 
     Raises:
         OSError: the host is none of this machine's, or the port is taken; the message says so.
@@ -68,7 +70,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise OSError(f"--host {host!r:.100} is no address of this machine: {error}") from None
-    for candidate in _candidates(port):
+    for candidate in _candidates(port, usual):
         # With the protocol left to the kernel, asyncio sets no TCP_NODELAY: on kept connections answers are 40 ms late.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -84,11 +86,11 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise AssertionError  # the last candidate is any free port
 
 
-def _candidates(port: int | None) -> Iterator[int]:
+def _candidates(port: int | None, usual: int) -> Iterator[int]:
     if port is not None:
         yield port
         return
-    yield from range(PORT, PORT + NEXT_PORTS + 1)
+    yield from range(usual, usual + NEXT_PORTS + 1)
     yield 0
 
 
@@ -146,25 +148,10 @@ class HubServer:
                 *self._studio.routes(),
             ],
             middleware=[Middleware(Guard, loopback=is_loopback(host), token=token)],
-            exception_handlers={HTTPException: _plain},
+            exception_handlers={HTTPException: plain},
         )
         app.router.redirect_slashes = False
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="critical",  # invalid requests of unknown clients are not logged
-            access_log=False,
-            lifespan="off",
-            # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
-            http=Connections(self._closed, patience).protocol(),
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            backlog=_AT_ONCE,
-            timeout_graceful_shutdown=1,
-        )
-        self._uvicorn = _Uvicorn(config)
+        self._http = HttpServer(app, self._closed, patience)
 
     @property
     def quiet_for(self) -> float:
@@ -173,13 +160,8 @@ class HubServer:
 
     async def serve(self, started: asyncio.Event) -> None:
         """Serve; ``started`` is set when connections are taken."""
-        serving = asyncio.create_task(self._uvicorn.serve([self._listener]))
         try:
-            while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
-                await asyncio.sleep(_POLL)
-            self._listener.listen(_BACKLOG)
-            started.set()
-            await serving
+            await self._http.serve_on(self._listener, started)
         finally:
             self._studio.close()
             await asyncio.to_thread(self._receiver.close)
@@ -189,7 +171,7 @@ class HubServer:
     def stop(self) -> None:
         """Take no more connections; answer the requests under way, and let :meth:`serve` return."""
         self._studio.close()
-        self._uvicorn.should_exit = True
+        self._http.should_exit = True
 
     async def _metrics(self, request: Request) -> Response:
         if request.headers.get("user-agent", "").startswith("Prometheus/"):
@@ -241,15 +223,50 @@ class HubServer:
         self._hub.count("tachograph.hub.failed", 1, signal="studio")
 
 
-class _Uvicorn(uvicorn.Server):
-    """A uvicorn server without signal handlers: signals belong to the command."""
+class HttpServer(uvicorn.Server):
+    """A uvicorn server with bounded connections and without signal handlers: signals belong to the command.
+
+    Args:
+        app: the served application.
+        closed: called with the reason for which a client's connection was closed.
+        patience: limits for slow clients.
+    """
+
+    def __init__(self, app: ASGIApp, closed: Callable[[Why], None], patience: ClientTimeouts | None = None) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="critical",  # invalid requests of unknown clients are not logged
+            access_log=False,
+            lifespan="off",
+            # h11 reads on past a refusal, so that the client sees the answer and no broken connection.
+            http=Connections(closed, patience).protocol(),
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            backlog=_AT_ONCE,
+            timeout_graceful_shutdown=1,
+        )
+        super().__init__(config)
+
+    async def serve_on(self, listener: socket.socket, started: asyncio.Event) -> None:
+        """Serve until ``should_exit`` is set; ``started`` is set when connections are taken."""
+        serving = asyncio.create_task(self.serve([listener]))
+        while not self.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(_POLL)
+        listener.listen(_BACKLOG)
+        started.set()
+        await serving
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leave every signal to the command."""
         yield
 
 
-async def _plain(_request: Request, error: Exception) -> Response:
+async def plain(_request: Request, error: Exception) -> Response:
+    """Return an error of the routing as one line of text."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for this class
     phrase = HTTPStatus(error.status_code).phrase
     return PlainTextResponse(f"{error.status_code}: {phrase}\n", error.status_code, error.headers)

@@ -3,8 +3,8 @@
 Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
 
 Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
-files; ``catalogue``, ``members``, ``losses`` and ``run`` for runs; ``recorded``, ``recorded_series``, ``blocks``,
-``buckets``, ``spread`` and ``window`` for their contents; ``export`` for text.
+files; ``catalogue``, ``annotations``, ``members``, ``losses`` and ``run`` for runs; ``recorded``, ``recorded_series``,
+``blocks``, ``buckets``, ``spread`` and ``window`` for their contents; ``export`` for text.
 """
 
 from __future__ import annotations

@@ -190,12 +190,26 @@ MIGRATIONS = (
     """
     ALTER TABLE sample ADD COLUMN spread BLOB;  -- of histograms the values since the sample before: see spread.py
     """,
+    """
+    CREATE TABLE display_name (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        text TEXT NOT NULL               -- empty for none
+    );
+    CREATE TABLE removed_tag (           -- tags that no start of the run before that time gives it again
+        name TEXT PRIMARY KEY,
+        time INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 
 
 # Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
 # SQLite looks for a name among the connection's own views before it looks for a table.
-_VIEWS_3 = {"sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
+_VIEWS_4 = {
+    "display_name": "SELECT 1 AS id, '' AS text WHERE 0",
+    "removed_tag": "SELECT '' AS name, 0 AS time WHERE 0",
+}
+_VIEWS_3 = {**_VIEWS_4, "sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
 _VIEWS_2 = {
     **_VIEWS_3,
     "notes": "SELECT 1 AS id, 0 AS time, '' AS text WHERE 0",
@@ -213,6 +227,7 @@ _VIEWS: dict[int, dict[str, str]] = {
     },
     2: _VIEWS_2,
     3: _VIEWS_3,
+    4: _VIEWS_4,
 }
 
 

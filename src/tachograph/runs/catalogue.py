@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from tachograph.identity.resource import store as default_store
 from tachograph.identity.run_id import file_safe
 from tachograph.runs.file import RunFile
 from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.members import NODE, tags
+from tachograph.runs.members import NODE, display_name, tags
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
@@ -25,6 +26,24 @@ _HEARD = (
     " JOIN process ON process = id WHERE resource NOT LIKE ?"
 )
 _NODE = f'%"dl.role": "{NODE}"%'
+
+
+class UnknownRunError(LookupError):
+    """There is no such run.
+
+    Args:
+        name: the id that was asked for.
+        folder: the store.
+        known: the ids of the runs that there are.
+
+    Attributes:
+        near: the id that may have been meant; empty where none is like it.
+    """
+
+    def __init__(self, name: str, folder: Path, known: Collection[str]) -> None:
+        self.near = next(iter(get_close_matches(name, known, n=1)), "")
+        hint = f"did you mean {self.near!r}?" if self.near else f"there are {len(known) or 'none'}"
+        super().__init__(f"there is no run {name!r:.200} in {folder}: {hint}")
 
 
 class Summary(NamedTuple):
@@ -38,6 +57,7 @@ class Summary(NamedTuple):
         in_use: a hub writes it.
         problem: the error that keeps it from being read; empty where there is none.
         tags: sorted.
+        name: for display; empty where the user has given none.
     """
 
     id: str
@@ -51,6 +71,7 @@ class Summary(NamedTuple):
     in_use: bool
     problem: str
     tags: tuple[str, ...] = ()
+    name: str = ""
 
 
 def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
@@ -58,8 +79,12 @@ def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
 
     Args:
         store: the folder; by default TACHOGRAPH_STORE's.
+
+    Raises:
+        StoreError: the store cannot be read; an ``OSError``. A run that cannot be read is listed with its problem.
     """
     found = [_summary(path) for path in paths_in(_folder(store))]
+    found = [each for each in found if each.size or each.path.exists()]  # others were deleted meanwhile
     return sorted(found, key=lambda each: (each.start, each.id))
 
 
@@ -85,7 +110,8 @@ def located(name: str, folder: Path) -> Path:
         folder: the store.
 
     Raises:
-        LookupError: there is no such run; the message names the nearest one.
+        UnknownRunError: there is no such run; a ``LookupError``, whose message names the nearest one.
+        StoreError: the store cannot be read.
     """
     path = path_of(folder, name)
     if path.is_file():
@@ -93,9 +119,7 @@ def located(name: str, folder: Path) -> Path:
     paths = {id_of(each): each for each in paths_in(folder)}
     if name in paths:  # the file's name, and so the catalogue, has only the beginning of an over-long id
         return paths[name]
-    near = get_close_matches(name, paths, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {len(paths)}" if paths else "there are none"
-    raise LookupError(f"there is no run {name!r:.200} in {folder}: {hint}")
+    raise UnknownRunError(name, folder, paths)
 
 
 def superfluous(
@@ -120,21 +144,27 @@ def superfluous(
     return [each for each in runs if each.path in gone and not each.in_use]
 
 
-def delete(run: Summary) -> bool:
-    """Delete a run; False where a hub has begun to write it.
+def delete(path: Path) -> bool:
+    """Delete the file of a run, and those beside it; False where a hub writes it.
 
     Raises:
+        FileNotFoundError: it was deleted already.
         OSError: it cannot be deleted.
     """
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
     try:
-        claim = Claim(run.path, alone=True)
+        claim = Claim(path, alone=True)
     except BlockingIOError:
         return False
     try:
-        for path in (*files_of(run.path), claim.path):
-            path.unlink(missing_ok=True)
+        there = path.exists()
+        for each in (*files_of(path), claim.path):
+            each.unlink(missing_ok=True)
     finally:
         claim.release()
+    if not there:
+        raise FileNotFoundError(errno.ENOENT, "the run was deleted already", str(path))
     return True
 
 
@@ -143,8 +173,31 @@ def _folder(store: str | os.PathLike[str] | None) -> Path:
 
 
 def paths_in(folder: Path) -> list[Path]:
-    """Return the files of a store's runs."""
-    return sorted(folder.joinpath("runs").glob("*" + SUFFIX))
+    """Return the files of a store's runs; none where nothing has been stored there yet.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    runs = folder / "runs"
+    try:
+        return sorted(each for each in runs.iterdir() if each.name.endswith(SUFFIX))  # glob() would hide errors
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(error.errno, f"the store cannot be read: {error.strerror}", str(runs)) from error
+
+
+def existing_store(folder: Path) -> Path:
+    """Return a store that is to be read.
+
+    Raises:
+        StoreError: it does not exist, is no folder, or cannot be read.
+    """
+    if not folder.is_dir():
+        code, what = (errno.ENOTDIR, "is no folder") if folder.exists() else (errno.ENOENT, "does not exist")
+        raise StoreError(code, f"the store {what}", str(folder))
+    paths_in(folder)
+    return folder
 
 
 def id_of(path: Path) -> str:
@@ -158,21 +211,28 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _summary(path: Path) -> Summary:
-    size = sum(each.stat().st_size for each in files_of(path) if each.exists())
-    changed = max((each.stat().st_mtime_ns for each in files_of(path)[::2] if each.exists()), default=0)
+    size, changed = _size(path), _written(path)
     start, last, processes, points, events = changed, changed, 0, 0, 0
-    problem = ""
+    problem = name = ""
     named: tuple[str, ...] = ()
     try:
-        file = RunFile(path)
+        file = RunFile(path, looking=True)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
         points, events = points_in(file.rows), events_in(file.rows)
-        named = tuple(tags(file.rows))
+        named, name = tuple(tags(file.rows)), display_name(file.rows)
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
-    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named)
+    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named, name)
+
+
+def _size(path: Path) -> int:
+    found = 0
+    for each in files_of(path):
+        with contextlib.suppress(OSError):
+            found += each.stat().st_size
+    return found
 
 
 def points_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:

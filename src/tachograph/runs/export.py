@@ -102,13 +102,14 @@ def listing(runs: Sequence[Summary]) -> str:
     """Return a line for each run."""
     if not runs:
         return "there are no runs\n"
+    named = ["NAME"] if any(each.name for each in runs) else []
     tagged = ["TAGS"] if any(each.tags for each in runs) else []
-    rows = [["RUN", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *tagged, ""]]
+    rows = [["RUN", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]
     for each in runs:
         state = each.problem or ("in use" if each.in_use else "")
         counts = [f"{count:,}" for count in (each.processes, each.points, each.events)]
-        named = [", ".join(each.tags)] if tagged else []
-        rows.append([each.id, time_of(each.start), *counts, size_of(each.size), *named, state])
+        words = [*([each.name] if named else []), *([", ".join(each.tags)] if tagged else [])]
+        rows.append([each.id, time_of(each.start), *counts, size_of(each.size), *words, state])
     return table(rows, right=range(2, 6))
 
 
@@ -123,11 +124,11 @@ def shown(run: Run) -> str:
         head.append(f"from {time_of(first)} to {time_of(last)} UTC")
     if thinned := run.curves_thinned:
         head.append(f"{thinned:,} {'curve is' if thinned == 1 else 'curves are'} thinned: the extremes are kept")
-    if run.tags:
-        head.append(f"tags {', '.join(run.tags)}")
-    parts = ["\n".join(map(_printable, head)) + "\n"]
+    words = {"name": run.name, "tags": ", ".join(run.tags)}
+    head += [f"{what} {said}" for what, said in words.items() if said]
+    parts = ["\n".join(map(printable, head)) + "\n"]
     if run.notes:
-        parts.append("".join(f"{_printable(line.expandtabs())}\n" for line in run.notes.split("\n")))
+        parts.append("".join(f"{printable(line.expandtabs())}\n" for line in run.notes.split("\n")))
     if processes:
         rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT (UTC)", "ENDED"]]
         for process in processes:
@@ -213,13 +214,14 @@ def _program(run: Run) -> dict[str, Any]:
     return {**found, "earlier starts": earlier} if earlier > 0 else found
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
+    """Return a line with a question mark for each control character."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return rows as aligned text; the columns ``right`` are right-aligned."""
-    safe = [[_printable(cell) for cell in row] for row in rows]
+    safe = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = [
         "  ".join(

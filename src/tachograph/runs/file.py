@@ -6,15 +6,21 @@ import contextlib
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from tachograph.runs._schema import MIGRATIONS, read_as_today
-from tachograph.runs.store import StoreError
+from tachograph.runs.file_lock import in_use
+from tachograph.runs.store import FileLocks, StoreError
 
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
+_TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
+_WITHOUT_LOG = "mode=ro&immutable=1"
+_NO_INDEX = "its log has no index (-shm) beside it, and is left out: a hub that goes on with the run takes it over"
+_CHANGED = "it was written while it was read: read it again"
 
 
 class RunFile:
@@ -22,23 +28,30 @@ class RunFile:
 
     Args:
         path: of the file.
+        looking: for a look that takes moments: no file is made or changed, be the run finished, live, or left by a hub
+            that was killed; only where this process holds locks of SQLite it is read like any other. A hub that begins
+            to write a finished run disturbs such a look: see ``changed``.
 
     Attributes:
         damage: descriptions of the parts that could not be read so far, one line each.
+        changed: the file was written during the last look at it, which is to be done again.
 
     Raises:
         StoreError: it is no file of a run, or of a newer version; an ``OSError``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, looking: bool = False) -> None:
         self.path = path
         self.damage: list[str] = []
+        self.changed = False
+        self._looking = looking
         try:
             with self.snapshot() as connection:
                 version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         except sqlite3.DatabaseError as error:
             what = "cannot be read" if isinstance(error, sqlite3.OperationalError) else "is damaged"
-            raise StoreError(errno.EIO, f"the file {what}: {error}", str(path)) from error
+            why = _refused(path) or str(error)
+            raise StoreError(errno.EIO, f"the file {what}: {why}", str(path)) from error
         if version > len(MIGRATIONS):
             why = f"the file has schema version {version}: a newer Tachograph wrote it, read it with that one"
             raise StoreError(errno.EPROTO, why, str(path))
@@ -53,16 +66,70 @@ class RunFile:
             sqlite3.DatabaseError: it is damaged.
         """
         # Without a folder that can be written there is no memory to share with a writer (SQLite, "WAL", "Read-Only").
-        how = "mode=rw" if os.access(self.path.parent, os.W_OK) else "mode=ro&immutable=1"
+        looks = (self._looking and not FileLocks.held()) or not os.access(self.path.parent, os.W_OK)
+        locks = None if looks else FileLocks()
+        before: tuple[int, int, int] | None = None
+        try:
+            connection, before = self._looked_at() if looks else (self._connected("mode=rw"), None)
+            try:
+                yield connection
+            finally:
+                connection.close()
+        finally:
+            if locks is not None:
+                locks.release()
+            after = self._state()
+            self.changed = before is not None and after is not None and before != after
+            if self.changed:
+                self.note(_CHANGED)
+
+    def _looked_at(self) -> tuple[sqlite3.Connection, tuple[int, int, int] | None]:
+        """Return a connection for a look, and the state of the file before it; None where no writer disturbs it."""
+        for attempt in range(_TRIES):
+            how, is_disturbed = self._how()
+            before = self._state() if is_disturbed else None
+            try:
+                return self._connected(how), before
+            except sqlite3.DatabaseError:
+                # A hub that opens or closes the file just now: the index of the log is not ready, or gone already.
+                if attempt == _TRIES - 1 or (how == _WITHOUT_LOG and before == self._state()):
+                    raise
+                time.sleep(_PAUSE)
+        raise AssertionError  # the last attempt returns or raises
+
+    def _connected(self, how: str) -> sqlite3.Connection:
         name = f"file:{quote(str(self.path.absolute()))}?{how}"
         connection = sqlite3.connect(name, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("BEGIN")
             read_as_today(connection)
             connection.execute("PRAGMA query_only = ON")
-            yield connection
-        finally:
+        except BaseException:
             connection.close()
+            raise
+        return connection
+
+    def _how(self) -> tuple[str, bool]:
+        """Return the parameters with which SQLite looks at the file, and whether a hub that begins to write disturbs.
+
+        SQLite reads a log without writing where its index is beside it: through that index while a hub holds it, else
+        through one that it makes in memory (SQLite, "WAL", "Read-Only Databases"; "URI Filenames").
+        """
+        log, index = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-shm"))
+        if not _size(log):
+            return _WITHOUT_LOG, True
+        if not index.exists():
+            self.note(_NO_INDEX)
+            return _WITHOUT_LOG, True
+        return "mode=ro&readonly_shm=1", not in_use(self.path)
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Return inode, size and time of the file, which change once a log is taken over into it; None for no file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query; where the file is damaged, those up to the damage."""
@@ -76,6 +143,22 @@ class RunFile:
         """Note damage, once."""
         if damage not in self.damage:
             self.damage.append(damage)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _refused(path: Path) -> str:
+    """Return why the system does not open a file, which SQLite does not say; empty where it does open it."""
+    try:
+        with path.open("rb"):
+            return ""
+    except OSError as error:
+        return str(error.strerror)
 
 
 _STEPS = 20_000  # of SQLite's virtual machine between two questions: some milliseconds

@@ -22,6 +22,7 @@ class Claim:
     Args:
         path: the run's file.
         alone: no other process may use it.
+        make: make the lock's file where there is none.
         sleep: waits between two looks at the lock.
 
     Attributes:
@@ -32,15 +33,18 @@ class Claim:
         OSError: the lock cannot be had; on a file system without locks, only with ``alone``.
     """
 
-    def __init__(self, path: Path, *, alone: bool = False, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self, path: Path, *, alone: bool = False, make: bool = True, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
         self._sleep = sleep
+        self._flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0)
         self.path = path.with_name(path.name + SUFFIX)
         self.shared = False
         self._file = self._open(alone=alone)
 
     def _open(self, *, alone: bool) -> int:
         while True:
-            file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            file = os.open(self.path, self._flags, 0o600)
             try:
                 self.shared = not self._is_ours_alone(file, _LOOKS if alone else _MANY_LOOKS)
                 if not alone:
@@ -76,11 +80,11 @@ class Claim:
 
 
 def in_use(path: Path, *, sleep: Callable[[float], object] = time.sleep) -> bool:
-    """Tell whether a hub writes a run's file; ``sleep`` waits between two looks at the lock."""
-    if not path.with_name(path.name + SUFFIX).exists():
-        return False
+    """Tell whether a hub writes a run's file; ``sleep`` waits between two looks at the lock. Nothing is changed."""
     try:
-        Claim(path, alone=True, sleep=sleep).release()
+        Claim(path, alone=True, make=False, sleep=sleep).release()
+    except FileNotFoundError:
+        return False
     except OSError:
         return True
     return False

@@ -147,6 +147,11 @@ def notes(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
     return "".join(text for (text,) in rows("SELECT text FROM notes"))
 
 
+def display_name(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+    """Return the display name of a run; the empty string where it has none."""
+    return "".join(text for (text,) in rows("SELECT text FROM display_name"))
+
+
 def programs(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[dict[str, AttributeValue]]:
     """Return the facts about each start by ``tachograph run``, the oldest first; see :attr:`Run.program`."""
     return [mapping(facts) for (facts,) in rows("SELECT program FROM launch ORDER BY time, host")]

@@ -14,7 +14,7 @@ from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
 from tachograph.runs.losses import Loss, losses
-from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
+from tachograph.runs.members import dictionary, display_name, mapping, notes, pairs, program, programs, rank_of, tags
 from tachograph.runs.recorded import (
     HEADER,
     Curve,
@@ -111,6 +111,11 @@ class Run:
     def losses(self) -> list[Loss]:
         """The points that are lost, by reason and destination, the most first."""
         return losses(self._file.rows)
+
+    @property
+    def name(self) -> str:
+        """The display name; the empty string where there is none. The id never changes."""
+        return display_name(self._file.rows)
 
     @property
     def tags(self) -> list[str]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from tachograph.identity.run_id import file_safe
 from tachograph.runs._schema import NewerSchema, migrate
@@ -31,10 +32,31 @@ _NO_LOG = (0, 0, 0)
 _HARMLESS = (sqlite3.OperationalError, sqlite3.IntegrityError, sqlite3.ProgrammingError)
 
 _log = logging.getLogger("tachograph")
+_holders: WeakSet[object] = WeakSet()
 
 
 class StoreError(OSError):
     """A run's file cannot be used; the message names the file and says why."""
+
+
+class FileLocks:
+    """The use of SQLite's locks by this process, until :meth:`release`, or while it is alive.
+
+    A file that was read without locks takes all locks of this process on it along when it is closed (fcntl(2), "Record
+    locking"). So it is read with them where the process holds any.
+    """
+
+    def __init__(self) -> None:
+        _holders.add(self)
+
+    def release(self) -> None:
+        """End the use."""
+        _holders.discard(self)
+
+    @staticmethod
+    def held() -> bool:
+        """Tell whether this process holds any."""
+        return bool(_holders)
 
 
 class Store:
@@ -86,6 +108,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._checkpoints: sqlite3.Connection | None = None
         self._closed = False
+        self._locks = FileLocks()
         with self._lock:
             self._wake()
         self._open_stores.use(self)
@@ -364,6 +387,7 @@ class Store:
             self._closed = True
             self._release()
         self._open_stores.forget(self)
+        self._locks.release()
 
     def _release(self) -> None:
         self._shut()

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.responses import Response
 
-from tachograph.runs.catalogue import located
+from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
@@ -26,6 +26,7 @@ from tachograph.studio.occurrences import events
 from tachograph.studio.overview import Overview, about, functions, progress
 
 MOST_PARTS = 2000  # of a query
+_TRIES = 3  # where a hub begins to write the file that is read
 
 
 class Question:
@@ -119,11 +120,13 @@ class Unanswered(Exception):  # noqa: N818 - an answer, not a fault
     Args:
         status: of the HTTP answer.
         why: a sentence for the reader.
+        near: the run that may have been meant; empty for none.
     """
 
-    def __init__(self, status: HTTPStatus, why: str) -> None:
+    def __init__(self, status: HTTPStatus, why: str, *, near: str = "") -> None:
         super().__init__(why)
         self.status = status
+        self.near = near
 
 
 def text(data: Any) -> str:
@@ -167,8 +170,12 @@ def answer(body: bytes, *, gzipped: bool, status: HTTPStatus = HTTPStatus.OK) ->
 
 
 def refusal(refused: Unanswered) -> Response:
-    """Return the sentence as ``{"error": …}``."""
-    return answer(encoded({"error": str(refused)}, gzipped=False)[0], gzipped=False, status=refused.status)
+    """Return the sentence as ``{"error": …}``, with the run that may have been meant as ``near``."""
+    said = {"error": str(refused), **({"near": refused.near} if refused.near else {})}
+    found = answer(encoded(said, gzipped=False)[0], gzipped=False, status=refused.status)
+    if refused.status == HTTPStatus.UNAUTHORIZED:
+        found.headers["WWW-Authenticate"] = "Bearer"
+    return found
 
 
 def spelled(value: float) -> str:
@@ -201,13 +208,17 @@ class Api:
         run: the hub's own.
         clock: nanoseconds since the epoch.
         abandoned: asked now and then whether to stop reading.
+        writable: whether the page may change runs, as it is told.
     """
 
-    def __init__(self, folder: Path, run: str, clock: Callable[[], int], abandoned: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: Path, run: str, clock: Callable[[], int], abandoned: Callable[[], bool], *, writable: bool = False
+    ) -> None:
         self._folder = folder
         self._own = run
         self._clock = clock
         self._abandoned = abandoned
+        self._writable = writable
         self._overview = Overview(folder, clock, abandoned)
 
     def ask(self, question: Question) -> dict[str, Any]:
@@ -219,7 +230,7 @@ class Api:
         """
         match question.path:
             case ["runs"]:
-                return {"now": self._clock(), "run": self._own, "runs": self._overview.runs()}
+                return {"now": self._clock(), "run": self._own, "runs": self._listed()}
             case ["runs", run]:
                 return self._read(run, lambda reading: self._run(reading, run))
             case ["runs", run, ("curves" | "samples" | "events") as what]:
@@ -227,9 +238,18 @@ class Api:
         raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
 
     def _read(self, run: str, answered: Callable[[Look], dict[str, Any]]) -> dict[str, Any]:
-        with self.reading(run) as reading:
-            found = answered(reading)
-            return {**found, **({"damage": list(reading.file.damage)} if reading.file.damage else {})}
+        for _ in range(_TRIES):
+            with self.reading(run) as reading:
+                found = answered(reading)
+            if not reading.file.changed:
+                break
+        return {**found, **({"damage": list(reading.file.damage)} if reading.file.damage else {})}
+
+    def _listed(self) -> list[dict[str, Any]]:
+        try:
+            return self._overview.runs()
+        except StoreError as error:
+            raise Unanswered(HTTPStatus.CONFLICT, f"{error.strerror} ({error.filename})") from error
 
     @contextlib.contextmanager
     def reading(self, run: str) -> Iterator[Look]:
@@ -239,8 +259,10 @@ class Api:
             Unanswered: there is no such run, or it cannot be read at all.
         """
         try:
-            with look(RunFile(located(run, self._folder)), self._abandoned) as reading:
+            with look(RunFile(located(run, self._folder), looking=True), self._abandoned) as reading:
                 yield reading
+        except UnknownRunError as error:
+            raise Unanswered(HTTPStatus.NOT_FOUND, str(error), near=error.near) from error
         except LookupError as error:
             raise Unanswered(HTTPStatus.NOT_FOUND, str(error.args[0])) from error
         except StoreError as error:
@@ -274,7 +296,7 @@ class Api:
             "program": program(reading.rows),
             "notes": notes(reading.rows),
         }
-        return {"now": now, "run": self.line_of(reading, run, found), **listed}
+        return {"now": now, "writable": self._writable, "run": self.line_of(reading, run, found), **listed}
 
 
 def _process(each: Member, now: int, *, written: bool) -> dict[str, Any]:

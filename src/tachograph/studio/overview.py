@@ -15,7 +15,7 @@ from tachograph.runs.buckets import HistogramValues, shown
 from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
+from tachograph.runs.members import NODE, SECOND, Member, display_name, mapping, members, rank_of, state, tags
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -60,9 +60,11 @@ class Overview:
         if known is not None and known[0] == stamp and not written:
             return known[1]
         try:
-            file = RunFile(path)
+            file = RunFile(path, looking=True)
             with look(file, self._abandoned) as reading:
                 found = about(reading, id_of(path), members(reading), self._clock(), written=written)
+            if file.changed:
+                return self._run(path)
             found["damage"] = file.damage
         except (StoreError, sqlite3.Error) as error:
             why = str(error.strerror) if isinstance(error, StoreError) else f"the file cannot be read: {error}"
@@ -103,6 +105,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         "points": points_in(reading.rows),
         "thinned": thinned_curves(reading.rows),
         "bytes": _size(reading.file.path),
+        "name": display_name(reading.rows),
         "tags": tags(reading.rows),
         "damage": [],
     }
@@ -112,7 +115,8 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
     counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
-    return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "tags": [], "damage": [why]}
+    words = {"program": "", "state": "unknown", "name": ""}
+    return {"id": id_of(path), **words, **times, **counts, "tags": [], "damage": [why]}
 
 
 def _program(found: Sequence[Member]) -> str:

@@ -26,6 +26,7 @@ from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.recording.log import LogOnce
 from tachograph.runs.file import Abandoned
 from tachograph.studio._api import Api, Question, Unanswered, answer, encoded, refusal
+from tachograph.studio._edits import Edits, asked_of
 from tachograph.studio._live import Live, stream
 from tachograph.studio._news import News
 
@@ -100,6 +101,7 @@ class Studio:
     Args:
         folder: the store.
         run: the hub's own.
+        token: with which requests may change and delete runs; None where none may.
         clock: nanoseconds since the epoch.
         failed: called for each answer that failed by an error of ours.
     """
@@ -109,6 +111,7 @@ class Studio:
         folder: Path,
         run: str,
         *,
+        token: str | None = None,
         clock: Callable[[], int] = time.time_ns,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -119,12 +122,13 @@ class Studio:
         self._log_once = LogOnce()
         self._waiting = 0
         self._pool = ThreadPoolExecutor(READERS, "tachograph studio")
-        self._api = Api(folder, run, clock, self._closing.is_set)
+        self._edits = Edits(folder, token)
+        self._api = Api(folder, run, clock, self._closing.is_set, writable=self._edits.allowed)
         self._live = Live(self._read, lambda name: News(self._api, name))
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the Studio, for the server."""
-        return [_Below("/api/", self._asked), _Below("/static/", self._file)]
+        return [_Below("/api/", self._asked, self._told), _Below("/static/", self._file)]
 
     def index(self, request: Request) -> Response | None:
         """Return the page; None where this installation has none."""
@@ -139,6 +143,7 @@ class Studio:
     def close(self) -> None:
         """End every stream, and stop reading; from any thread."""
         self._closing.set()
+        self._edits.close()
         self._live.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -157,6 +162,25 @@ class Studio:
             gzipped = accepts_gzip(",".join(headers.getlist("accept-encoding")))
             body, gzipped = await self._read(lambda: encoded(self._api.ask(question), gzipped=gzipped))
             found = answer(body, gzipped=gzipped)
+        except Unanswered as refused:
+            found = refusal(refused)
+        await found(scope, receive, send)
+
+    async def _told(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that changes a run."""
+        request = Request(scope, receive)
+        try:
+            match scope["method"], Question(scope).path:
+                case "POST", ["runs", run]:
+                    self._edits.check(request)
+                    asked = await asked_of(request)
+                    await self._read(lambda: self._edits.change(run, asked))
+                case "DELETE", ["runs", run]:
+                    self._edits.check(request)
+                    await self._read(lambda: self._edits.delete(run))
+                case _:
+                    raise _only_read()
+            found = answer(encoded({"run": run}, gzipped=False)[0], gzipped=False)
         except Unanswered as refused:
             found = refusal(refused)
         await found(scope, receive, send)
@@ -198,12 +222,17 @@ def _load_numpy() -> None:
         import_module("numpy")
 
 
+def _only_read() -> Unanswered:
+    return Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
+
+
 class _Below(BaseRoute):
     """A route for everything below a path: a run's name may hold slashes and line breaks."""
 
-    def __init__(self, prefix: str, app: ASGIApp) -> None:
+    def __init__(self, prefix: str, app: ASGIApp, changes: ASGIApp | None = None) -> None:
         self._prefix = prefix
         self._app = app
+        self._changes = changes
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Tell whether a request is for this route."""
@@ -211,9 +240,10 @@ class _Below(BaseRoute):
         return (Match.FULL, {}) if mine else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer GET and HEAD; other methods are refused."""
-        if scope["method"] not in ("GET", "HEAD"):
-            refused = Unanswered(HTTPStatus.METHOD_NOT_ALLOWED, "this is only for reading")
-            await refusal(refused)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        """Answer GET and HEAD; other methods are refused, or answered as changes."""
+        if scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+        elif self._changes is not None:
+            await self._changes(scope, receive, send)
+        else:
+            await refusal(_only_read())(scope, receive, send)

@@ -50,7 +50,7 @@ class StoredRun:
         name, path = self._located()
         self._path = path
         try:
-            file = RunFile(path)
+            file = RunFile(path, looking=True)
             with look(file) as reading:
                 self._read(picture, reading, name)
         except StoreError as error:
@@ -67,7 +67,7 @@ class StoredRun:
 
     def _read_on(self, picture: Picture) -> None:
         try:
-            with look(RunFile(self._path)) as reading:
+            with look(RunFile(self._path, looking=True)) as reading:
                 self._read_points(picture, reading)
                 self._read_events(picture, reading)
         except (OSError, sqlite3.Error) as error:

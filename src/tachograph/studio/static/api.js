@@ -2,11 +2,12 @@
 
 const PATIENCE = 20_000; // milliseconds
 
-/** An answer that is none: its message is for people, its status 0 where the hub does not answer at all. */
+/** An answer that is none: its message is for people; its status is 0 where there is no answer at all. */
 export class Refusal extends Error {
-  constructor(message, status) {
+  constructor(message, status, near = "") {
     super(message);
     this.status = status;
+    this.near = near; // the run that may have been meant
   }
 }
 
@@ -21,26 +22,56 @@ export async function ask(path, query = {}, signal = null) {
       if (each !== null && each !== undefined) words.append(name, each);
     }
   }
+  return answered(words.size ? `${path}?${words}` : path, {}, signal);
+}
+
+let token = ""; // with which runs are changed: in the memory of this page only
+
+/** Tell whether the page has a token with which it may change runs. */
+export const mayChange = () => token !== "";
+
+/** Take a token; the empty string forgets it. */
+export const takeToken = (given) => { token = given; };
+
+/**
+ * Change a run, or delete it where nothing is given to change.
+ * @throws {Refusal} as `ask`; a token that was refused is forgotten.
+ */
+export async function change(run, what = null) {
+  const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
+  try {
+    return await answered(pathOf(run), what ? { method: "POST", headers, body: JSON.stringify(what) } : { method: "DELETE", headers });
+  } catch (error) {
+    if (error.status === 401) takeToken("");
+    throw error;
+  }
+}
+
+async function answered(path, request, signal = null) {
   const late = AbortSignal.timeout(PATIENCE);
   let answer;
   try {
-    answer = await fetch(words.size ? `${path}?${words}` : path, {
-      headers: { Accept: "application/json" },
+    answer = await fetch(path, {
+      ...request,
+      headers: { Accept: "application/json", ...request.headers },
       signal: signal ? AbortSignal.any([signal, late]) : late,
     });
     if (answer.ok) return await answer.json();
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refusal("the hub does not answer", 0);
+    throw new Refusal(`no answer from ${location.host}`, 0);
   }
-  let said = "";
+  let said = {};
   try {
-    said = (await answer.json()).error ?? "";
+    said = await answer.json();
   } catch {
     // an answer without words
   }
-  throw new Refusal(said || `the hub answers ${answer.status}`, answer.status);
+  throw new Refusal(said.error || `the answer is ${answer.status}`, answer.status, said.near);
 }
+
+/** Return the words for a server that does not answer. */
+export const silent = () => `No answer from ${location.host}; trying again …`;
 
 /** Return the path of a run. */
 export const pathOf = (run) => `/api/runs/${encodeURIComponent(run)}`;

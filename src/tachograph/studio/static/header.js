@@ -23,14 +23,16 @@ export class Header {
     this.facts = element("dl", { class: "facts" });
     this.notices = element("div", { class: "notices" });
     this.losses = element("div");
+    this.tools = element("span", { class: "run-tools" });
     this.node = element("header", { class: "run-head" },
-      element("a", { href: "#/", class: "up", text: "All runs" }), this.title, this.facts, this.notices, this.losses);
+      element("a", { href: "#/", class: "up", text: "All runs" }), element("div", { class: "run-title" }, this.title, this.tools), this.facts, this.notices, this.losses);
   }
 
   /** Show a run, its processes and its losses, as the hub answers them. */
   show(run, processes, losses, now) {
-    fill(this.title, element("span", { class: "run-id", text: run.id }), " ", chip(run.state));
+    fill(this.title, element("span", { class: "run-id", text: run.name || run.id }), " ", chip(run.state));
     const facts = [
+      run.name ? ["Run", run.id] : null,
       ["Program", run.program],
       ["Started", when(run.started)],
       ["Duration", duration(run.seconds)],

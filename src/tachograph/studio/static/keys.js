@@ -25,7 +25,7 @@ export function listen(dialog, button) {
   );
   button.addEventListener("click", () => dialog.showModal());
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || dialog.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
     if (event.target.closest("input, select, textarea")) {
       if (event.key === "Escape") event.target.blur();
       return;

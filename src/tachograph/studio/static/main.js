@@ -1,5 +1,6 @@
 /** The Studio: which page the address asks for, and what surrounds it. */
 
+import { takeToken } from "./api.js";
 import { listen } from "./keys.js";
 import { read } from "./route.js";
 import { RunPage } from "./run.js";
@@ -20,7 +21,16 @@ const shell = {
   },
 };
 
+/** Take the token of the printed link, and leave it neither in the address nor in the history. */
+function unlock() {
+  const found = /^#token=([^&]+)$/.exec(location.hash);
+  if (!found) return;
+  takeToken(decodeURIComponent(found[1]));
+  history.replaceState(null, "", `${location.pathname}#/`);
+}
+
 function open() {
+  unlock();
   const route = read(location.hash);
   page?.close();
   shell.banner("");

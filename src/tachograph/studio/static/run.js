@@ -1,8 +1,9 @@
 /** The page of one run. */
 
-import { Refusal, ask, pathOf } from "./api.js";
+import { Refusal, ask, pathOf, silent } from "./api.js";
 import { Controls } from "./controls.js";
 import { Dictionaries } from "./dictionaries.js";
+import { Editor } from "./editor.js";
 import { element, fill } from "./element.js";
 import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
@@ -34,6 +35,8 @@ export class RunPage {
     this.elsewhere = new Set(); // curves that are in no chart: too many of a metric, or in a section that is folded up
     this.stop = new AbortController();
     this.header = new Header();
+    this.editor = new Editor(this.run, () => this.#look(), () => { location.hash = "#/"; });
+    this.header.tools.append(this.editor.node);
     this.controls = new Controls(this.run, this.view, (chosen) => this.#choose(chosen));
     this.progress = new Progress(this.view);
     this.empty = element("p", { class: "empty", hidden: true });
@@ -87,7 +90,7 @@ export class RunPage {
       run: (data) => this.#head(data),
       samples: (data) => this.sections.add(data.samples),
       problem: (data) => this.shell.banner(data.error),
-      lost: () => this.#lost("The hub does not answer; trying again … If the run has ended, “tachograph hub” shows it again."),
+      lost: () => this.#lost(`${silent()} If the run has ended, “tachograph studio” shows it again.`),
       back: () => this.#back(),
     });
     this.slowly = setInterval(() => this.state === "live" && !document.hidden && this.#lookAgain(), SLOWLY);
@@ -95,15 +98,16 @@ export class RunPage {
 
   #refused(error) {
     if (error instanceof Refusal && error.status === 0) {
-      this.shell.banner("The hub does not answer; trying again …");
+      this.shell.banner(silent());
       return;
     }
     this.shell.banner("");
     const words = error instanceof Refusal && error.status === 404
-      ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`
+      ? `${error.message[0].toUpperCase()}${error.message.slice(1)}.`.replace("?.", "?")
       : `This run cannot be shown: ${error.message}.`;
     fill(this.shell.main, element("div", { class: "empty" }, element("h1", { text: "Nothing to show" }), element("p", { text: words }),
-      element("p", {}, element("a", { href: "#/", text: "All runs of this hub" }))));
+      error.near ? element("p", {}, "The nearest: ", element("a", { href: linkTo(error.near), text: error.near })) : null,
+      element("p", {}, element("a", { href: "#/", text: "All runs" }))));
   }
 
   /** Ask what the run is made of, and show that. */
@@ -116,6 +120,7 @@ export class RunPage {
     this.now = answer.now;
     this.losses = answer.losses;
     if (answer.damage?.length) answer.run.damage = [...new Set([...(answer.run.damage ?? []), ...answer.damage])];
+    this.editor.show(answer);
     this.#head(answer.run);
     const bars = answer.charts.flatMap(({ metrics }) => metrics.filter(({ progress }) => progress));
     this.bars = new Set(bars.flatMap(({ curves }) => curves.map(({ curve }) => curve)));
@@ -141,7 +146,7 @@ export class RunPage {
   #head(run) {
     this.state = run.state;
     this.header.show(run, this.processes, this.losses, Math.max(this.now, run.last ?? 0));
-    document.title = `${run.id} – Tachograph`;
+    document.title = `${run.name || run.id} – Tachograph`;
   }
 
   #lookAgain() {

@@ -1,6 +1,6 @@
 /** The list of runs: live ones first, up to date by itself. */
 
-import { ask } from "./api.js";
+import { ask, silent } from "./api.js";
 import { element, fill, say } from "./element.js";
 import { bytes, duration, number, when } from "./format.js";
 import { chip } from "./header.js";
@@ -43,7 +43,7 @@ export class RunsPage {
         this.#show();
       } catch (error) {
         if (this.closed) return;
-        this.shell.banner(error.status === 0 ? "The hub does not answer; trying again …" : error.message);
+        this.shell.banner(error.status === 0 ? silent() : error.message);
       }
     }
     this.timer = setTimeout(() => this.#look(), EVERY);
@@ -53,7 +53,7 @@ export class RunsPage {
     if (this.runs === null) return;
     const wanted = this.search.value.trim().toLowerCase();
     const found = this.runs
-      .filter(({ id, program, state, tags = [] }) => !wanted || [id, program, state, ...tags].join("\n").toLowerCase().includes(wanted))
+      .filter(({ id, name = "", program, state, tags = [] }) => !wanted || [id, name, program, state, ...tags].join("\n").toLowerCase().includes(wanted))
       .sort((one, other) => (other.state === "live") - (one.state === "live") || other.started - one.started);
     say(this.count, this.runs.length ? String(this.runs.length) : "");
     this.scroll.hidden = found.length === 0;
@@ -72,7 +72,8 @@ export class RunsPage {
     const cell = (text) => element("td", { class: "number", text });
     const damage = run.damage?.length ? element("span", { class: "bad", title: run.damage.join("\n"), text: " damaged" }) : null;
     const node = element("tr", {},
-      element("th", { scope: "row" }, element("a", { href: linkTo(run.id), text: run.id }), damage,
+      element("th", { scope: "row" }, element("a", { href: linkTo(run.id), text: run.name || run.id }),
+        run.name ? element("span", { class: "quiet id", text: run.id }) : null, damage,
         ...(run.tags ?? []).map((text) => element("span", { class: "chip tag", text }))),
       element("td", {}, chip(run.state)),
       element("td", { text: run.program || "–" }),
