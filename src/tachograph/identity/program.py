@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -130,10 +131,20 @@ def _launched(arguments: Sequence[str]) -> str:
     return ""
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, as ``SIGKILL``; ``signal 99`` for one without."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 FOLDER = "TACHOGRAPH_STARTED"
 _DESCRIBED = 5  # of those that are left
 _LONGEST = 1024  # bytes that are read of a mark, or of a helper's notes
 _HELPER = "helper-"
+_STATUS = "status"
+_SIGNALS, _MOST_CODE = 128, 255
 
 
 def mark_start(environ: Mapping[str, str], rank: object, program: str) -> None:
@@ -176,6 +187,14 @@ def note_helper(environ: Mapping[str, str], values: int) -> bool:
     return True
 
 
+def note_status(folder: Path | None, status: int) -> None:
+    """Note for the job's hub how the job has ended: see :meth:`StartMarks.status`; nothing where there is no folder."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        (folder / _STATUS).write_text(str(status), encoding="ascii")
+
+
 class StartMarks:
     """The start marks of a job's processes, as the hub reads them, and the notes of its helpers.
 
@@ -198,6 +217,13 @@ class StartMarks:
         except OSError:
             return {"processes": 0, "first": []}
         return {"processes": len(pids), "first": [self._described(pid) for pid in islice(pids, _DESCRIBED)]}
+
+    def status(self) -> int | None:
+        """Return the exit code of the job, negative for the number of the signal that killed it; None where unknown."""
+        with contextlib.suppress(OSError, ValueError), (self._folder / _STATUS).open("rb") as file:
+            found = int(file.read(_LONGEST))
+            return found if -_SIGNALS < found <= _MOST_CODE else None
+        return None
 
     def of_helpers(self) -> int:
         """Return how many values helpers have recorded, which nothing delivers."""

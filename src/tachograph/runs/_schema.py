@@ -170,7 +170,7 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE TABLE job_end (               -- how the job has ended, each time
         time INTEGER PRIMARY KEY,
-        status INTEGER NOT NULL,         -- of its exit
+        status INTEGER NOT NULL,         -- its exit code, or the number of the signal that killed it, negative
         reason TEXT NOT NULL
     );
     """,
@@ -190,12 +190,26 @@ MIGRATIONS = (
     """
     ALTER TABLE sample ADD COLUMN spread BLOB;  -- of histograms the values since the sample before: see spread.py
     """,
+    """
+    CREATE TABLE failure (               -- the exception that ended a start of a process
+        process INTEGER NOT NULL REFERENCES process (id),
+        pid INTEGER NOT NULL,
+        restart INTEGER NOT NULL,
+        time INTEGER NOT NULL,           -- by the clock of the process
+        type TEXT NOT NULL,
+        message TEXT NOT NULL,
+        PRIMARY KEY (process, pid, restart)
+    ) WITHOUT ROWID;
+    """,
 )
 
 
 # Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
 # SQLite looks for a name among the connection's own views before it looks for a table.
-_VIEWS_3 = {"sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
+_VIEWS_4 = {
+    "failure": "SELECT 0 AS process, 0 AS pid, 0 AS restart, 0 AS time, '' AS type, '' AS message WHERE 0",
+}
+_VIEWS_3 = {**_VIEWS_4, "sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
 _VIEWS_2 = {
     **_VIEWS_3,
     "notes": "SELECT 1 AS id, 0 AS time, '' AS text WHERE 0",
@@ -213,6 +227,7 @@ _VIEWS: dict[int, dict[str, str]] = {
     },
     2: _VIEWS_2,
     3: _VIEWS_3,
+    4: _VIEWS_4,
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,9 +14,10 @@ from urllib.parse import unquote
 
 from tachograph.identity.resource import store as default_store
 from tachograph.identity.run_id import file_safe
-from tachograph.runs.file import RunFile
+from tachograph.runs.ending import Ending, ending
+from tachograph.runs.file import RunFile, look
 from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.members import NODE, tags
+from tachograph.runs.members import NODE, members, tags
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
@@ -38,6 +41,7 @@ class Summary(NamedTuple):
         in_use: a hub writes it.
         problem: the error that keeps it from being read; empty where there is none.
         tags: sorted.
+        ended: how it has ended.
     """
 
     id: str
@@ -51,6 +55,7 @@ class Summary(NamedTuple):
     in_use: bool
     problem: str
     tags: tuple[str, ...] = ()
+    ended: Ending = Ending("unknown")
 
 
 def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
@@ -163,16 +168,21 @@ def _summary(path: Path) -> Summary:
     start, last, processes, points, events = changed, changed, 0, 0, 0
     problem = ""
     named: tuple[str, ...] = ()
+    written, end = in_use(path), Ending("unknown")
     try:
         file = RunFile(path)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
         points, events = points_in(file.rows), events_in(file.rows)
         named = tuple(tags(file.rows))
+        with look(file) as reading:
+            end = ending(reading, members(reading), time.time_ns(), written=written)
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
-    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named)
+    except sqlite3.DatabaseError as error:
+        problem = str(error)
+    return Summary(id_of(path), path, size, start, last, processes, points, events, written, problem, named, end)
 
 
 def points_in(rows: Callable[[str], Iterable[Sequence[Any]]]) -> int:

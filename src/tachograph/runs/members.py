@@ -1,4 +1,4 @@
-"""The processes of a run with each of their starts, and the state of the run."""
+"""The processes of a run with each of their starts, and the facts that they told of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ SECOND = 1_000_000_000
 INTERVALS = 5  # of silence after which a process is lost
 _LEAST_SILENCE = 5 * SECOND
 _UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
-State = Literal["live", "finished", "failed", "lost", "unknown"]
 RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._process_identity
 _WRITTEN_WITHIN = 10 * SECOND  # a hub saves every five seconds when each process was heard
 _DIGITS = 20  # of an integer of 64 bits
-_FAILED = {"exception", "sigterm"}
 
 
 def longest_silence(interval: int) -> int:
@@ -97,25 +95,6 @@ def members(look: Look) -> list[Member]:
         found[number] = Member(number, instance, mapping(resource), [*(before.starts if before else ()), one])
     present = [each for each in found.values() if each.newest.ended != RENAMED]
     return sorted(present, key=lambda each: (each.rank is None, each.rank or 0, each.starts[0].first))
-
-
-def state(found: Iterable[Member], now: int, *, written: bool) -> State:
-    """Return the state of a run.
-
-    It is live while a process of the job is heard. After that torchrun's own process decides, where there is one: a
-    rank that was killed and started again has not failed. Otherwise a process that ended with an exception or by
-    SIGTERM makes it failed, and a process that fell silent makes it lost; programs that never announce their end leave
-    it unknown.
-    """
-    listed = [one for one in found if one.role != NODE]
-    if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in listed):
-        return "live"
-    judges = [one for one in listed if one.role == "agent"] or listed
-    if any(one.newest.ended in _FAILED for one in judges):
-        return "failed"
-    if any(one.lost(now, written=written) for one in judges):
-        return "lost"
-    return "finished" if any(one.newest.ended for one in judges) else "unknown"
 
 
 def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["config", "summary"]) -> dict[str, Any]:

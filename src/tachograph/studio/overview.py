@@ -13,9 +13,10 @@ from typing import Any
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import HistogramValues, shown
 from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
+from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
+from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, tags
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -67,7 +68,7 @@ class Overview:
         except (StoreError, sqlite3.Error) as error:
             why = str(error.strerror) if isinstance(error, StoreError) else f"the file cannot be read: {error}"
             found = _unreadable(path, why)
-        if not written and found["state"] != "live" and stamp == _stamp(path):
+        if not written and found["state"] != "running" and stamp == _stamp(path):
             if len(self._known) >= _SEEN:
                 self._known.clear()
             self._known[path] = stamp, found
@@ -90,10 +91,12 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
     started = min([*begun, *(first for first, _ in times)], default=changed)
     last = max((last for _, last in times), default=changed)
+    end = ending(reading, found, now, written=written)
     return {
         "id": name,
         "program": _program(found),
-        "state": state(found, now, written=written),
+        "state": end.state,
+        "ended": described(end),
         "started": started,
         "last": last,
         "seconds": max(0, last - started) / SECOND,
@@ -112,7 +115,17 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
     counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
-    return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "tags": [], "damage": [why]}
+    end = described(Ending("unknown"))
+    return {
+        "id": id_of(path),
+        "program": "",
+        "state": "unknown",
+        "ended": end,
+        **times,
+        **counts,
+        "tags": [],
+        "damage": [why],
+    }
 
 
 def _program(found: Sequence[Member]) -> str:
