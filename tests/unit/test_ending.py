@@ -15,8 +15,12 @@ from places import ROOT
 from run_ends import table
 from tachograph import runs
 from tachograph.hub.hub import Hub
+from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks, note_status, signal_name
 from tachograph.runs.ending import Ending, Failure
+from tachograph.runs.file import RunFile, look
+from tachograph.runs.members import job_name, members
+from tachograph.studio.overview import Overview
 
 BEGIN = ("tachograph.process.start", {})
 
@@ -175,3 +179,42 @@ def test_a_long_message_is_a_line(tmp_path: Path) -> None:
 def test_the_documents_have_the_table_of_ends() -> None:
     """Each of its rows is tried in ``tests/system/test_run_ends.py``."""
     assert table() in (ROOT / "docs" / "runs.md").read_text()
+
+
+NODE = {"service.name": "tachograph", "service.instance.id": "n", "dl.run.id": "run", "dl.role": "node"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "named", "expected"),
+    [
+        (["torchrun", "--nproc-per-node", "2", "train.py"], "", "train"),
+        (["/usr/bin/python3", "-m", "pkg.trainer", "--lr", "1"], "", "pkg.trainer"),
+        (["python", "-c", "pass"], "", "python"),
+        (["accelerate", "launch", "train.py"], "train", "train"),
+        ([], "train", "train"),
+        ([], "", ""),
+    ],
+)
+def test_the_program_is_the_jobs(tmp_path: Path, argv: list[str], named: str, expected: str) -> None:
+    """A run goes by the name of a process of the job, else of its command: never by the hub's own name."""
+    hub = Hub(tmp_path, run="run", clock=lambda: START)
+    if argv:
+        hub.launched(Launch(START, "here", {"argv": argv}, (), ""))
+    hub.receive_metrics(metrics(NODE, number("system.cpu.utilization", 0.5)), own=True)
+    if named:
+        hub.receive_metrics(metrics(rank(0, **{"service.name": named}), number("loss", 0.5)))
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        assert job_name(reading.rows, members(reading)) == expected
+
+
+def test_a_job_that_never_reported_is_on_the_page(tmp_path: Path) -> None:
+    """Where it was killed before its first export, too: with its name, and how it ended."""
+    note_status(tmp_path, -9)
+    hub = Hub(tmp_path, run="run", clock=lambda: START, started=StartMarks(tmp_path))
+    hub.launched(Launch(START, "here", {"argv": ["python", "train.py"]}, (), ""))
+    assert Overview(tmp_path, lambda: START, lambda: False).runs() == []
+    hub.job_ended()
+    hub.close()
+    (entry,) = Overview(tmp_path, lambda: START, lambda: False).runs()
+    assert (entry["program"], entry["ended"]["words"]) == ("train", "killed by SIGKILL")

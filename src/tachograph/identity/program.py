@@ -32,9 +32,12 @@ def program_name(
 
     Args:
         orig_argv: the command with the interpreter and its options; by default this process's.
-        argv: the program's arguments, which alone name the program in a process that ``multiprocessing`` made.
+        argv: the program's arguments, which alone name the program in a process that ``multiprocessing`` made; by
+            default this process's, and none for a command that is given.
         main: the module ``__main__``, for the same reason.
     """
+    if orig_argv is not None:  # of another process, of which ours says nothing
+        argv, main = argv or (), main or object()
     command, rest = _split(sys.orig_argv if orig_argv is None else orig_argv)
     if command in _AGENTS:
         command = _launched(rest) or command

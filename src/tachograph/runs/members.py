@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from tachograph.identity.program import program_name
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
 
@@ -139,6 +140,23 @@ def program(rows: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, Attribu
     said = [mapping(resource).get("host.name") for (resource,) in rows("SELECT resource FROM process")]
     hosts = sorted({str(name) for name in [*said, *(each.get("host") for each in found)] if name})
     return {**found[-1], "host": hosts} if len(hosts) > 1 else found[-1]
+
+
+def job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Member]) -> str:
+    """Return the name of a run's program: that of a rank, as torchrun's own process may have another one.
+
+    As long as no process of the job has reported, or where none ever does, it is the name of the command that
+    ``tachograph run`` was given; the empty string where that is not known. The hub's own metrics of the machine name
+    no program.
+    """
+    named = sorted(
+        (one for one in found if one.role != NODE and one.resource.get("service.name")),
+        key=lambda one: (one.rank is None, one.role == "agent", one.rank or 0),
+    )
+    if named:
+        return str(named[0].resource["service.name"])
+    argv = program(rows).get("argv")
+    return program_name([str(each) for each in argv]) if isinstance(argv, list) and argv else ""
 
 
 def mapping(text: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, tags
+from tachograph.runs.members import NODE, SECOND, Member, job_name, mapping, members, rank_of, tags
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -44,13 +44,14 @@ class Overview:
         self._known: dict[Path, tuple[Stamp, dict[str, Any]]] = {}
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return every run that has received anything, the newest first.
+        """Return every run that has received anything, or whose job has ended, the newest first.
 
         Raises:
             Abandoned: reading was to stop.
         """
         found = [self._run(path) for path in paths_in(self._folder)]
-        found = [each for each in found if each["processes"] or each["points"] or each["damage"]]
+        heard = ("processes", "points", "damage")
+        found = [each for each in found if any(map(each.get, heard)) or each["ended"]["status"] is not None]
         return sorted(found, key=lambda each: (each["started"], each["id"]), reverse=True)
 
     def _run(self, path: Path) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     end = ending(reading, found, now, written=written)
     return {
         "id": name,
-        "program": _program(found),
+        "program": job_name(reading.rows, found),
         "state": end.state,
         "ended": described(end),
         "started": started,
@@ -126,12 +127,6 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
         "tags": [],
         "damage": [why],
     }
-
-
-def _program(found: Sequence[Member]) -> str:
-    """Return the name of the program: a rank's, as torchrun's own process has another one."""
-    named = sorted(found, key=lambda each: (each.rank is None, each.role == NODE, each.role == "agent", each.rank or 0))
-    return next((str(each.resource["service.name"]) for each in named if "service.name" in each.resource), "")
 
 
 def _stamp(path: Path) -> Stamp:
