@@ -276,14 +276,15 @@ def _recorded(said: Mapping[str, Any], status: int, run: str, options: argparse.
     if unheard.get("processes"):
         missing.append(_unheard(unheard["processes"], unheard["first"]))
     from tachograph.runs.ending import Failure  # what these load would delay the job
-    from tachograph.runs.losses import Loss, in_words
+    from tachograph.runs.losses import Loss, in_words, named
 
     losses = [Loss(each["reason"], each["destination"], each["points"]) for each in said.get("losses", ())]
     if told := (said.get("ended") or {}).get("failure"):
         failure = Failure(**{name: told[name] for name in Failure._fields})
         yield _legible(f"{failure.process or 'the program'} failed{' first' * bool(failure.process)}: {failure}")
     for loss in losses[:_FEW]:
-        yield f"lost: {in_words([loss])}{f' - {loss.why}' if loss.why else ''}"
+        lost = f"{loss.points:,} point{'s' * (loss.points != 1)} lost, {named(loss.reason, loss.destination)}"
+        yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
     lost = f"lost: {in_words(losses)}" if losses else "none lost"
     points, events = said["points"], said.get("events", 0)
     counted = f"{points:,} point{'s' * (points != 1)} and {events:,} event{'s' * (events != 1)}"
