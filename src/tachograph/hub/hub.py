@@ -240,7 +240,6 @@ class Hub:
         status = None if self._started is None else self._started.status()
         if status is not None:
             run, now = self._index.default, self._clock()
-            self._archive.save(everything=True)  # the last export of each process comes before it
             self._archive.guarded(lambda: run.save_job_end(now, status))
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
