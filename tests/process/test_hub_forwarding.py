@@ -43,7 +43,7 @@ from tachograph.recording.curve import POINT, packed
 from tachograph.recording.journal import packed_event
 from tachograph.recording.packed_points import PACKED, PackedPoints
 from tachograph.recording.registry import Registry
-from tachograph.runs.recorded import plain_attributes
+from tachograph.runs.recorded import FAILURE, plain_attributes
 
 
 def spans(count: int) -> ExportTraceServiceRequest:
@@ -130,6 +130,19 @@ def test_a_receiver_that_is_no_hub_gets_a_record_a_point(tmp_path: Path) -> None
     times = [record.time_unix_nano for record in records]
     assert times == sorted(times)
     assert times[0] > 0
+
+
+def test_messages_of_exceptions_are_for_hubs_alone() -> None:
+    """A receiver that is no hub of ours gets neither them nor a request of nothing else; the other records stay."""
+    sent = logs(2)
+    record = sent.resource_logs[0].scope_logs[0].log_records.add(time_unix_nano=9, event_name=FAILURE)
+    record.attributes.add(key="exception.message").value.string_value = "boom"
+    forwarding = Forwarding("http://127.0.0.1:9", Registry(enabled=True), {})
+    assert forwarding.adapt("logs", sent)
+    assert items("logs", sent) == 2
+    assert b"boom" not in sent.SerializeToString()
+    assert not forwarding.adapt("logs", sent)
+    forwarding.close(0)
 
 
 def test_all_curves_leave_a_record_a_point_where_that_is_asked_for() -> None:

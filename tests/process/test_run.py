@@ -54,7 +54,7 @@ def test_two_lines_before_and_one_after(tmp_path: Path) -> None:
     assert re.fullmatch(drawn, page)
     assert stored.startswith(f"tachograph: run r 1, stored in {tmp_path / 'kept'}")
     assert job == "job"
-    assert recorded.startswith("tachograph: 0 points and 0 events were recorded, none lost; ")
+    assert recorded.startswith("tachograph: finished: 0 points and 0 events were recorded, none lost; ")
     assert recorded.endswith(f"; tachograph studio --store {tmp_path / 'kept'} shows it again")
     assert done.stdout == ""
 

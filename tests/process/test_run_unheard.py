@@ -38,7 +38,7 @@ def test_a_process_of_which_nothing_arrives(tmp_path: Path) -> None:
     program = write(tmp_path, "import tachograph\ntachograph.put_metric('loss', 1.0)")
     done = run(tmp_path, "env", NOWHERE, sys.executable, str(program))
     assert done.returncode == 0
-    known = r"tachograph: 0 points and 0 events were recorded, none lost, as far as is known; "
+    known = r"tachograph: finished: 0 points and 0 events were recorded, none lost, as far as is known; "
     assert re.match(known + r"program \(pid \d+\) started and never reported; tachograph hub ", last(done))
 
 

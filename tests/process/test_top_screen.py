@@ -135,7 +135,7 @@ def test_a_job_is_watched_to_its_end(tmp_path: Path) -> None:
             assert job.stderr is not None
             url = re.findall(r"http://127\.0\.0\.1:\d+", job.stderr.readline())[0]
             with terminal(tmp_path, "top", url, "--interval", "0.2") as screen:
-                screen.wait("\u25cf live", "PROGRESS", "steps", "of 100,000")
+                screen.wait("\u25cf running", "PROGRESS", "steps", "of 100,000")
                 screen.wait("METRIC", "FUNCTION", "__main__.step", "ValueError", "/s")
                 screen.wait("train / load.duration", "20 ms", timeout=40)
                 stop.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,37 @@ def test_values_that_went_somewhere(tmp_path: Path, way: str) -> None:
     assert "nowhere" not in run(tmp_path, program).stderr
 
 
+TASKS = """
+from tachograph.metric import task, workflow
+
+@task()
+def train():
+    return 1
+
+@workflow
+def study():
+    return train()
+
+assert study() == 1
+"""
+
+
 @pytest.mark.parametrize(
-    "program", ["import tachograph", "from tachograph import progress\nfor _ in progress(range(3)): pass"]
+    "program",
+    [
+        "import tachograph",
+        "from tachograph import progress\nfor _ in progress(range(3)): pass",
+        TASKS,
+    ],
 )
 def test_nothing_that_was_meant_to_leave(tmp_path: Path, program: str) -> None:
-    """A program that records nothing, or only draws a bar, is told nothing."""
+    """A program that records nothing, only draws a bar, or only has tasks, is told nothing."""
     assert run(tmp_path, program).stderr == ""
+
+
+def test_durations_of_tasks_are_no_values_of_the_program(tmp_path: Path) -> None:
+    """Beside them the others are counted, exactly."""
+    assert run(tmp_path, TASKS + textwrap.dedent(EVERY_WAY)).stderr.startswith("6,000 values were recorded, and went")
 
 
 def test_a_switched_off_sdk_is_no_oversight(tmp_path: Path) -> None:

@@ -284,5 +284,5 @@ def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
     assert "of 3 processes" in said
     assert re.search(r"torchrun has restarted its workers [1-3] times", said)
     assert re.search(
-        r"^tachograph: [\d,]+ points and [\d,]+ events were recorded, .*; rank 1 was lost", said, re.MULTILINE
+        r"^tachograph: finished: [\d,]+ points and [\d,]+ events were recorded, .*; rank 1 was lost", said, re.MULTILINE
     )

@@ -71,7 +71,7 @@ def test_a_job_is_followed_as_it_goes(browser: Any, tmp_path: Path) -> None:
         url = job.stderr.readline().split()[-1].removesuffix("/metrics")
         with tab(browser, url) as found:
             found.open("/")
-            found.until(lambda: "going" in found.text() and "live" in found.text(), "the live run in the list")
+            found.until(lambda: "going" in found.text() and "running" in found.text(), "the live run in the list")
             found.page.get_by_role("link", name="going", exact=True).click()
             first = found.until(lambda: shown(found), "the first points")
             found.until(lambda: len(shown(found)) > len(first) + 5, "more points")
@@ -146,7 +146,7 @@ class Hour(BaseHTTPRequestHandler):
         axis = {"units": "", "lower": None, "upper": None}
         chart = {"group": "hour", "shared": True, "x": axis, "scales": [{"scale": "s", "name": None, **axis}]}
         chart["metrics"] = [{"metric": "loss", "scale": "s", "progress": False, "curves": drawn, "left_out": 0}]
-        run = {"id": "hour", "program": "p", "state": "live", "started": 1, "last": 1, "seconds": 1, "ranks": 10}
+        run = {"id": "hour", "program": "p", "state": "running", "started": 1, "last": 1, "seconds": 1, "ranks": 10}
         run |= {"processes": 10, "restarts": 0, "points": 1, "bytes": 1, "damage": []}
         nothing: dict[str, Any] = {key: [] for key in ("processes", "progress", "series", "functions", "losses")}
         return {"now": 1, "run": run, "charts": [chart], **nothing}

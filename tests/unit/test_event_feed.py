@@ -178,3 +178,46 @@ def _begin_a_loop(bench: Bench) -> object:
     next(going)
     current.reset(token)
     return going
+
+
+class Names(Taken):
+    """A destination that keeps the events' names, and their streams and numbers."""
+
+    def __call__(self, batch: Batch) -> None:
+        """Keep them."""
+        self.values += [(event.name, event.stream, event.seq) for event in batch.events]
+
+
+def test_what_is_for_hubs_alone_goes_to_no_other_destination() -> None:
+    """It waits until a receiver has said whether it is one, has numbers of its own, and is forgotten where none is."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    feed, hub, other = EventFeed(journal, registry), Names(), Names()
+    said: list[int | None] = [None]
+    routes = [Route(hub, events=True, reads=lambda: said[0]), Route(other, events=True)]
+    feed.open(routes)
+    journal.tell("life", {})
+    journal.append("event", 1, {})
+    feed.deliver(routes, {})
+    seen = [("event", journal.stream, 1)]
+    assert (hub.values, other.values) == (seen, seen)
+    assert feed.undecided()
+    said[0] = 2
+    feed.deliver(routes, {})
+    assert hub.values == [*seen, ("life", f"{journal.stream}.life", 1)]
+    assert other.values == seen
+    assert not feed.undecided()
+    said[0] = 0
+    journal.tell("life", {})
+    feed.deliver(routes, {})
+    assert (len(hub.values), len(other.values), feed.undecided()) == (2, 1, False)
+
+
+def test_what_waits_for_a_hub_is_little() -> None:
+    """A program without a receiver may start and stop delivery for ever."""
+    journal = Journal(Registry(enabled=True))
+    for _ in range(1000):
+        journal.tell("life", {})
+    assert len(journal.told) <= 16
+    journal.reset()
+    assert len(journal.told) == 0

@@ -11,8 +11,9 @@ import pytest
 
 from hub_requests import Clock, logs, metrics, number, only, rank, shown
 from tachograph.hub.hub import Hub
+from tachograph.runs.ending import ending
 from tachograph.runs.file import RunFile, look
-from tachograph.runs.members import members, state
+from tachograph.runs.members import members
 
 BEGIN, END = ("tachograph.process.start", {}), ("tachograph.process.end", {"reason": "exit"})
 
@@ -45,8 +46,8 @@ def stands(hub: Hub, clock: Clock) -> tuple[str, list[tuple[int, int, str, bool]
     """Return how the run stands by its file, and its starts: pid, restart, how it ended, whether it is lost."""
     with look(RunFile(hub.store)) as reading:
         found = members(reading)
-    starts = [(each.pid, each.restart, each.ended, each.lost) for each in found[0].starts]
-    return state(found, clock.now, written=True), starts
+        state = ending(reading, found, clock.now, written=True).state
+    return state, [(each.pid, each.restart, each.ended, each.lost) for each in found[0].starts]
 
 
 @pytest.mark.parametrize("pause", [0.5, 600])
@@ -64,7 +65,7 @@ def test_a_job_after_one_that_was_restarted(tmp_path: Path, clock: Clock, pause:
     assert [each["pid"] for each in hub.summary()["lost"]] == ([] if anew else [200])
     assert only(hub.page()[1], "target_info", dl_rank="0", process_pid="300") == 1
     assert stands(hub, clock) == (
-        "live",
+        "running",
         [(100, 0, "exit", False), (200, 1, "exit" * anew, not anew), (300, 0, "", False)],
     )
     for _ in range(60):
@@ -116,7 +117,7 @@ def test_a_job_with_the_same_pid(tmp_path: Path, clock: Clock, anew: bool, ends:
     live(hub, clock, "b", 12, ends=False, slurm="2")
     first = [] if ends or anew else [100]  # which this hub has seen fall silent
     assert [each["pid"] for each in hub.summary()["lost"]] == first
-    assert stands(hub, clock) == ("live", [(100, 0, "", False)])
+    assert stands(hub, clock) == ("running", [(100, 0, "", False)])
     assert only(hub.page()[1], "target_info", slurm="2") == 1
     for _ in range(60):
         clock.forward(1)

@@ -10,7 +10,7 @@ import pytest
 from curves import dropped
 from tachograph.identity.process_group import MODULE, GroupWatch
 from tachograph.identity.resource import SERIES_KEYS, announced
-from tachograph.pipeline._process_identity import LONGEST_WAIT, MOST_WAITING, AmbientIdentity
+from tachograph.pipeline._process_identity import LONGEST_WAIT, MOST_WAITING, AmbientIdentity, GivenIdentity
 from tachograph.pipeline.settings import read_settings
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
@@ -116,6 +116,45 @@ def test_a_helper_waits_to_its_end_and_counts(local: pytest.MonkeyPatch, caplog:
     assert process.journal.drain() == []
     assert dropped(process.registry) == {"helper": 2}
     assert "2 values were recorded in a helper process" in caplog.text
+
+
+def leave(process: Process, *, dying: bool = False) -> None:
+    """Let a process take leave while an exception is on its way."""
+    try:
+        raise ValueError("boom, token=12ab")
+    finally:
+        process.identity.take_leave(lambda: None, dying=dying)
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_the_exception_is_told_to_hubs_alone(local: pytest.MonkeyPatch, dying: bool) -> None:
+    """The event that all destinations get has its type, the one for hubs its message; at SIGTERM there is none."""
+    local.delenv("LOCAL_RANK")
+    process = Process(waits=False)
+    assert process.settle()
+    with pytest.raises(ValueError, match="boom"):
+        leave(process, dying=dying)
+    _, end = process.journal.drain()
+    told = [(event.name, dict(event.attributes)) for event in process.journal.told]
+    if dying:
+        assert (dict(end.attributes), told) == ({"reason": "sigterm"}, [])
+        return
+    assert dict(end.attributes) == {"reason": "exception", "error.type": "ValueError"}
+    message = {"exception.type": "ValueError", "exception.message": "boom, token=***"}
+    assert told == [("tachograph.process.failure", message)]
+
+
+def test_a_start_tells_hubs_its_begin_and_its_end(local: pytest.MonkeyPatch) -> None:
+    """As zero code does, in a stream of their own; a pipeline beside another one tells nothing."""
+    local.delenv("LOCAL_RANK")
+    for announces in (True, False):
+        journal = Journal(Registry(enabled=True))
+        identity = GivenIdentity(read_settings({}), announces=announces, journal=journal)
+        identity.begin()
+        identity.take_leave(lambda: None, dying=False)
+        names = [event.name for event in journal.told]
+        assert names == ["tachograph.process.start", "tachograph.process.end"] * announces
+        assert journal.drain() == []
 
 
 def test_without_torch_there_is_no_group() -> None:

@@ -65,6 +65,7 @@ def test_a_program_is_called_by_its_script_or_module(command: Sequence[str], nam
 def test_a_program_without_a_name_is_python(command: Sequence[str]) -> None:
     """A service has a name even where the program has none, and it is never unknown_service."""
     assert program_name(command, argv=["-c"], main=object()) == "python"
+    assert program_name(command) == "python"  # and not this process's name, as of tachograph run itself
 
 
 def test_a_process_that_multiprocessing_made_has_its_parents_name() -> None:

@@ -122,8 +122,8 @@ def test_list_and_show(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command shows the runs, and one of them, in tables."""
     assert run("list") == 0
     head, line = capsys.readouterr().out.splitlines()
-    assert head.split()[:2] == ["RUN", "START"]
-    assert line.split()[:6] == ["a/run", "2026-09-21", "14:13:20", "2", "5", "1"]
+    assert head.split()[:3] == ["RUN", "STATE", "START"]
+    assert line.split()[:7] == ["a/run", "unknown", "2026-09-21", "14:13:20", "2", "5", "1"]
     assert run("show", "a/run", "--store", str(store)) == 0
     said = capsys.readouterr().out
     assert "loss    training  nats   0             1       4  0 to 3   inf    1 at 2    3 at 0           2" in said

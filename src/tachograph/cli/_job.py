@@ -34,7 +34,7 @@ def run_job(
     look: Callable[[], object] = lambda: None,
     say: Callable[[str], object] = lambda _: None,
 ) -> int:
-    """Run a command to its end and return its exit code; 128 + n where signal n ended it.
+    """Run a command to its end and return its exit code; negative for the number of the signal that ended it.
 
     Only in the main thread, with no other thread running: signals are taken synchronously, so that their sender
     is known. A signal of the terminal has reached the job already, and so has one to its process or control group:
@@ -116,12 +116,11 @@ class _Job:
         self._held: dict[tuple[int, int], float] = {}  # signals and their senders, and when the first of them came
 
     def until_end(self) -> int:
-        """Wait for its end, and return its exit code."""
+        """Wait for its end, and return its exit code; negative for the number of the signal that ended it."""
         while True:
             ended, status = os.waitpid(self._pid, os.WNOHANG)
             if ended:
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+                return os.waitstatus_to_exitcode(status)
             found = signal.sigtimedwait(self._taken, self._patience())
             if found is None or found.si_signo == signal.SIGCHLD:
                 self._look_after()

@@ -94,7 +94,8 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 announcement.started(url, hub.summary())
             await living
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
-            summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}
+            owned = options.parent is not None
+            summary = {**hub.summary(at_the_end=owned), **hub.kept(own=owned)}
         finally:
             if completing is not None:
                 completing.join(GIT_TIMEOUT + 1)

@@ -20,6 +20,7 @@ from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
 from tachograph.identity.environment import Setting, setting, text
 from tachograph.identity.launch import RECORD_PROGRAM, Launch, launch_of, notes_of, tags_of
+from tachograph.identity.program import note_status, signal_name
 from tachograph.identity.resource import store
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation.child_environment import child_environment
@@ -27,6 +28,7 @@ from tachograph.instrumentation.child_environment import child_environment
 INTERVAL = 1.0
 _OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")
 _INTERRUPTED = 130
+_FEW = 4  # reasons of losses that are explained
 
 
 def read_options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -156,7 +158,8 @@ def command(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -
         return fail("run", str(error), WRONG_USAGE)
     options.launch = launch_of(options.command, records_program=records_program, tags=options.tag, notes=options.notes)
     with contextlib.nullcontext() if endpoint else _start_marks() as started:
-        return _run(options, environ, run, endpoint, started)
+        status = _run(options, environ, run, endpoint, started)
+    return status if status >= 0 else 128 - status
 
 
 @contextlib.contextmanager
@@ -202,17 +205,15 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
             wait_counters=options.wait_counters,
             started=started,
         )
-    code = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing, _say)
-    if code in (NOT_FOUND, NOT_EXECUTABLE):
-        _explain(options.command[0], code)
+    status = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing, _say)
+    _explain(options.command[0], status)
     if hub is not None:
-        said: dict[str, Any] = {}
-        with contextlib.suppress(KeyboardInterrupt):
-            said = hub.end(options.linger)
-        say(_recorded(said, options))
+        note_status(started, status)
+        for line in _recorded(_end(hub, options.linger), status, options):
+            say(line)
     elif endpoint:
-        say(f"the job has ended; what it recorded went to {_shown(endpoint)}")
-    return code
+        say(f"the job has ended: {_ended(status)}; what it recorded went to {_shown(endpoint)}")
+    return status
 
 
 def _start_hub(
@@ -234,6 +235,14 @@ def _start_hub(
         return None
 
 
+def _end(hub: HubProcess, linger: float | None) -> dict[str, Any]:
+    """End the hub, and return its summary; empty where it gives none, or an interrupt comes meanwhile."""
+    try:
+        return hub.end(linger)
+    except KeyboardInterrupt:
+        return {}
+
+
 def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: bool) -> float:
     """Return the seconds between two exports; OTEL_METRIC_EXPORT_INTERVAL is for an endpoint of the user's own."""
     if options.interval is not None:
@@ -246,25 +255,47 @@ def _interval(options: argparse.Namespace, environ: Mapping[str, str], *, own: b
         return INTERVAL
 
 
-def _recorded(said: Mapping[str, Any], options: argparse.Namespace) -> str:
+def _ended(status: int) -> str:
+    """Return how the job has ended: ``finished``, ``failed (exit code 3)``, ``killed (SIGKILL)``."""
+    if status < 0:
+        return f"killed ({signal_name(-status)})"
+    return f"failed (exit code {status})" if status else "finished"
+
+
+def _recorded(said: Mapping[str, Any], status: int, options: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines at the end: the process that failed first, the reasons of losses, and a line of all in all."""
     again = ["tachograph", "studio"]
     if options.store is not None:
         again += ["--store", str(options.store)]
     shown = f"{shlex.join(again)} shows it again"
     if not said:
-        return f"the hub did not say what was recorded; {shown}"
+        yield f"{_ended(status)}: the hub did not say what was recorded; {shown}"
+        return
     missing = [_lost(process) for process in said.get("lost", [])]
     unheard = said.get("unheard") or {}
     if unheard.get("processes"):
         missing.append(_unheard(unheard["processes"], unheard["first"]))
-    from tachograph.runs.losses import Loss, in_words  # what it loads would delay the job
+    from tachograph.runs.ending import Failure  # what these load would delay the job
+    from tachograph.runs.losses import Loss, in_words, named
 
     losses = [Loss(each["reason"], each["destination"], each["points"]) for each in said.get("losses", ())]
+    if told := (said.get("ended") or {}).get("failure"):
+        failure = Failure(**{name: told[name] for name in Failure._fields})
+        yield _legible(f"{failure.process or 'the program'} failed{' first' * bool(failure.process)}: {failure}")
+    for loss in losses[:_FEW]:
+        lost = f"{loss.points:,} point{'s' * (loss.points != 1)} lost, {named(loss.reason, loss.destination)}"
+        yield f"{lost}: {loss.why.replace('`', '')}" if loss.why else lost
     lost = f"lost: {in_words(losses)}" if losses else "none lost"
-    numbers = f"{said['points']:,} points and {said.get('events', 0):,} events were recorded, {lost}"
+    points, events = said["points"], said.get("events", 0)
+    counted = f"{points:,} point{'s' * (points != 1)} and {events:,} event{'s' * (events != 1)}"
+    numbers = f"{counted} were recorded, {lost}"
     known = ", as far as is known" if missing else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
-    return "; ".join([numbers + known, *missing, *renewed, shown])
+    yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *renewed, shown])
+
+
+def _legible(line: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _lost(process: Mapping[str, Any]) -> str:
@@ -283,6 +314,8 @@ def _unheard(processes: int, first: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _explain(program: str, code: int) -> None:
+    if code not in (NOT_FOUND, NOT_EXECUTABLE):
+        return
     why = "there is no such program" if code == NOT_FOUND else "it cannot be run"
     _say(f"{program}: {why}")
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from tachograph.hub._history import History, Numbers, save_process
-from tachograph.hub.events import Events, Record, describe, records
+from tachograph.hub.events import Events, Record, describe, forget_failure, keep_failure, records
 from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.identity.launch import Launch
 from tachograph.runs.members import mapping
 from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.recorded import BEGIN, END
+from tachograph.runs.recorded import BEGIN, END, FAILURE
 from tachograph.runs.store import Store, StoreError
 
 _log = logging.getLogger("tachograph")
@@ -99,6 +99,11 @@ class LiveRun:
                     row, restart = numbers.process(process), incarnation.key.restart
                     new = self.events.add(numbers.connection, row, listed, restart=restart)
                     lives = [record for record in new if record.name in (BEGIN, END) and not record.newer]
+                    for record in new:
+                        if record.name == FAILURE and not record.newer:
+                            keep_failure(numbers.connection, (row, *incarnation.key), record)
+                        elif record.name == BEGIN and record[:2] not in late:
+                            forget_failure(numbers.connection, (row, *incarnation.key))
                     stored.new.extend(new)
                     stored.lives.extend([Life(process, incarnation, each, each[:2] in late) for each in lives])
                 _save_lives(stored.lives, numbers)
@@ -132,6 +137,21 @@ class LiveRun:
         except BaseException:
             self.launch_unsaved = True
             raise
+
+    def save_job_end(self, time: int, status: int) -> None:
+        """Save how the job has ended.
+
+        Args:
+            time: nanoseconds since the epoch.
+            status: its exit code; negative for the number of the signal that killed it.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        if self.store is not None:
+            with self.store.transaction() as connection:
+                told = (time, status, "signal" if status < 0 else "exit")
+                connection.execute("INSERT OR REPLACE INTO job_end VALUES (?, ?, ?)", told)
 
     def forget(self) -> None:
         """Forget the row numbers in the file: everything is to be saved again, into a new one."""

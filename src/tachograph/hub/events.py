@@ -132,6 +132,18 @@ def _keep(connection: sqlite3.Connection, stream: int, record: Record) -> None:
     )
 
 
+def keep_failure(connection: sqlite3.Connection, start: tuple[int, int, int], record: Record) -> None:
+    """Keep the exception that a process has told: of its start's several ones the latest."""
+    said = dict(plain_attributes(LogRecord.FromString(record.data).attributes))
+    told = [str(said.get(f"exception.{name}", ""))[:most] for name, most in (("type", 200), ("message", 2000))]
+    connection.execute("INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?, ?, ?)", (*start, record.time, *told))
+
+
+def forget_failure(connection: sqlite3.Connection, start: tuple[int, int, int]) -> None:
+    """Forget the exception of a start, which has begun anew."""
+    connection.execute("DELETE FROM failure WHERE process = ? AND pid = ? AND restart = ?", start)
+
+
 def _run_began(connection: sqlite3.Connection, stream: int) -> int:
     """Return when the run began, as the first event of a stream says; the time of that event where it says nothing."""
     first = "SELECT time, record FROM event WHERE stream = ? ORDER BY seq LIMIT 1"

@@ -28,6 +28,7 @@ from tachograph.recording.ids import random_hex
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.registry import Registry
+from tachograph.runs.recorded import FAILURE
 
 DESTINATION = "forward"
 
@@ -107,12 +108,14 @@ class Forwarding:
 
         A hub of ours, which says so in its answers, gets all as it is. For another receiver a ``Metric``'s packed
         points are a record each, those of gauges and of ``log()`` only where TACHOGRAPH_CURVES is ``all``, and
-        exponential histograms that say again what an explicit one says are left out.
+        exponential histograms that say again what an explicit one says are left out. Messages of exceptions are for
+        hubs of ours alone.
         """
         if any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values()):
             return False
         if signal == "logs":
-            return _unpack_points(request, every=self._every)
+            left_out = _leave_out_failures(request)
+            return _unpack_points(request, every=self._every) or left_out
         return signal == "metrics" and _leave_out_beside(request)
 
     def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
@@ -147,6 +150,17 @@ def _unpack_points(request: Any, *, every: bool) -> bool:
         del scope.log_records[:]
         for record in records:
             scope.log_records.extend(_apart(record, every=every) if record.event_name == PACKED else [record])
+    return found
+
+
+def _leave_out_failures(request: Any) -> bool:
+    found = False
+    for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
+        kept = [record for record in scope.log_records if record.event_name != FAILURE]
+        if len(kept) < len(scope.log_records):
+            found = True
+            del scope.log_records[:]
+            scope.log_records.extend(kept)
     return found
 
 

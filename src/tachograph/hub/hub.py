@@ -35,9 +35,10 @@ from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import HUB, OWN_GROUP, REASONS, Reason
 from tachograph.recording.registry import Registry
 from tachograph.runs.catalogue import events_in, points_in
-from tachograph.runs.file import RunFile
+from tachograph.runs.ending import described, ending
+from tachograph.runs.file import RunFile, look
 from tachograph.runs.losses import losses, ordered
-from tachograph.runs.members import SECOND
+from tachograph.runs.members import SECOND, members
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.store import StoreError
 
@@ -233,6 +234,13 @@ class Hub:
         run = self._index.default
         run.launch, run.launch_unsaved = launch, True
         self._archive.guarded(run.save_launch)
+
+    def job_ended(self) -> None:
+        """Keep how the job has ended that ``tachograph run`` has started, where it has noted that."""
+        status = None if self._started is None else self._started.status()
+        if status is not None:
+            run, now = self._index.default, self._clock()
+            self._archive.guarded(lambda: run.save_job_end(now, status))
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
         """Count in a metric of the hub's own: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
@@ -456,10 +464,13 @@ class Hub:
             "renewed": self._renewed[-_MOST_TOLD:],
         }
 
-    def kept(self) -> dict[str, Any]:
-        """Return the contents of the files of the runs now, ready for JSON: points, events, and the losses by reason.
+    def kept(self, *, own: bool = False) -> dict[str, Any]:
+        """Return the contents of the files now, ready for JSON: points, events, losses by reason, and the run's end.
 
         All is saved first, so that these are the numbers that every reader finds.
+
+        Args:
+            own: those of the run that was named, whose processes have all ended; else of all runs together.
         """
         with self._ticking:
             if not self._closed:
@@ -467,7 +478,9 @@ class Hub:
         points = events = 0
         lost = Counter(self._rejections)
         lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
-        for store in [run.store for run in self._index.stored() if run.store is not None]:
+        ended = None
+        runs = [self._index.default] if own else self._index.stored()
+        for store in [run.store for run in runs if run.store is not None]:
             try:
                 file = RunFile(store.path)
             except StoreError as error:
@@ -476,7 +489,11 @@ class Hub:
             points += points_in(file.rows)
             events += events_in(file.rows)
             lost.update({(each.reason, each.destination): each.points for each in losses(file.rows)})
-        return {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
+            if own:
+                with look(file) as reading:
+                    ended = described(ending(reading, members(reading), self._clock(), written=False))
+        counts = {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
+        return {**counts, "ended": ended}
 
     def health(self) -> dict[str, Any]:
         """Return the summary without a long wait: under load, parts of it are those of the last call."""

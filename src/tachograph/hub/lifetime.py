@@ -122,6 +122,7 @@ class Lifetime:
             await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
                 await self._last_exports()
+                await asyncio.to_thread(self._hub.job_ended)
                 await self._last_scrapes()
             self._server.stop()
             await serving

@@ -23,6 +23,8 @@ _PLAIN = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|true|false|none|nu
 
 def is_secret(name: str) -> bool:
     """Tell whether a name says that its value is secret."""
+    if name.endswith(("Error", "Exception")):  # KeyError: 'lr'
+        return False
     return "passw" in name.lower() or not _SECRET.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
@@ -31,6 +33,11 @@ def masked(name: str, text: str) -> str:
     if text and is_secret(name):
         return MASK
     return _USERINFO.sub(f"{MASK}@", text)
+
+
+def masked_text(text: str) -> str:
+    """Return a text without the secrets in it: ``token=…``, ``"api_key": …``, and user and password of URLs."""
+    return _masked_inside(_USERINFO.sub(f"{MASK}@", text))
 
 
 def masked_arguments(arguments: Iterable[str]) -> list[str]:
@@ -51,7 +58,7 @@ def masked_arguments(arguments: Iterable[str]) -> list[str]:
         if separator and is_named and not _PLAIN.fullmatch(value):
             found.append(f"{name}={MASK}" if value else argument)
         else:
-            found.append(_masked_inside(_USERINFO.sub(f"{MASK}@", argument)))
+            found.append(masked_text(argument))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -31,9 +32,12 @@ def program_name(
 
     Args:
         orig_argv: the command with the interpreter and its options; by default this process's.
-        argv: the program's arguments, which alone name the program in a process that ``multiprocessing`` made.
+        argv: the program's arguments, which alone name the program in a process that ``multiprocessing`` made; by
+            default this process's, and none for a command that is given.
         main: the module ``__main__``, for the same reason.
     """
+    if orig_argv is not None:  # of another process, of which ours says nothing
+        argv, main = argv or (), main or object()
     command, rest = _split(sys.orig_argv if orig_argv is None else orig_argv)
     if command in _AGENTS:
         command = _launched(rest) or command
@@ -130,10 +134,20 @@ def _launched(arguments: Sequence[str]) -> str:
     return ""
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, as ``SIGKILL``; ``signal 99`` for one without."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 FOLDER = "TACHOGRAPH_STARTED"
 _DESCRIBED = 5  # of those that are left
 _LONGEST = 1024  # bytes that are read of a mark, or of a helper's notes
 _HELPER = "helper-"
+_STATUS = "status"
+_SIGNALS, _MOST_CODE = 128, 255
 
 
 def mark_start(environ: Mapping[str, str], rank: object, program: str) -> None:
@@ -176,6 +190,14 @@ def note_helper(environ: Mapping[str, str], values: int) -> bool:
     return True
 
 
+def note_status(folder: Path | None, status: int) -> None:
+    """Note for the job's hub how the job has ended: see :meth:`StartMarks.status`; nothing where there is no folder."""
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        (folder / _STATUS).write_text(str(status), encoding="ascii")
+
+
 class StartMarks:
     """The start marks of a job's processes, as the hub reads them, and the notes of its helpers.
 
@@ -198,6 +220,13 @@ class StartMarks:
         except OSError:
             return {"processes": 0, "first": []}
         return {"processes": len(pids), "first": [self._described(pid) for pid in islice(pids, _DESCRIBED)]}
+
+    def status(self) -> int | None:
+        """Return the exit code of the job, negative for the number of the signal that killed it; None where unknown."""
+        with contextlib.suppress(OSError, ValueError), (self._folder / _STATUS).open("rb") as file:
+            found = int(file.read(_LONGEST))
+            return found if -_SIGNALS < found <= _MOST_CODE else None
+        return None
 
     def of_helpers(self) -> int:
         """Return how many values helpers have recorded, which nothing delivers."""

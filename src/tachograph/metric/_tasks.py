@@ -19,8 +19,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.naming import check_name
-
-GROUP = "tachograph.task"
+from tachograph.recording.own_metrics import TASK_GROUP as GROUP
 
 P = ParamSpec("P")
 R = TypeVar("R")

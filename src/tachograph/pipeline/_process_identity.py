@@ -7,7 +7,6 @@ their rank by ``init_process_group(rank=…)`` alone: see :mod:`tachograph.ident
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from math import inf
@@ -18,6 +17,7 @@ from tachograph.identity.process_group import Membership, group_watch
 from tachograph.identity.program import mark_start, program_name
 from tachograph.identity.rank import OWNER, awaits_rank, owner_mark
 from tachograph.identity.resource import announced, instance_id, is_beside, resource_attributes
+from tachograph.pipeline._failure import FAILED, MOST_TYPE, failure_of, raised
 from tachograph.pipeline._unheard import count_helper
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
@@ -94,13 +94,16 @@ class Identity(Protocol):
 class GivenIdentity:
     """The identity of a pipeline that the program has started: as its settings say, and its rank once it has one.
 
+    Hubs of ours are told when the pipeline begins and how it ends, as zero code tells them; no other destination is.
+
     Args:
         settings: of the pipeline.
         announces: tell it to the other ways out of the process; not for a pipeline beside another one.
+        journal: where its events are logged.
     """
 
-    def __init__(self, settings: Settings, *, announces: bool) -> None:
-        self._settings, self._announces = settings, announces
+    def __init__(self, settings: Settings, *, announces: bool, journal: journals.Journal = journals.default) -> None:
+        self._settings, self._announces, self._journal = settings, announces, journal
         self.on_renamed: Callable[[], object] = _nothing
         self._group: Membership | None = None
         self._used = False
@@ -116,15 +119,18 @@ class GivenIdentity:
         if self._announces:
             announced.announce(self.resource, settings.resource_labels)
             _mark_rank()
+            self._journal.tell(STARTED, {"interval": settings.interval, "run_start": RUN_START})
 
     def settle(self, deliver: Callable[[], object]) -> bool:
         """Return True: it is known. Where the process has joined a process group meanwhile, look it up again."""
         if self.known and group_watch.joined() != self._group:
             if self._used:
                 self._used = False
+                if self._announces:
+                    self._journal.tell(ENDED, {"reason": "renamed"})
                 deliver()
                 if self._announces:
-                    _begin_streams(registries.default, journals.default)
+                    _begin_streams(registries.default, self._journal)
             before = self.resource
             self.begin()
             if self.resource != before:
@@ -140,7 +146,9 @@ class GivenIdentity:
         """Do nothing: it waits for nothing."""
 
     def take_leave(self, _deliver: Callable[[], object], *, dying: bool) -> None:
-        """Log nothing."""
+        """Tell hubs of ours how it ends."""
+        if self._announces:
+            self._journal.tell(ENDED, _last_word(self._journal, dying=dying))
 
 
 class AmbientIdentity:
@@ -148,7 +156,8 @@ class AmbientIdentity:
 
     Its first event is ``tachograph.process.start``, with the start of the run in nanoseconds; the last one, where the
     process ends in an orderly way, ``tachograph.process.end`` with its ``reason``: ``exit``, ``exception``,
-    ``sigterm``; ``renamed`` where the process goes on under another identity.
+    ``sigterm``, ``sigint``; ``renamed`` where the process goes on under another identity. Hubs of ours, and no other
+    destination, get the exception's message, in ``tachograph.process.failure``.
 
     Args:
         settings: of the pipeline.
@@ -261,12 +270,19 @@ class AmbientIdentity:
             self._journal.keep(False)
             return
         deliver()
-        reason = "sigterm" if dying else "exit"
-        raised = getattr(sys, "last_type", None)
-        attributes: dict[str, AttributeValue] = {"reason": reason}
-        if raised is not None and not dying:
-            attributes = {"reason": "exception", "error.type": raised.__qualname__}
-        self._journal.append(ENDED, time.time_ns(), attributes)
+        self._journal.append(ENDED, time.time_ns(), _last_word(self._journal, dying=dying))
+
+
+def _last_word(journal: journals.Journal, *, dying: bool) -> dict[str, AttributeValue]:
+    """Return the attributes of the last event; hubs of ours are told of the exception that ends the process."""
+    error = None if dying else raised()
+    if error is None:
+        return {"reason": "sigterm" if dying else "exit"}
+    kind = type(error).__qualname__[:MOST_TYPE]
+    if isinstance(error, KeyboardInterrupt):
+        return {"reason": "sigint", "error.type": kind}
+    journal.tell(FAILED, failure_of(error).attributes())
+    return {"reason": "exception", "error.type": kind}
 
 
 def _mark_rank() -> None:

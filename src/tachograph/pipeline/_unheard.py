@@ -143,10 +143,13 @@ def say_undelivered(
 
 
 def _waiting_values(registry: Registry, journal: Journal) -> int:
-    """Return how many values were recorded that wait for delivery; those of silenced groups are not meant to leave."""
+    """Return how many values the program has recorded that wait for delivery.
+
+    Those of silenced groups are not meant to leave, and the durations of tasks are none that the program has recorded.
+    """
     for holder in list(journal.holders):
         holder.hand_in(0.0, everything=True, pace=no_rest)
-    values = sum(series.recorded() for series in registry.series() if not isinstance(series, LastValue))
+    values = sum(series.recorded() for series in registry.series(tasks=False) if not isinstance(series, LastValue))
     for _, points in registry.points.drain(everything=True):
         if not registry.silenced(points.group):
             left_out = points.more.get(LEFT_OUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,6 +118,7 @@ class EventFeed:
         self._count_rest()
         if takers:
             self._takes = True
+            self._deliver_told(takers, resource)
             # In a task of the timer nothing is waited for: only what is due leaves.
             self._gather(_GATHERING, everything=not timer.default.is_at_work())
         left = len(self._journal) + len(self._taken or ()) if takers else 0
@@ -133,6 +135,19 @@ class EventFeed:
             for route in takers:
                 self._hand_over(route, batch)
         return self._deliver_points(takers, resource, deadline)
+
+    def _deliver_told(self, takers: Sequence[Route], resource: Mapping[str, AttributeValue]) -> None:
+        """Hand over the events for hubs of ours; nothing where there is none, once all receivers have said so."""
+        said = [route.reads() for route in takers]
+        if not self._journal.told or (None in said and not any(said)):
+            return
+        events: list[LogEvent] = []
+        with contextlib.suppress(IndexError):  # another thread takes some out, too
+            while True:
+                events.append(self._journal.told.popleft())
+        for route, reads in zip(takers, said, strict=True):
+            if reads and events:
+                self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
 
     def _deliver_points(
         self, takers: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None
@@ -178,8 +193,11 @@ class EventFeed:
                 self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
 
     def undecided(self) -> bool:
-        """Tell whether points of curves wait until a receiver has said whether it is a hub of ours."""
-        return self._takes and self._registry.points.wanted is None and self._registry.points.waiting()
+        """Tell whether something waits until a receiver has said whether it is a hub of ours."""
+        points = self._registry.points
+        if self._takes and self._journal.told:
+            return True
+        return self._takes and points.wanted is None and points.waiting()
 
     def open(self, routes: Sequence[Route]) -> None:
         """Begin: where none of the routes takes events, the journal keeps none."""

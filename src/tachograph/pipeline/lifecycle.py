@@ -213,12 +213,15 @@ def end_with_the_process() -> None:
     # Last registered, first called.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
-    util = sys.modules.get("multiprocessing.util")  # a child of it has loaded that already
-    if util is not None:
-        from multiprocessing import parent_process
+    spawned = "--multiprocessing-fork" in sys.orig_argv
+    if spawned or "multiprocessing.util" in sys.modules:
+        from multiprocessing import parent_process, util
 
-        if parent_process() is not None:  # such a child may end without atexit
+        child = parent_process() is not None
+        if child or spawned:  # such a child may end without atexit; and its exception is known only here
             util.Finalize(None, _in_worker, exitpriority=1)
+        if not child and spawned:  # it has not begun yet: before CPython 3.11 it forgets this handler then
+            util.register_after_fork(runtime, lambda _: end_with_the_process())
 
 
 def is_ending() -> bool:

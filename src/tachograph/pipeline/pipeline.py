@@ -97,7 +97,7 @@ class Pipeline:
         self.guests: list[Pipeline] = []
         self._registry = registry
         self._leads, self._ambient = feed is None, identity is not None
-        self._identity: Identity = identity or GivenIdentity(settings, announces=self._leads)
+        self._identity: Identity = identity or GivenIdentity(settings, announces=self._leads, journal=journal)
         self._identity.on_renamed = self._renamed
         self._events: Feed = EventFeed(journal, registry) if feed is None else feed
         self._routes = Routes()

@@ -27,6 +27,7 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LIMIT = 65_536
+_MOST_TOLD = 16
 SCHEMA = 2  # of the records: a reader skips, and counts, newer ones than it knows
 CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
 RUN = "tachograph.run"  # an event with a run's tags and notes
@@ -107,6 +108,7 @@ class Journal:
         last_words: called before the last events of the process leave, with the seconds that each may take, for events
             that are logged at the end alone, such as those of open windows.
         holders: asked before events are taken out, for events that are not logged yet.
+        told: events for hubs of ours alone, until a receiver has said whether it is one; see :meth:`tell`.
         on_half_full: called where an event is logged while the journal is half full or more: it must cost next to
             nothing, take no lock and never raise; a signal handler may be what logs. A forked child has none.
     """
@@ -339,6 +341,15 @@ class Journal:
     def __len__(self) -> int:
         return len(self._events)
 
+    def tell(self, name: str, attributes: Mapping[str, AttributeValue]) -> None:
+        """Log an event for hubs of ours alone: no other destination gets it. Of those that wait the newest few stay.
+
+        These events are a stream of their own, so that none of the others seems missing.
+        """
+        if switch.on and self._registry.enabled:
+            now, number = time.time_ns(), self._told_numbers.next()
+            self.told.append(LogEvent(name, now, now, attributes, number, 0, 0, 0, f"{self.stream}.life"))
+
     def waiting(self) -> list[Raw]:
         """Return the events that wait, and leave them there."""
         return list(self._events)
@@ -349,12 +360,13 @@ class Journal:
 
     def begin_stream(self) -> None:
         """Begin a new stream: the events that wait are its first ones."""
-        self._numbers = NumberSequence()
+        self._numbers, self._told_numbers = NumberSequence(), NumberSequence()
         self.stream = random_hex()
 
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
+        self.told: deque[LogEvent] = deque(maxlen=_MOST_TOLD)
         self._uncounted = 0  # lost, while there was no memory to count it
         self.on_half_full: Callable[[], object] = _nothing
         self.begin_stream()

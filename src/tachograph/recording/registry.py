@@ -32,6 +32,7 @@ from tachograph.recording.own_metrics import (
     NONFINITE,
     OWN_GROUP,
     RESENT,
+    TASK_GROUP,
     OwnMetric,
     Reason,
 )
@@ -234,10 +235,15 @@ class Registry:
                 told(name)
         return found
 
-    def series(self) -> Iterator[Accumulator]:
-        """Yield every series of a metric or a profiled function, but our own metrics' and those of silenced groups."""
+    def series(self, *, tasks: bool = True) -> Iterator[Accumulator]:
+        """Yield every series of a metric or a profiled function, but our own metrics' and those of silenced groups.
+
+        Args:
+            tasks: the durations of tasks, too.
+        """
+        without = {OWN_GROUP} if tasks else {OWN_GROUP, TASK_GROUP}
         for name, group in list(self.groups.items()):
-            if name == OWN_GROUP or self.silenced(name):
+            if name in without or self.silenced(name):
                 continue
             for instrument in dict.fromkeys(list(group.instruments.values())):
                 yield from (series for _, series in instrument.all_series())

@@ -3,7 +3,8 @@
 Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
 
 Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
-files; ``catalogue``, ``annotations``, ``members``, ``losses`` and ``run`` for runs; ``recorded``, ``recorded_series``,
+files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``losses`` and ``run`` for runs; ``recorded``,
+``recorded_series``,
 ``blocks``, ``buckets``, ``spread`` and ``window`` for their contents; ``export`` for text.
 """
 
@@ -14,6 +15,7 @@ from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
+from tachograph.runs.ending import Ending, Failure
 from tachograph.runs.losses import Loss
 from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric
 from tachograph.runs.recorded_series import Interval, Reading, RecordedSeries
@@ -23,6 +25,8 @@ __all__ = [
     "Bucket",
     "Curve",
     "CurveSummary",
+    "Ending",
+    "Failure",
     "HistogramValues",
     "Interval",
     "Loss",

@@ -170,7 +170,7 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE TABLE job_end (               -- how the job has ended, each time
         time INTEGER PRIMARY KEY,
-        status INTEGER NOT NULL,         -- of its exit
+        status INTEGER NOT NULL,         -- its exit code, or the number of the signal that killed it, negative
         reason TEXT NOT NULL
     );
     """,
@@ -199,6 +199,15 @@ MIGRATIONS = (
         name TEXT PRIMARY KEY,
         time INTEGER NOT NULL
     ) WITHOUT ROWID;
+    CREATE TABLE failure (               -- the exception that ended a start of a process
+        process INTEGER NOT NULL REFERENCES process (id),
+        pid INTEGER NOT NULL,
+        restart INTEGER NOT NULL,
+        time INTEGER NOT NULL,           -- by the clock of the process
+        type TEXT NOT NULL,
+        message TEXT NOT NULL,
+        PRIMARY KEY (process, pid, restart)
+    ) WITHOUT ROWID;
     """,
 )
 
@@ -208,6 +217,7 @@ MIGRATIONS = (
 _VIEWS_4 = {
     "display_name": "SELECT 1 AS id, '' AS text WHERE 0",
     "removed_tag": "SELECT '' AS name, 0 AS time WHERE 0",
+    "failure": "SELECT 0 AS process, 0 AS pid, 0 AS restart, 0 AS time, '' AS type, '' AS message WHERE 0",
 }
 _VIEWS_3 = {**_VIEWS_4, "sample": "SELECT series, time, value, total, NULL AS spread FROM main.sample"}
 _VIEWS_2 = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sqlite3
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,9 +15,10 @@ from urllib.parse import unquote
 
 from tachograph.identity.resource import store as default_store
 from tachograph.identity.run_id import file_safe
-from tachograph.runs.file import RunFile
+from tachograph.runs.ending import Ending, ending
+from tachograph.runs.file import RunFile, look
 from tachograph.runs.file_lock import Claim, in_use
-from tachograph.runs.members import NODE, display_name, tags
+from tachograph.runs.members import NODE, display_name, members, tags
 from tachograph.runs.run import Run
 from tachograph.runs.store import SUFFIX, StoreError, path_of
 
@@ -58,6 +61,7 @@ class Summary(NamedTuple):
         problem: the error that keeps it from being read; empty where there is none.
         tags: sorted.
         name: for display; empty where the user has given none.
+        ended: how it has ended.
     """
 
     id: str
@@ -72,6 +76,7 @@ class Summary(NamedTuple):
     problem: str
     tags: tuple[str, ...] = ()
     name: str = ""
+    ended: Ending = Ending("unknown")
 
 
 def listed(store: str | os.PathLike[str] | None = None) -> list[Summary]:
@@ -215,16 +220,21 @@ def _summary(path: Path) -> Summary:
     start, last, processes, points, events = changed, changed, 0, 0, 0
     problem = name = ""
     named: tuple[str, ...] = ()
+    written, end = in_use(path), Ending("unknown")
     try:
         file = RunFile(path, looking=True)
         for first, newest, count in file.rows(_HEARD, _NODE):
             start, last, processes = first or start, newest or changed, count
         points, events = points_in(file.rows), events_in(file.rows)
         named, name = tuple(tags(file.rows)), display_name(file.rows)
+        with look(file) as reading:
+            end = ending(reading, members(reading), time.time_ns(), written=written)
         problem = "; ".join(file.damage)
     except StoreError as error:
         problem = str(error.strerror)
-    return Summary(id_of(path), path, size, start, last, processes, points, events, in_use(path), problem, named, name)
+    except sqlite3.DatabaseError as error:
+        problem = str(error)
+    return Summary(id_of(path), path, size, start, last, processes, points, events, written, problem, named, name, end)
 
 
 def _size(path: Path) -> int:

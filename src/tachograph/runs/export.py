@@ -24,7 +24,7 @@ from tachograph.runs.run import Run
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 if TYPE_CHECKING:
-    from tachograph.runs.recorded import CurveSummary, RecordedMetric
+    from tachograph.runs.recorded import CurveSummary, Process, RecordedMetric
 
 _UNIT = 1024
 _FEW = 8
@@ -104,13 +104,13 @@ def listing(runs: Sequence[Summary]) -> str:
         return "there are no runs\n"
     named = ["NAME"] if any(each.name for each in runs) else []
     tagged = ["TAGS"] if any(each.tags for each in runs) else []
-    rows = [["RUN", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]
+    rows = [["RUN", "STATE", "START (UTC)", "PROCESSES", "POINTS", "EVENTS", "SIZE", *named, *tagged, ""]]
     for each in runs:
         state = each.problem or ("in use" if each.in_use else "")
         counts = [f"{count:,}" for count in (each.processes, each.points, each.events)]
         words = [*([each.name] if named else []), *([", ".join(each.tags)] if tagged else [])]
-        rows.append([each.id, time_of(each.start), *counts, size_of(each.size), *words, state])
-    return table(rows, right=range(2, 6))
+        rows.append([each.id, each.ended.brief, time_of(each.start), *counts, size_of(each.size), *words, state])
+    return table(rows, right=range(3, 7))
 
 
 def shown(run: Run) -> str:
@@ -122,6 +122,7 @@ def shown(run: Run) -> str:
         first = min(each.first_export for each in processes)
         last = max(each.last_export for each in processes)
         head.append(f"from {time_of(first)} to {time_of(last)} UTC")
+    head.append(str(run.ended))
     if thinned := run.curves_thinned:
         head.append(f"{thinned:,} {'curve is' if thinned == 1 else 'curves are'} thinned: the extremes are kept")
     words = {"name": run.name, "tags": ", ".join(run.tags)}
@@ -129,13 +130,7 @@ def shown(run: Run) -> str:
     parts = ["\n".join(map(printable, head)) + "\n"]
     if run.notes:
         parts.append("".join(f"{printable(line.expandtabs())}\n" for line in run.notes.split("\n")))
-    if processes:
-        rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT (UTC)", "ENDED"]]
-        for process in processes:
-            rank = "-" if process.rank is None else str(process.rank)
-            numbers = [str(process.pid), str(process.starts)]
-            rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
-        parts.append(table(rows, right=(0, 2, 3)))
+    parts += _processes(run, processes)
     for title, found in (("PROGRAM", _program(run)), ("CONFIG", run.config), ("SUMMARY", run.summary)):
         if found:
             rows = [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in found.items()]
@@ -148,6 +143,23 @@ def shown(run: Run) -> str:
     tables = ((["LOST", "DESTINATION", "POINTS", ""], lost, 2), (["EVENT", "COUNT"], counted, 1))
     parts += [table([titles, *rows], right=(count,)) for titles, rows, count in tables if rows]
     return "\n".join(parts)
+
+
+def _processes(run: Run, processes: Sequence[Process]) -> list[str]:
+    """Return the table of a run's processes, and that of those which failed."""
+    rows = [["RANK", "ROLE", "PID", "STARTS", "LAST EXPORT (UTC)", "ENDED"]]
+    for process in processes:
+        rank = "-" if process.rank is None else str(process.rank)
+        numbers = [str(process.pid), str(process.starts)]
+        rows.append([rank, process.role or "-", *numbers, time_of(process.last_export), process.ended or "-"])
+    failed = [
+        ["FAILED", "PID", "TIME (UTC)", "EXCEPTION"],
+        *(
+            [each.process or each.role or "-", str(each.pid), time_of(each.time_unix_nano), str(each)]
+            for each in run.failures
+        ),
+    ]
+    return [table(found, right=right) for found, right in ((rows, (0, 2, 3)), (failed, (1,))) if len(found) > 1]
 
 
 def _metrics(metrics: Sequence[RecordedMetric], summaries: Iterable[CurveSummary]) -> str:

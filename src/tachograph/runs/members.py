@@ -1,4 +1,4 @@
-"""The processes of a run with each of their starts, and the state of the run."""
+"""The processes of a run with each of their starts, and the facts that they told of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from tachograph.identity.program import program_name
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
 
@@ -14,11 +15,9 @@ SECOND = 1_000_000_000
 INTERVALS = 5  # of silence after which a process is lost
 _LEAST_SILENCE = 5 * SECOND
 _UNKNOWN_INTERVAL = 10 * SECOND  # until the second export tells
-State = Literal["live", "finished", "failed", "lost", "unknown"]
 RENAMED = "renamed"  # the process went on under another instance: see tachograph.pipeline._process_identity
 _WRITTEN_WITHIN = 10 * SECOND  # a hub saves every five seconds when each process was heard
 _DIGITS = 20  # of an integer of 64 bits
-_FAILED = {"exception", "sigterm"}
 
 
 def longest_silence(interval: int) -> int:
@@ -99,25 +98,6 @@ def members(look: Look) -> list[Member]:
     return sorted(present, key=lambda each: (each.rank is None, each.rank or 0, each.starts[0].first))
 
 
-def state(found: Iterable[Member], now: int, *, written: bool) -> State:
-    """Return the state of a run.
-
-    It is live while a process of the job is heard. After that torchrun's own process decides, where there is one: a
-    rank that was killed and started again has not failed. Otherwise a process that ended with an exception or by
-    SIGTERM makes it failed, and a process that fell silent makes it lost; programs that never announce their end leave
-    it unknown.
-    """
-    listed = [one for one in found if one.role != NODE]
-    if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in listed):
-        return "live"
-    judges = [one for one in listed if one.role == "agent"] or listed
-    if any(one.newest.ended in _FAILED for one in judges):
-        return "failed"
-    if any(one.lost(now, written=written) for one in judges):
-        return "lost"
-    return "finished" if any(one.newest.ended for one in judges) else "unknown"
-
-
 def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["config", "summary"]) -> dict[str, Any]:
     """Return the configuration of a run, or its results, by key; of a key of several ranks that of the lowest one.
 
@@ -165,6 +145,23 @@ def program(rows: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, Attribu
     said = [mapping(resource).get("host.name") for (resource,) in rows("SELECT resource FROM process")]
     hosts = sorted({str(name) for name in [*said, *(each.get("host") for each in found)] if name})
     return {**found[-1], "host": hosts} if len(hosts) > 1 else found[-1]
+
+
+def job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Member]) -> str:
+    """Return the name of a run's program: that of a rank, as torchrun's own process may have another one.
+
+    As long as no process of the job has reported, or where none ever does, it is the name of the command that
+    ``tachograph run`` was given; the empty string where that is not known. The hub's own metrics of the machine name
+    no program.
+    """
+    named = sorted(
+        (one for one in found if one.role != NODE and one.resource.get("service.name")),
+        key=lambda one: (one.rank is None, one.role == "agent", one.rank or 0),
+    )
+    if named:
+        return str(named[0].resource["service.name"])
+    argv = program(rows).get("argv")
+    return program_name([str(each) for each in argv]) if isinstance(argv, list) and argv else ""
 
 
 def mapping(text: Any) -> dict[str, Any]:

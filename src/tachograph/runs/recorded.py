@@ -19,6 +19,7 @@ _HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
 _UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
 _TYPES = {"d": "<f8", "q": "<i8"}
 BEGIN, END = "tachograph.process.start", "tachograph.process.end"
+FAILURE = "tachograph.process.failure"  # its exception
 
 
 class Process(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -12,9 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
-from tachograph.runs.file import RunFile
+from tachograph.runs.ending import Ending, Failure, ending, failures
+from tachograph.runs.file import RunFile, look
+from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import Loss, losses
-from tachograph.runs.members import dictionary, display_name, mapping, notes, pairs, program, programs, rank_of, tags
+from tachograph.runs.members import (
+    dictionary,
+    display_name,
+    mapping,
+    members,
+    notes,
+    pairs,
+    program,
+    programs,
+    rank_of,
+    tags,
+)
 from tachograph.runs.recorded import (
     HEADER,
     Curve,
@@ -140,6 +154,26 @@ class Run:
     def programs(self) -> list[dict[str, AttributeValue]]:
         """The facts about each start by ``tachograph run``, the oldest first."""
         return programs(self._file.rows)
+
+    @property
+    def ended(self) -> Ending:
+        """How the run has ended: its state, exit code or signal, and the process that failed first.
+
+        Raises:
+            sqlite3.DatabaseError: the file cannot be read any more.
+        """
+        with look(self._file) as reading:
+            return ending(reading, members(reading), time.time_ns(), written=in_use(self.path))
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The processes that failed in the last attempt, with their exceptions: the first one first, launchers last.
+
+        Raises:
+            sqlite3.DatabaseError: the file cannot be read any more.
+        """
+        with look(self._file) as reading:
+            return failures(reading, members(reading))
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.

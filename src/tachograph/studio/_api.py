@@ -16,10 +16,11 @@ from urllib.parse import parse_qs, unquote
 from starlette.responses import Response
 
 from tachograph.runs.catalogue import UnknownRunError, located
+from tachograph.runs.ending import Ending, ending
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
-from tachograph.runs.members import Member, State, dictionary, members, notes, program, state
+from tachograph.runs.members import Member, dictionary, members, notes, program
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.occurrences import events
@@ -275,9 +276,9 @@ class Api:
         said = about(reading, run, found, self._clock(), written=in_use(reading.file.path))
         return {**said, "damage": list(reading.file.damage)}
 
-    def state_of(self, reading: Look, found: list[Member]) -> State:
-        """Return the state of a run now."""
-        return state(found, self._clock(), written=in_use(reading.file.path))
+    def ending_of(self, reading: Look, found: list[Member]) -> Ending:
+        """Return how a run has ended, as of now."""
+        return ending(reading, found, self._clock(), written=in_use(reading.file.path))
 
     def _run(self, reading: Look, run: str) -> dict[str, Any]:
         now, found, drawn = self._clock(), members(reading), curves(reading)

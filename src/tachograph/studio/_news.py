@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.ending import described
 from tachograph.runs.file import Look
 from tachograph.runs.members import SECOND, members
 from tachograph.studio._api import Api, Unanswered, spelled, text
@@ -217,7 +218,7 @@ class News:
 
     def _standing(self, reading: Look) -> list[Message]:
         found = members(reading)
-        if self._looks % _SELDOM and self._api.state_of(reading, found) == self._line["state"]:
+        if self._looks % _SELDOM and described(self._api.ending_of(reading, found)) == self._line["ended"]:
             return []
         line = self._api.line_of(reading, self._run, found)
         before, self._line = self._line, line

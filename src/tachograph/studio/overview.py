@@ -13,9 +13,10 @@ from typing import Any
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import HistogramValues, shown
 from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
+from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, display_name, mapping, members, rank_of, state, tags
+from tachograph.runs.members import NODE, SECOND, Member, display_name, job_name, mapping, members, rank_of, tags
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -43,13 +44,14 @@ class Overview:
         self._known: dict[Path, tuple[Stamp, dict[str, Any]]] = {}
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return every run that has received anything, the newest first.
+        """Return every run that has received anything, or whose job has ended, the newest first.
 
         Raises:
             Abandoned: reading was to stop.
         """
         found = [self._run(path) for path in paths_in(self._folder)]
-        found = [each for each in found if each["processes"] or each["points"] or each["damage"]]
+        heard = ("processes", "points", "damage")
+        found = [each for each in found if any(map(each.get, heard)) or each["ended"]["status"] is not None]
         return sorted(found, key=lambda each: (each["started"], each["id"]), reverse=True)
 
     def _run(self, path: Path) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class Overview:
         except (StoreError, sqlite3.Error) as error:
             why = str(error.strerror) if isinstance(error, StoreError) else f"the file cannot be read: {error}"
             found = _unreadable(path, why)
-        if not written and found["state"] != "live" and stamp == _stamp(path):
+        if not written and found["state"] != "running" and stamp == _stamp(path):
             if len(self._known) >= _SEEN:
                 self._known.clear()
             self._known[path] = stamp, found
@@ -92,10 +94,12 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
     started = min([*begun, *(first for first, _ in times)], default=changed)
     last = max((last for _, last in times), default=changed)
+    end = ending(reading, found, now, written=written)
     return {
         "id": name,
-        "program": _program(found),
-        "state": state(found, now, written=written),
+        "program": job_name(reading.rows, found),
+        "state": end.state,
+        "ended": described(end),
         "started": started,
         "last": last,
         "seconds": max(0, last - started) / SECOND,
@@ -115,14 +119,8 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     changed = _changed(path)
     times = {"started": changed, "last": changed, "seconds": 0}
     counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
-    words = {"program": "", "state": "unknown", "name": ""}
+    words = {"program": "", "state": "unknown", "ended": described(Ending("unknown")), "name": ""}
     return {"id": id_of(path), **words, **times, **counts, "tags": [], "damage": [why]}
-
-
-def _program(found: Sequence[Member]) -> str:
-    """Return the name of the program: a rank's, as torchrun's own process has another one."""
-    named = sorted(found, key=lambda each: (each.rank is None, each.role == NODE, each.role == "agent", each.rank or 0))
-    return next((str(each.resource["service.name"]) for each in named if "service.name" in each.resource), "")
 
 
 def _stamp(path: Path) -> Stamp:

@@ -243,7 +243,7 @@ class Picture:
         (began, first), (ended, last) = self._readings[0], self._readings[-1]
         if ended <= began:
             return None
-        if self.about["state"] != "live":
+        if self.about["state"] != "running":
             return None
         more = sum(last.get(each, 0) - first.get(each, 0) for each in curves)
         return max(0, more) / ((ended - began) / _NANO)

@@ -27,7 +27,12 @@ from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.sections import Section, fitted, sections
 from tachograph.cli.top.source import RunSource, keep_up
 
-STATES = {"live": "green", "finished": "blue", "failed": "red", "lost": "red", "unknown": "yellow"}
+STATES = {
+    "running": "green",
+    "finished": "blue",
+    **dict.fromkeys(("failed", "killed", "lost"), "red"),
+    "unknown": "yellow",
+}
 KEYS = "q quit   ↑ ↓ PgUp PgDn scroll   Tab next table   r ranks"
 _NANO = 1_000_000_000
 _MOST_DAMAGE = 3
@@ -70,6 +75,8 @@ def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
     program = f"{shortened(printable(about['program']), width // 2)}   " if about and about["program"] else ""
     place = printable(where, _WORDS)
     lines.append(Text(f"{program}{shortened(place, max(width - cell_len(program), _SMALLEST[0]))}", style="dim"))
+    if about and about.get("ended", {}).get("failure"):
+        lines += [Text(each, style="red") for each in wrap(printable(about["ended"]["words"], _WORDS), width)]
     lines += [Text(each, style="bold yellow") for each in wrap(printable(picture.trouble, _WORDS), width)]
     for each in picture.damage[:_MOST_DAMAGE]:
         lines += [Text(part, style="red") for part in wrap(f"damaged: {printable(each, _WORDS)}", width)]
@@ -80,10 +87,11 @@ def _standing(picture: Picture, now: int, width: int) -> Text:
     about = picture.about
     state = str(about["state"])
     name = shortened(printable(about["id"]), max(width - _STANDING, _SMALLEST[0]))
-    line = Text.assemble((name, "bold"), "   ", (f"● {printable(state)}", STATES.get(state, "default")), "   ")
-    if picture.trouble and state == "live":
+    brief = about.get("ended", {}).get("brief", state)  # a hub of an earlier version does not say it
+    line = Text.assemble((name, "bold"), "   ", (f"● {printable(brief)}", STATES.get(state, "default")), "   ")
+    if picture.trouble and state == "running":
         line.append("when last heard   ", style="yellow")
-    until = about["last"] if picture.trouble or state != "live" else now
+    until = about["last"] if picture.trouble or state != "running" else now
     facts = [lasting((until - about["started"]) / _NANO), _many(about["ranks"], "rank")]
     facts += [_many(about["processes"], "process", "processes"), f"{count(about['points'])} points"]
     line.append("   ".join(facts))

@@ -47,7 +47,7 @@ class ServedRun:
         """
         answer = self._begin(picture)
         wanted, behind = _bare(picture), set[int]()
-        if answer["run"]["state"] != "live":
+        if answer["run"]["state"] != "running":
             self._ask_points_of(picture, answer, wanted)
         due = time.monotonic() + _EVERYTHING
         for told in self._asking.stream(self._path("/live")):

@@ -63,7 +63,7 @@ def default_run(runs: Sequence[Json], own: str = "") -> str:
     mine = [each for each in runs if each["id"] == own]
     job = [each for each in mine if each["points"] or each["ranks"] or each["processes"] > 1]
     recorded = [each for each in runs if each["points"]]
-    live = [each for each in recorded if each["state"] == "live"]
+    live = [each for each in recorded if each["state"] == "running"]
     return str((job or live or recorded or mine or runs)[0]["id"])
 
 

@@ -4,17 +4,22 @@ import { element, fill } from "./element.js";
 import { bytes, count, duration, number, when } from "./format.js";
 
 const WORDS = {
-  live: "live",
+  running: "running",
   finished: "finished",
   failed: "failed",
+  killed: "killed by a signal",
   lost: "lost: it did not say that it ended",
   unknown: "state unknown",
 };
 
 const MOST = 4; // reasons of losses that are named without being asked for
 
-/** Return a state as a chip. */
-export const chip = (state) => element("span", { class: `chip ${state in WORDS ? state : "unknown"}`, text: state, title: WORDS[state] ?? state });
+/** Return a state as a chip: with the exit code or the signal, and all that is known of the end as its title. */
+export const chip = (state, ended) => element("span", {
+  class: `chip ${state in WORDS ? state : "unknown"}`,
+  text: ended?.brief ?? state,
+  title: ended && ended.words !== state ? ended.words : WORDS[state] ?? state,
+});
 
 /** The head of one run. */
 export class Header {
@@ -30,7 +35,7 @@ export class Header {
 
   /** Show a run, its processes and its losses, as the hub answers them. */
   show(run, processes, losses, now) {
-    fill(this.title, element("span", { class: "run-id", text: run.name || run.id }), " ", chip(run.state));
+    fill(this.title, element("span", { class: "run-id", text: run.name || run.id }), " ", chip(run.state, run.ended));
     const facts = [
       run.name ? ["Run", run.id] : null,
       ["Program", run.program],
@@ -50,9 +55,8 @@ export class Header {
 
   #notices(run, processes, losses, now) {
     const lost = processes.filter((each) => each.lost);
-    const notices = lost.length
-      ? [`Lost, without a word at the end: ${lost.map(named).join(", ")}; last heard of ${ago(lost, now)}.`]
-      : [];
+    const notices = run.ended?.failure ? [failed(run)] : [];
+    if (lost.length) notices.push(`Lost, without a word at the end: ${lost.map(named).join(", ")}; last heard of ${ago(lost, now)}.`);
     for (const words of run.damage ?? []) notices.push(`The file is damaged; what can be read is shown: ${words}`);
     fill(this.notices, ...notices.map((text) => element("p", { class: "notice", text })));
     const said = JSON.stringify(losses);
@@ -78,6 +82,13 @@ function lossesOf(losses) {
       element("table", { class: "data" },
         element("thead", {}, element("tr", {}, ...["Reason", "Destination", "Points", "What it means"].map((text) => element("th", { scope: "col", text })))),
         element("tbody", {}, ...rows))));
+}
+
+/** What the process that failed first has said: the exception with its whole message. */
+function failed({ state, ended: { failure, brief } }) {
+  const who = failure.process ? `${failure.process} failed first` : state === "failed" ? "" : "The program failed";
+  const what = [failure.type || "an exception", failure.message].filter(Boolean).join(": ");
+  return `${brief[0].toUpperCase()}${brief.slice(1)}${who ? `; ${who}` : ""}: ${what}`;
 }
 
 const named = ({ rank, role, pid, host }) => {

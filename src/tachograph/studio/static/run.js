@@ -93,7 +93,7 @@ export class RunPage {
       lost: () => this.#lost(`${silent()} If the run has ended, “tachograph studio” shows it again.`),
       back: () => this.#back(),
     });
-    this.slowly = setInterval(() => this.state === "live" && !document.hidden && this.#lookAgain(), SLOWLY);
+    this.slowly = setInterval(() => this.state === "running" && !document.hidden && this.#lookAgain(), SLOWLY);
   }
 
   #refused(error) {
@@ -128,7 +128,7 @@ export class RunPage {
     for (const curve of unknown) if (!this.sections.byCurve.has(curve)) this.elsewhere.add(curve);
     const ranks = new Set([...answer.processes, ...answer.charts.flatMap(({ metrics }) => metrics.flatMap(({ curves }) => curves))].map(({ rank }) => rank));
     this.controls.show([...ranks].filter((rank) => rank !== null).sort((one, other) => one - other));
-    this.progress.show(answer.progress, answer.run.state === "live");
+    this.progress.show(answer.progress, answer.run.state === "running");
     this.functions.show(answer.functions);
     this.dictionaries.show(answer);
     this.filled = groups + answer.progress.length + answer.functions.length > 0;
@@ -138,7 +138,7 @@ export class RunPage {
 
   /** Say that there is nothing to see, where that is so: of a run that goes on, no metric. */
   #nothing() {
-    const live = this.state === "live";
+    const live = this.state === "running";
     this.empty.hidden = this.filled || (!live && (this.told || this.timeline.says));
     this.empty.textContent = live ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
   }

@@ -54,7 +54,7 @@ export class RunsPage {
     const wanted = this.search.value.trim().toLowerCase();
     const found = this.runs
       .filter(({ id, name = "", program, state, tags = [] }) => !wanted || [id, name, program, state, ...tags].join("\n").toLowerCase().includes(wanted))
-      .sort((one, other) => (other.state === "live") - (one.state === "live") || other.started - one.started);
+      .sort((one, other) => (other.state === "running") - (one.state === "running") || other.started - one.started);
     say(this.count, this.runs.length ? String(this.runs.length) : "");
     this.scroll.hidden = found.length === 0;
     this.words.hidden = found.length > 0;
@@ -75,7 +75,7 @@ export class RunsPage {
       element("th", { scope: "row" }, element("a", { href: linkTo(run.id), text: run.name || run.id }),
         run.name ? element("span", { class: "quiet id", text: run.id }) : null, damage,
         ...(run.tags ?? []).map((text) => element("span", { class: "chip tag", text }))),
-      element("td", {}, chip(run.state)),
+      element("td", {}, chip(run.state, run.ended)),
       element("td", { text: run.program || "–" }),
       element("td", { class: "figures", text: when(run.started) }),
       cell(duration(run.seconds)), cell(run.ranks ? number(run.ranks) : "–"), cell(number(run.restarts)), cell(number(run.points)), cell(bytes(run.bytes)));

@@ -1,0 +1,163 @@
+"""How a run has ended: its state, the exit code or the signal of its job, and the process that failed first."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from tachograph.identity.program import signal_name
+from tachograph.runs.file import Look
+from tachograph.runs.members import NODE, Member
+
+State = Literal["running", "finished", "failed", "killed", "lost", "unknown"]
+_KILLED = {"sigterm": signal.SIGTERM, "sigint": signal.SIGINT}  # reasons of process ends
+_FEW = 4
+_LINE = 200  # characters of a message in one line
+
+
+class Failure(NamedTuple):
+    """A process that has failed, and its exception.
+
+    Attributes:
+        rank: None where it has none.
+        role: empty where it has none.
+        time_unix_nano: when the process told it, by its own clock.
+        type: of the exception; empty where it is not known.
+        message: its message, of at most 2,000 characters, without secrets; empty where there is none.
+    """
+
+    rank: int | None
+    role: str
+    pid: int
+    time_unix_nano: int
+    type: str
+    message: str
+
+    @property
+    def process(self) -> str:
+        """The name of the process: ``rank 1``, or its role; empty for the program itself and for its launcher."""
+        return "" if self.role == "agent" else _named(self.rank, self.role)
+
+    def __str__(self) -> str:
+        said = " ".join(self.message.split())
+        said = said if len(said) <= _LINE else f"{said[: _LINE - 1]}…"
+        return ": ".join(filter(None, (self.type or "an exception", said)))
+
+
+class Ending(NamedTuple):
+    """The end of a run; as text, a clause such as ``failed with exit code 1; rank 1 failed first: ValueError: …``.
+
+    Attributes:
+        state: ``running`` while a process of it is heard; ``finished``; ``failed``; ``killed`` by a signal; ``lost``:
+            a process fell silent and did not say that it ends; ``unknown``: of programs that never announce their end.
+        status: the exit code of the job, negative for the number of the signal that killed it; None where it is not
+            known: ``tachograph run`` did not start the job, or was killed itself.
+        signal: the name of the signal; empty where there was none.
+        failure: the process that failed first, of the last attempt; None where none has told an exception.
+        lost: names of processes that did not say that they ended, the first few.
+    """
+
+    state: State
+    status: int | None = None
+    signal: str = ""
+    failure: Failure | None = None
+    lost: tuple[str, ...] = ()
+
+    @property
+    def brief(self) -> str:
+        """The state, with the exit code or the signal: ``failed (exit code 3)``, ``killed (SIGKILL)``."""
+        if self.state == "failed" and self.status is not None:
+            return f"failed (exit code {self.status})"
+        return f"killed ({self.signal})" if self.state == "killed" else self.state
+
+    def __str__(self) -> str:
+        failure = self.failure
+        if self.state == "failed":
+            said = "failed" if self.status is None else f"failed with exit code {self.status}"
+            if failure is None:
+                return said
+            who = f"; {failure.process} failed first" if failure.process else ""
+            return f"{said}{who}: {failure}"
+        if self.state == "killed":
+            return f"killed by {self.signal}"
+        if self.state == "lost" and self.lost:
+            return f"lost: {', '.join(self.lost)} did not say that it ended"
+        return self.state
+
+
+def ending(look: Look, found: Sequence[Member], now: int, *, written: bool) -> Ending:
+    """Return how a run has ended.
+
+    The exit code of its job decides, where ``tachograph run`` has started it. Otherwise the run goes on while a process
+    of the job is heard, and then torchrun's own process decides, where there is one: a rank that was killed and started
+    again has not failed. Else a process that ended with an exception makes it failed; a rank that died of SIGTERM or
+    SIGINT makes it killed (where there are no ranks, any process does), and a process that fell silent makes it lost.
+
+    Args:
+        look: at its file.
+        found: its processes.
+        now: nanoseconds since the epoch.
+        written: a hub has the file open.
+    """
+    job = [one for one in found if one.role != NODE]
+    failures = _failures(look, job)
+    first = failures[0] if failures else None
+    status = _status(look, job)
+    if status is not None and status < 0:
+        return Ending("killed", status, signal_name(-status), first)
+    if status is not None:
+        return Ending("failed" if status else "finished", status, "", first if status else None)
+    if written and any(not (one.newest.ended or one.newest.lost or one.newest.silent(now)) for one in job):
+        return Ending("running")
+    return _by_processes(job, first, lambda one: one.lost(now, written=written))
+
+
+def _by_processes(job: Sequence[Member], first: Failure | None, is_lost: Callable[[Member], bool]) -> Ending:
+    """Return the end of a run whose exit code is not known, once no process is heard any more."""
+    deciding = [one for one in job if one.role == "agent"] or job
+    if any(one.newest.ended == "exception" for one in deciding):
+        return Ending("failed", None, "", first)
+    ranks = [one for one in deciding if one.rank is not None] or deciding
+    lost = tuple(_named(one.rank, one.role) or "the program" for one in deciding if is_lost(one))
+    killed = next((_KILLED[one.newest.ended] for one in ranks if one.newest.ended in _KILLED), None)
+    if killed is not None:
+        return Ending("killed", None, killed.name, first)
+    if lost:
+        return Ending("lost", None, "", first, lost[:_FEW])
+    return Ending("finished" if any(one.newest.ended for one in deciding) else "unknown")
+
+
+def _status(look: Look, job: Sequence[Member]) -> int | None:
+    """Return the status of the job that ended last; None where a process has begun since, or none is known."""
+    begun = max((one.newest.first for one in job), default=0)
+    newest = "SELECT status FROM job_end WHERE time >= ? ORDER BY time DESC LIMIT 1"
+    return next((int(status) for (status,) in look.rows(newest, begun)), None)
+
+
+def _failures(look: Look, job: Sequence[Member]) -> list[Failure]:
+    """Return the failures of each process's newest start, the first one first, and those of launchers last."""
+    by_start = {(one.number, one.newest.pid, one.newest.restart): one for one in job}
+    found = []
+    for process, pid, restart, *told in look.rows("SELECT process, pid, restart, time, type, message FROM failure"):
+        one = by_start.get((process, pid, restart))
+        if one is not None:
+            found.append(Failure(one.rank, one.role, pid, *told))
+    ranked = any(each.rank is not None for each in found)
+    return sorted(found, key=lambda each: (each.role == "agent", ranked and each.rank is None, each.time_unix_nano))
+
+
+def failures(look: Look, found: Sequence[Member]) -> list[Failure]:
+    """Return the processes that failed in the last attempt of a run, the first one first, and launchers last."""
+    return _failures(look, [one for one in found if one.role != NODE])
+
+
+def described(end: Ending) -> dict[str, Any]:
+    """Return an ending for JSON: in words, briefly, and its parts."""
+    failure = None if end.failure is None else {**end.failure._asdict(), "process": end.failure.process}
+    parts = {"status": end.status, "signal": end.signal, "failure": failure, "lost": list(end.lost)}
+    return {"state": end.state, "words": str(end), "brief": end.brief, **parts}
+
+
+def _named(rank: int | None, role: str) -> str:
+    return role if rank is None else f"rank {rank}"
