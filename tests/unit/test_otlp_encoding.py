@@ -44,7 +44,7 @@ def encode(made: MetricsEncoder, registry: Registry, sdk: MetricsData | None = N
     """Return the user's metrics as their serialised form holds them, by scope and name."""
     found: dict[tuple[str, str], Metric] = {}
     batch = Batch(registry.collect(), sdk, [], {"service.name": "s"}, time.time_ns())
-    for request, _ in made.requests(batch):
+    for request, _ in made.messages(batch):
         again = type(request).FromString(request.SerializeToString())
         for scope in again.resource_metrics[0].scope_metrics:
             for metric in scope.metrics:
@@ -152,7 +152,7 @@ def test_any_recorded_value_leaves_the_batch_deliverable(recorded: list[tuple[st
     assert dropped(registry) == {}
     batch = Batch(registry.collect(), None, [], {}, 1)
     points = 0
-    for request, count in encoder(registry, size=3).requests(batch):
+    for request, count in encoder(registry, size=3).messages(batch):
         points += count
         assert type(request).FromString(request.SerializeToString()) == request
     assert points == sum(len(metric.points) for metric in batch.metrics) >= wanted
@@ -193,7 +193,7 @@ def test_requests_are_of_bounded_size_and_complete() -> None:
     for number in range(1500):
         loss.record(number, {"n": number})
     batch = Batch(registry.collect(), None, [], {"service.name": "s"}, 1)
-    requests = list(encoder(registry, size=400).requests(batch))
+    requests = list(encoder(registry, size=400).messages(batch))
     assert all(count <= 400 + 64 for _, count in requests)
     values = []
     for request, _ in requests:
@@ -209,7 +209,7 @@ def test_requests_have_a_bounded_number_of_bytes() -> None:
     for number in range(500):
         registry.group("g").instrument("loss").record(number, {"text": f"{number:010000}"})
     batch = Batch(registry.collect(), None, [], {}, 1)
-    found = list(encoder(registry).requests(batch))
+    found = list(encoder(registry).messages(batch))
     assert all(request.ByteSize() <= BYTES_PER_REQUEST + 100 for request, _ in found)  # the scope and the resource
     assert len(found) < 10
     assert sum(count for _, count in found) == sum(len(metric.points) for metric in batch.metrics) >= 500
@@ -280,7 +280,7 @@ def test_what_other_libraries_record_leaves_in_the_same_request() -> None:
     data = reader.get_metrics_data()
     assert data is not None
     batch = Batch(registry.collect(), data, [], {"service.name": "s"}, 1)
-    ((request, count),) = encoder(registry).requests(batch)
+    ((request, count),) = encoder(registry).messages(batch)
     provider.shutdown()
     assert count == 3
     (resource,) = request.resource_metrics
@@ -305,5 +305,5 @@ def test_it_rests_between_slices() -> None:
         rests += 1
 
     made = MetricsEncoder("there", registry, pace=pace)
-    assert list(made.requests(Batch(registry.collect(), None, [], {}, 1)))
+    assert list(made.messages(Batch(registry.collect(), None, [], {}, 1)))
     assert rests >= 10
