@@ -40,6 +40,7 @@ _START, _TIME = 0x11, 0x19  # 2 and 3, of every kind of point
 _DOUBLE, _INT = Struct("<BQBd").pack, Struct("<BQBq").pack
 _DOUBLE_SINCE, _INT_SINCE = Struct("<BQBQBd").pack, Struct("<BQBQBq").pack
 _AS_DOUBLE, _AS_INT = 0x21, 0x31
+_NUMBER_BYTES, _SINCE_BYTES = 18, 27  # time and value, and start
 # HistogramDataPoint and ExponentialHistogramDataPoint: count is 4, sum 5; both have exemplars, attributes and extremes.
 _COUNT, _SUM_OF = 0x21, 0x29
 _EXTREME = Struct("<Bd").pack
@@ -79,8 +80,19 @@ class Form:
         return self._framed
 
 
+class Whole:
+    """The form of messages that are complete."""
+
+    __slots__ = ()
+    end, size = b"", 0
+
+    def begin(self, _length: int) -> bytes:
+        """Return nothing."""
+        return b""
+
+
 class Part(NamedTuple):
-    """Some points of one instrument, encoded.
+    """Some points of one instrument, or of several that are complete, encoded.
 
     Attributes:
         scope: the beginning of its message, with the instrumentation scope.
@@ -89,8 +101,16 @@ class Part(NamedTuple):
     """
 
     scope: bytes
-    content: tuple[tuple[Form, list[bytes]], ...]
+    content: tuple[tuple[Form | Whole, list[bytes]], ...]
     points: int
+
+    def complete(self) -> list[bytes]:
+        """Return the messages, in pieces: no more points belong to them."""
+        found: list[bytes] = []
+        for form, pieces in self.content if self.points else ():
+            if pieces:
+                found += form.begin(sum(map(len, pieces))), *pieces, form.end
+        return found
 
     def size(self) -> int:
         """Return the bytes that it takes at most."""
@@ -113,15 +133,18 @@ class MetricTemplate:
     Args:
         metric: the instrument.
         is_delta: sums and histograms are differences; else they are cumulative.
+
+    Attributes:
+        scope: the beginning of the message of its scope.
     """
 
     __slots__ = (
         *("_boundaries", "_is_histogram", "_is_sum", "_layout", "_name", "_series"),
-        *("_exponential", "_beside", "_form", "_scope"),
+        *("_alone", "_beside", "_exponential", "_form", "scope"),
     )
 
     def __init__(self, metric: MetricPoints, *, is_delta: bool) -> None:
-        self._scope = scope_head(metric.scope)
+        self.scope = scope_head(metric.scope)
         self._name, self._is_sum = metric.name, metric.kind == "counter"
         head = b""
         for tag, value in ((_NAME, metric.name), (_DESCRIPTION, metric.description), (_UNIT, metric.unit)):
@@ -138,6 +161,7 @@ class MetricTemplate:
             self._beside = Form(head, DATA["exponential_histogram"], _DELTA, _IS_BESIDE)
         self._is_histogram = metric.kind == "histogram"
         self._series: dict[int, tuple[bytes, bytes, bytes, Attributes]] = {}
+        self._alone: tuple[bytes, bytes, Attributes | None] = b"", b"", None
         self._boundaries: tuple[float, ...] | None = None
         self._layout = _layout(())
 
@@ -162,7 +186,12 @@ class MetricTemplate:
                 )
             else:
                 tail = encoded_attributes(attributes, b"\x3a")
-                found = _before_number(len(tail), 18), _before_number(len(tail), 27), tail, attributes
+                found = (
+                    _before_number(len(tail), _NUMBER_BYTES),
+                    _before_number(len(tail), _SINCE_BYTES),
+                    tail,
+                    attributes,
+                )
             self._series[id(attributes)] = found
         return found
 
@@ -178,27 +207,39 @@ class MetricTemplate:
         """
         found: list[bytes] = []
         lost = 0
-        series, is_sum = self._series, self._is_sum
-        for attributes, value, start, time in points:
+        for point in points:
+            has_start = self._is_sum or bool(point.time_unix_nano)
             try:
-                known = series.get(id(attributes)) or self._constants(attributes, many)
-                if value.__class__ is float and not (is_sum or time):
-                    found += known[0], _DOUBLE(_TIME, now, _AS_DOUBLE, value), known[2]
-                    continue
-                is_int = fits_int64(value)
-                number = int(value) if is_int else as_float(value)
-                if is_sum or time:
-                    pack = _INT_SINCE if is_int else _DOUBLE_SINCE
-                    packed = pack(_START, start, _TIME, time or now, _AS_INT if is_int else _AS_DOUBLE, number)
-                    found += known[1], packed, known[2]
-                else:
-                    packed = (_INT if is_int else _DOUBLE)(_TIME, now, _AS_INT if is_int else _AS_DOUBLE, number)
-                    found += known[0], packed, known[2]
+                before, since, after, _ = self._constants(point.attributes, many)
+                found += since if has_start else before, _number(point, now, has_start=has_start), after
             except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail
                 pass_on(error)
                 lost += 1
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
-        return Part(self._scope, ((self._form, found),), len(points) - lost)
+        return Part(self.scope, ((self._form, found),), len(points) - lost)
+
+    def alone(self, point: NumberPoint, now: int) -> tuple[bytes, bytes, bytes] | None:
+        """Return the whole message with the only point of a gauge or a counter; None where :meth:`numbers` has to.
+
+        Most metrics have one series, and no message changes its length then.
+        """
+        attributes, value, _, time = point
+        if time:
+            return None
+        try:
+            before, after, of = self._alone
+            if of is not attributes:
+                head, since, tail, _ = self._constants(attributes, 1)
+                head, numbers = (since, _SINCE_BYTES) if self._is_sum else (head, _NUMBER_BYTES)
+                before = self._form.begin(len(head) + numbers + len(tail)) + head
+                after = tail + self._form.end
+                self._alone = before, after, attributes
+            if value.__class__ is float and not self._is_sum:
+                return before, _DOUBLE(_TIME, now, _AS_DOUBLE, value), after
+            return before, _number(point, now, has_start=self._is_sum), after
+        except Exception as error:  # noqa: BLE001 - numbers() says it
+            pass_on(error)
+            return None
 
     def histograms(self, points: Sequence[HistogramPoint], now: int, lose: Lose, many: int) -> Part:
         """Return points of a histogram with their explicit buckets; the rest is as in :meth:`numbers`."""
@@ -211,7 +252,7 @@ class MetricTemplate:
             except Exception as error:  # noqa: BLE001 - see above
                 pass_on(error)
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
-        return Part(self._scope, ((self._form, found),), len(found))
+        return Part(self.scope, ((self._form, found),), len(found))
 
     def _histogram(self, point: HistogramPoint, now: int, attributes: bytes) -> bytes:
         boundaries, summary = point.boundaries, point.summary
@@ -253,7 +294,7 @@ class MetricTemplate:
             except Exception as error:  # noqa: BLE001 - see above
                 pass_on(error)
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
-        return Part(self._scope, ((self._beside if beside else self._exponential, found),), len(found))
+        return Part(self.scope, ((self._beside if beside else self._exponential, found),), len(found))
 
 
 _SPARE = 64  # series whose attributes are kept though they may be gone
@@ -274,6 +315,18 @@ def _layout(boundaries: tuple[float, ...]) -> tuple[Callable[..., bytes], bytes,
     before = b"\x32" + varint(8 * counts)  # bucket_counts, 6
     after = b"\x3a" + varint(8 * len(boundaries)) + Struct(f"<{len(boundaries)}d").pack(*boundaries)  # its bounds, 7
     return Struct(f"{fixed}{len(before)}s{counts}Q{len(after)}s").pack, before, after
+
+
+def _number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:
+    """Return the times and the value of a point."""
+    _, value, start, time = point
+    if fits_int64(value):
+        number, tag, packs = int(value), _AS_INT, (_INT, _INT_SINCE)
+    else:
+        number, tag, packs = as_float(value), _AS_DOUBLE, (_DOUBLE, _DOUBLE_SINCE)  # type: ignore[assignment]
+    if has_start:
+        return packs[1](_START, start, _TIME, time or now, tag, number)
+    return packs[0](_TIME, now, tag, number)
 
 
 def delimited(*parts: bytes) -> bytes:

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tachograph.exporters._deltas import ClosedWindowReader, Deltas, Left, leave, left
 from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, encoded_attributes, has_memory, varint
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHistogram
@@ -130,25 +130,27 @@ class MetricsEncoder:
             yield ExportMetricsServiceRequest.FromString(request), points
 
     def _parts(self, batch: Batch) -> Iterator[Part]:
-        since_rest = 0
-        metrics: Iterable[MetricPoints] = batch.metrics
-        now = batch.time_unix_nano
-        if self._windows is not None:
-            now = self._windows.time_of(batch.metrics, now)
-            metrics = self._windows.read(batch.metrics, now, self._pace)
-        self._spreads.end(now)
+        metrics, now = self._collected(batch)
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
+        single: list[bytes] = []  # messages of metrics with one point each, which cost little together
+        scope, points = b"", 0
         for metric in metrics:
             key = metric[:5]
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
-            for start in range(0, len(metric.points), _SLICE):
-                points = metric.points[start : start + _SLICE]
-                yield from self._part(metric, template, points, now)
-                since_rest += len(points)
-                if since_rest >= _SLICE:
-                    since_rest = 0
-                    self._pace()
+            if single and (points >= _SLICE or template.scope is not scope or len(metric.points) > 1):
+                yield Part(scope, ((Whole(), single),), points)
+                self._pace()
+                single, points = [], 0
+            if len(metric.points) > 1:
+                yield from self._several(metric, template, now)
+                continue
+            scope = template.scope
+            pieces, more = self._alone(metric, template, now)
+            single += pieces
+            points += more
+        if single:
+            yield Part(scope, ((Whole(), single),), points)
         if batch.metrics:
             self._templates = after  # one that is collected no more is forgotten
         if batch.sdk is not None:
@@ -156,6 +158,35 @@ class MetricsEncoder:
 
             for part in encoded_sdk_metrics(batch.sdk, self._lose):
                 yield part
+                self._pace()
+
+    def _collected(self, batch: Batch) -> tuple[Iterable[MetricPoints], int]:
+        """Return the metrics of a batch, those of windows with all their news, and their time."""
+        metrics: Iterable[MetricPoints] = batch.metrics
+        now = batch.time_unix_nano
+        if self._windows is not None:
+            now = self._windows.time_of(batch.metrics, now)
+            metrics = self._windows.read(batch.metrics, now, self._pace)
+        self._spreads.end(now)
+        return metrics, now
+
+    def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
+        """Return the messages of an instrument with one point, or none, and the number of points."""
+        if metric.points and (metric.kind == "gauge" or (metric.kind == "counter" and self._deltas is None)):
+            found = template.alone(cast("NumberPoint", metric.points[0]), now)
+            if found is not None:
+                return found, 1
+        parts = list(self._part(metric, template, metric.points, now))
+        return [piece for part in parts for piece in part.complete()], sum(part.points for part in parts)
+
+    def _several(self, metric: MetricPoints, template: MetricTemplate, now: int) -> Iterator[Part]:
+        since_rest = 0
+        for start in range(0, len(metric.points), _SLICE):
+            points = metric.points[start : start + _SLICE]
+            yield from self._part(metric, template, points, now)
+            since_rest += len(points)
+            if since_rest >= _SLICE:
+                since_rest = 0
                 self._pace()
 
     def _part(
@@ -242,7 +273,7 @@ class _Filling:
     def __init__(self, resource: Mapping[str, AttributeValue]) -> None:
         self.points = self.size = 0
         self._resource = encoded_attributes(resource.items(), b"\x0a")  # Resource.attributes, 1
-        self._scopes: dict[bytes, dict[Form, list[bytes]]] = {}
+        self._scopes: dict[bytes, dict[Form | Whole, list[bytes]]] = {}
 
     def add(self, part: Part) -> None:
         """Add points to those of the same metric."""
