@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from tachograph.recording.accumulators import FOLD_WAIT, Accumulator, Distribution, LastValue, Sum
 from tachograph.recording.gauge_curve import GaugeCurves
@@ -144,29 +144,31 @@ class Instrument:
         """Return every series with its attributes."""
         return list(self._series.values())
 
-    def collect(self, reader: IntervalReader | None = None) -> Iterator[MetricPoints]:
-        """Fold, then yield the instrument's points; nothing where nothing was recorded.
+    def collect(self, reader: IntervalReader | None = None) -> MetricPoints | None:
+        """Fold, then return the instrument's points; None where nothing was recorded.
 
         Args:
             reader: whose intervals end here.
         """
         points: list[NumberPoint | HistogramPoint] = []
         for attributes, accumulator in self.all_series():
-            if isinstance(accumulator, Distribution):
+            if isinstance(accumulator, LastValue):
+                accumulator.fold()
+                value = accumulator.value()
+            elif isinstance(accumulator, Distribution):
                 accumulator.fold(wait=FOLD_WAIT)
                 point = histogram_point(attributes, [accumulator], reader)
                 if point is not None:
                     points.append(point)
                 continue
-            if isinstance(accumulator, Sum):
-                accumulator.fold(wait=FOLD_WAIT)
             else:
-                accumulator.fold()
-            value = accumulator.value()
+                accumulator.fold(wait=FOLD_WAIT)
+                value = accumulator.value()
             if value is not None:
                 points.append(NumberPoint(attributes, value, accumulator.start_unix_nano))
-        if points:
-            yield MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)
+        if not points:
+            return None
+        return MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""
