@@ -77,20 +77,29 @@ def theirs(kind: str, count: int, provider: Any) -> list[Record]:
     return [lambda value, record=record: record(value, ATTRIBUTES) for record in made]
 
 
-def job(side: str, kind: str, count: int, seconds: float) -> None:
-    """Record, and print what that cost: the child process."""
+def begun(side: str, kind: str, count: int) -> list[Record]:
+    """Begin to export, and return what records one value each."""
     if side == "sdk":
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
         provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 1000)])
-        records = theirs(kind, count, provider)
-    else:
-        import tachograph
+        return theirs(kind, count, provider)
+    import tachograph
 
-        records = ours(kind, count)
-        tachograph.start(traces="none", interval=1.0, run_id="job")
+    records = ours(kind, count)
+    pipeline = tachograph.start(traces="none", interval=1.0, run_id="job")
+    for value in range(FIRST):  # each of which is a point of a gauge's curve
+        for record in records:
+            record(value)
+    pipeline.flush(60)
+    return records
+
+
+def job(side: str, kind: str, count: int, seconds: float) -> None:
+    """Record, and print what that cost: the child process."""
+    records = begun(side, kind, count)
     turns = 0
 
     def loop(until: float) -> None:
@@ -101,9 +110,6 @@ def job(side: str, kind: str, count: int, seconds: float) -> None:
                 record(1 / (turns + number + 3))
             time.sleep(min(1 / RATE, left))
 
-    for value in range(FIRST):  # each of which is a point of a gauge's curve
-        for record in records:
-            record(value)
     loop(time.perf_counter() + WARM)
     before, began = _used(), time.perf_counter()
     loop(began + seconds)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, isfinite, nan
 from typing import Any, NamedTuple
@@ -251,9 +252,10 @@ class GaugeCurve:
     def _after(self, entries: Sequence[Any], state: _State) -> _State:
         """Return the state after entries."""
         values, singly, due, held, points = state
-        if singly <= 0 and entries[-1] < due and (together := _together(entries, values)) is not None:
+        end = bisect_left(entries[_STRIDE - 1 :: _STRIDE], due) * _STRIDE if singly <= 0 else 0
+        if end and (together := _together(entries[:end], values)) is not None:  # none of these ends the interval
             held = together if held is None else held.with_later(together)
-            return _State(values + together.values, singly, due, held if self._wanted() else None, points)
+            values, entries = values + together.values, entries[end:]
         out, interval, wanted = array("d"), self._curves.interval(), self._wanted()
         for place in range(0, len(entries), _STRIDE):
             low, high, last, many, moment = entries[place : place + _STRIDE]

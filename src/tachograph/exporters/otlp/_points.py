@@ -229,8 +229,9 @@ class MetricTemplate:
         try:
             before, after, of = self._alone
             if of is not attributes:
-                head, since, tail, _ = self._constants(attributes, 1)
-                head, numbers = (since, _SINCE_BYTES) if self._is_sum else (head, _NUMBER_BYTES)
+                tail = encoded_attributes(attributes, b"\x3a")
+                numbers = _SINCE_BYTES if self._is_sum else _NUMBER_BYTES
+                head = _before_number(len(tail), numbers)
                 before = self._form.begin(len(head) + numbers + len(tail)) + head
                 after = tail + self._form.end
                 self._alone = before, after, attributes
