@@ -327,10 +327,12 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
             index = _neighbour(magnitude, index)
         side[index] = side.get(index, 0) + count
     low, high = (min(values) + 0.0, max(values) + 0.0) if values else (math.nan, math.nan)  # no negative zero
-    ends = [(min(side), max(side)) for side in (positive, negative) if side]
     steps = 0
-    while any((last >> steps) - (first >> steps) >= most for first, last in ends):
-        steps += 1
+    for side in (positive, negative):
+        if side:
+            first, last = min(side), max(side)
+            while (last >> steps) - (first >> steps) >= most:
+                steps += 1
     sides = _joined(positive, steps), _joined(negative, steps)
     return ExponentialHistogram(FINEST - steps, values.get(0.0, 0), *sides, low, high)
 

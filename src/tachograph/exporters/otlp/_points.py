@@ -374,8 +374,12 @@ def _exponential(point: HistogramPoint, spread: Spread, now: int, attributes: by
 
 def _buckets(side: ExponentialBuckets) -> bytes:
     offset, counts = side
-    # A varint of less than seven bits is the number itself.
-    packed = bytes(counts) if max(counts) < 0x80 else b"".join(map(varint, counts))  # noqa: PLR2004 - see above
+    try:
+        packed = bytes(counts)
+    except ValueError:  # one is above 255
+        packed = b""
+    if not packed.isascii() or not packed:  # a varint of at most seven bits is the number itself
+        packed = b"".join(map(varint, counts))
     return b"".join((b"\x08", _zigzag(offset), b"\x12", varint(len(packed)), packed))
 
 
