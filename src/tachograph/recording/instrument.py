@@ -183,7 +183,7 @@ class FunctionCalls:
     ``function.calls`` is counted from the same distributions that ``function.duration`` shows, so the two always agree.
     """
 
-    __slots__ = ("_failures", "_intervals", "_limit", "attributes", "losses", "success")
+    __slots__ = ("_failures", "_intervals", "_labels", "_limit", "attributes", "losses", "success")
 
     def __init__(self, attributes: Attributes, limit: int, intervals: Intervals = NEVER) -> None:
         self.attributes = attributes
@@ -191,6 +191,7 @@ class FunctionCalls:
         self._intervals = intervals
         self.losses = SeriesLosses("function.duration")
         self._failures: dict[str, Distribution] = {}
+        self._labels: dict[tuple[tuple[str, str], ...], Attributes] = {}
         self.success = self._distribution()
 
     def _distribution(self) -> Distribution:
@@ -217,24 +218,27 @@ class FunctionCalls:
             part.fold(wait=FOLD_WAIT)
         failures = list(self._failures.items())
         for outcome, parts in (("success", [self.success]), ("failure", [part for _, part in failures])):
-            point = histogram_point(_with(self.attributes, ("outcome", outcome)), parts, reader)
+            point = histogram_point(self._with(("outcome", outcome)), parts, reader)
             if point is not None:
                 durations.append(point)
         if self.success.summary().count:
-            attributes = _with(self.attributes, ("outcome", "success"))
+            attributes = self._with(("outcome", "success"))
             calls.append(NumberPoint(attributes, self.success.summary().count, self.success.start_unix_nano))
         for error_type, part in failures:
             if part.summary().count:
-                attributes = _with(self.attributes, ("error.type", error_type), ("outcome", "failure"))
+                attributes = self._with(("error.type", error_type), ("outcome", "failure"))
                 calls.append(NumberPoint(attributes, part.summary().count, part.start_unix_nano))
         return durations, calls
+
+    def _with(self, *more: tuple[str, str]) -> Attributes:
+        """Return the attributes of a series: the same object each time, by which an encoder knows the series."""
+        found = self._labels.get(more)
+        if found is None:
+            found = self._labels[more] = tuple(sorted((*self.attributes, *more)))
+        return found
 
     def reset(self) -> None:
         """Forget every call, as a forked child does."""
         self.losses.forget()
         for _, part in self.distributions():
             part.reset()
-
-
-def _with(attributes: Attributes, *more: tuple[str, AttributeValue]) -> Attributes:
-    return tuple(sorted((*attributes, *more)))
