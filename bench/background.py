@@ -1,4 +1,4 @@
-"""The cost of what happens behind the recording: ``python bench/background.py [--check] [--seconds 8]``.
+"""The cost of the background, behind the recording: ``python bench/background.py [--check] [--seconds 8]``.
 
 A process records each series twenty times a second and exports once a second. Measured, by kind and number of series
 and by way out: processor time of all threads but the main one, processor time of the main thread beyond the same loop
@@ -43,7 +43,7 @@ Record = Callable[[float], object]
 
 
 def ours(kind: str, count: int) -> list[Record]:
-    """Return what records one value each into our series."""
+    """Return the recorders of our series, each for one value."""
     import tachograph
 
     if kind == "curves":
@@ -63,7 +63,7 @@ def _kinds(kind: str, count: int) -> list[bool]:
 
 
 def theirs(kind: str, count: int, provider: Any) -> list[Record]:
-    """Return what records one value each into the SDK's instruments, with buckets like ours."""
+    """Return the recorders of the SDK's instruments, with buckets like ours."""
     from tachograph.recording.naming import default_boundaries
 
     meter = provider.get_meter("bench")
@@ -78,7 +78,7 @@ def theirs(kind: str, count: int, provider: Any) -> list[Record]:
 
 
 def begun(side: str, kind: str, count: int) -> list[Record]:
-    """Begin to export, and return what records one value each."""
+    """Begin to export, and return the recorders."""
     if side == "sdk":
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics import MeterProvider
@@ -98,7 +98,7 @@ def begun(side: str, kind: str, count: int) -> list[Record]:
 
 
 def job(side: str, kind: str, count: int, seconds: float) -> None:
-    """Record, and print what that cost: the child process."""
+    """Record, and print the cost: the child process."""
     records = begun(side, kind, count)
     turns = 0
 
@@ -165,7 +165,7 @@ def receiver() -> Iterator[str]:
 
 
 def measured(side: str, kind: str, count: int, seconds: float, way: str) -> dict[str, float]:
-    """Return what a process used each second: main, others (seconds), switches; and held (seconds, at most)."""
+    """Return the use of a process each second: main, others (seconds), switches; and held (seconds, at most)."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
     environ = {**kept, "RANK": "0", "WORLD_SIZE": "1", "TACHOGRAPH_SYSTEM_METRICS": "false"}
     environ |= {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_LOGS_EXPORTER": "none"}

@@ -154,7 +154,7 @@ class Instrument:
         for attributes, accumulator in self.all_series():
             if isinstance(accumulator, LastValue):
                 accumulator.fold()
-                value = accumulator.value()
+                value = accumulator.current
             elif isinstance(accumulator, Distribution):
                 accumulator.fold(wait=FOLD_WAIT)
                 point = histogram_point(attributes, [accumulator], reader)

@@ -1,4 +1,4 @@
-"""Metrics as OTLP requests: bytes, put together from what was encoded before and the numbers of a collection.
+"""Metrics as OTLP requests: bytes, put together from templates of each series and the numbers of a collection.
 
 Requests are of bounded size, and between slices of points the encoder rests, since it shares the interpreter with a
 program that trains. What one series holds can only cost that series.
