@@ -172,7 +172,7 @@ class Sender:
             found += self.machine.metrics(self._readings.system, self._since)
         batch = Batch(found, None, [], self.resource, time.time_ns())
         for request, _ in self._encoder.requests(batch):
-            yield "metrics", request.SerializeToString()
+            yield "metrics", request
         for logged, _ in log_requests(self._journal.drain(), self.resource, _lose, _at_once):
             yield "logs", logged.SerializeToString()
 

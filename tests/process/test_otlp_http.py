@@ -99,11 +99,15 @@ def dripping(first: bytes, then: bytes) -> Iterator[int]:
             thread.join()
 
 
+WAYS = ("", "user:word@")  # directly, and by requests, which knows credentials
+
+
+@pytest.mark.parametrize("user", WAYS)
 @pytest.mark.parametrize("what", ENDLESS)
-def test_an_answer_that_never_comes_to_its_end_takes_the_time_out_in_all(what: str) -> None:
+def test_an_answer_that_never_comes_to_its_end_takes_the_time_out_in_all(what: str, user: str) -> None:
     """A receiver that sends a little each moment, for ever, holds a request up for the time-out, not longer."""
     with dripping(*ENDLESS[what]) as port:
-        sender = HttpSender(over_http(f"http://127.0.0.1:{port}/v1/metrics", timeout=0.5))
+        sender = HttpSender(over_http(f"http://{user}127.0.0.1:{port}/v1/metrics", timeout=0.5))
         began = time.monotonic()
         with pytest.raises(Retry) as found:
             sender(b"x" * 2**17, 10.0)
@@ -112,13 +116,80 @@ def test_an_answer_that_never_comes_to_its_end_takes_the_time_out_in_all(what: s
         sender.close()
 
 
-def test_a_request_that_never_left_is_certain() -> None:
+@pytest.mark.parametrize("user", WAYS)
+def test_a_request_that_never_left_is_certain(user: str) -> None:
     """Where no connection came about the receiver has nothing of it, and the next attempt is no second one for it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Retry) as found:
-        HttpSender(over_http(f"http://127.0.0.1:{port}/v1/metrics"))(b"x", 1.0)
+        HttpSender(over_http(f"http://{user}127.0.0.1:{port}/v1/metrics"))(b"x", 1.0)
     assert not found.value.uncertain
+
+
+@contextlib.contextmanager
+def keeping(answers: int) -> Iterator[tuple[int, list[int]]]:
+    """Answer so many requests on each connection, then close it without a word.
+
+    Yields the port, and a list with how many requests each connection brought.
+    """
+    brought: list[int] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                brought.append(0)
+                with connection, connection.makefile("rb") as received:
+                    for _ in range(answers):
+                        length = 0
+                        while (line := received.readline()).strip():
+                            if line.lower().startswith(b"content-length:"):
+                                length = int(line.split(b":")[1])
+                        if not line:
+                            break
+                        received.read(length)
+                        brought[-1] += 1
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield int(server.getsockname()[1]), brought
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("user", WAYS)
+def test_a_connection_is_kept_until_the_receiver_closes_it(user: str) -> None:
+    """Two requests share a connection; the third, after the receiver has closed it, has a new one, and arrives once."""
+    with keeping(2) as (port, brought):
+        sender = HttpSender(over_http(f"http://{user}127.0.0.1:{port}/v1/metrics"))
+        for _ in range(2):
+            assert sender(b"x" * 100_000, 5.0) == b""
+        time.sleep(0.2)  # for the receiver's end of the connection to be noticed
+        assert sender(b"x", 5.0) == b""
+        sender.close()
+    assert brought == [2, 1]
+
+
+def test_closing_leaves_a_post_under_way_alone() -> None:
+    """It is ended by its answer or its time, in its own thread: another file may have the socket's number meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = HttpSender(over_http(f"http://127.0.0.1:{server.getsockname()[1]}/v1/metrics"))
+        found: list[bytes] = []
+        posting = threading.Thread(target=lambda: found.append(sender(b"x", 10.0)))
+        posting.start()
+        with server.accept()[0] as connection:
+            connection.recv(2**16)
+            sender.close()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            posting.join(5)
+            connection.settimeout(5)
+            while connection.recv(2**16):  # it is closed once the post is done
+                pass
+    assert found == [b"ok"]
 
 
 def test_http_waits_as_long_as_the_receiver_says(registry: Registry) -> None:

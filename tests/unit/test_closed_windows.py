@@ -104,7 +104,7 @@ class Receiver:
     def export(self, now: int | None = None) -> None:
         """Collect and send."""
         now = self._recorder.now if now is None else now
-        for request, _ in self._encoder.requests(Batch(self._recorder.registry.collect(), None, [], {}, now)):
+        for request, _ in self._encoder.messages(Batch(self._recorder.registry.collect(), None, [], {}, now)):
             for scope in request.resource_metrics[0].scope_metrics:
                 for metric in scope.metrics:
                     for each in metric.gauge.data_points:
@@ -619,7 +619,7 @@ def test_a_request_is_never_older_than_the_one_before() -> None:
         batch = Batch(recorder.registry.collect(), None, [], {}, recorder.now + later)
         times = [
             point.time_unix_nano
-            for request, _ in made.requests(batch)
+            for request, _ in made.messages(batch)
             for scope in request.resource_metrics[0].scope_metrics
             for metric in scope.metrics
             for point in getattr(metric, metric.WhichOneof("data")).data_points

@@ -433,3 +433,54 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
+
+
+VALUES = st.lists(
+    st.one_of(st.floats(), st.integers(-(2**70), 2**70), st.integers(-3, 3), st.just(10**400)), max_size=80
+)
+
+
+@given(VALUES)
+def test_values_are_the_same_points_whether_they_are_folded_one_by_one_or_together(values: list[Any]) -> None:
+    """Points that are asked for after each value are those that are asked for at the end, extremes and their x too."""
+    together, singly = Made(), Made()
+    for made in (together, singly):
+        for _ in range(FIRST):
+            made.record(0.5)
+        made.rows()
+    rows = []
+    for value in values:
+        for made in (together, singly):
+            made.now += 0.11  # so long that no value is held back
+            made.record(value)
+        singly.curve.fold()
+        rows += singly.rows(everything=False)
+    rows += singly.rows()
+    assert repr(together.rows()) == repr(rows)
+
+
+def test_points_that_are_not_due_cost_no_fold() -> None:
+    """Between two points of its curve a gauge is left alone, unless there is much to fold, which takes memory."""
+    made = Made()
+    for _ in range(FIRST):
+        made.record(0.5)
+    made.rows()
+    made.now += 5.0
+    made.record(1.0)
+    made.rows(everything=False)  # that one is due
+    for _ in range(8):
+        made.now += 0.1
+        made.record(2.0)
+        assert made.rows(everything=False) == []
+    assert made.curve.buffer
+    longest = 0
+    for _ in range(2000):
+        made.record(2.0)
+        made.rows(everything=False)
+        longest = max(longest, len(made.curve.buffer))
+    assert longest <= 17 * 5
+    found = []
+    for _ in range(4):  # two seconds in company, and no value is missing
+        made.now += 1.0
+        found += made.rows(everything=False)
+    assert sum(row[5] for row in found) == 2009

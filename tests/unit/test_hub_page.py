@@ -69,7 +69,7 @@ def test_the_same_lines_as_the_process_has_itself(hub: Hub, accept: str) -> None
         instrument.record(0.5)
     points = [metric for metric in registry.collect() if metric.scope == "train"]
     encoder = MetricsEncoder("hub", registry)
-    for request, _ in encoder.requests(Batch(points, None, (), resource, START)):
+    for request, _ in encoder.messages(Batch(points, None, (), resource, START)):
         assert hub.receive_metrics(request).items == 0
     own = Page(series_labels(resource), resource, registry).render(points, None, negotiate(accept))
     content_type, page = hub.page(accept)
@@ -262,7 +262,7 @@ def test_a_histogram_whose_sum_is_no_counter(hub: Hub, accept: str) -> None:
     registry = Registry()
     registry.group("train").instrument("step.ms").record(-1)
     points = [metric for metric in registry.collect() if metric.scope == "train"]
-    for request, _ in MetricsEncoder("hub", registry).requests(Batch(points, None, (), rank(0), START)):
+    for request, _ in MetricsEncoder("hub", registry).messages(Batch(points, None, (), rank(0), START)):
         assert hub.receive_metrics(request).items == 0
     page = hub.page(accept)[1].decode()
     parse = parse_openmetrics if accept else parse_classic

@@ -112,7 +112,7 @@ def test_a_line_holds_what_the_protobuf_message_holds(recorded: list[tuple[str, 
     for name, value, attributes in recorded:
         registry.group("g").instrument(name).record(value, attributes)
     text, encoder = JsonText(lambda: None), MetricsEncoder("there", registry, pace=lambda: None)
-    requests = [request for request, _ in encoder.requests(batch(registry))]
+    requests = [request for request, _ in encoder.messages(batch(registry))]
     assert requests
     for request in requests:
         line = text.line(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def encode(made: MetricsEncoder, registry: Registry, sdk: MetricsData | None = N
     """Return the user's metrics as their serialised form holds them, by scope and name."""
     found: dict[tuple[str, str], Metric] = {}
     batch = Batch(registry.collect(), sdk, [], {"service.name": "s"}, time.time_ns())
-    for request, _ in made.requests(batch):
+    for request, _ in made.messages(batch):
         again = type(request).FromString(request.SerializeToString())
         for scope in again.resource_metrics[0].scope_metrics:
             for metric in scope.metrics:
@@ -152,7 +153,7 @@ def test_any_recorded_value_leaves_the_batch_deliverable(recorded: list[tuple[st
     assert dropped(registry) == {}
     batch = Batch(registry.collect(), None, [], {}, 1)
     points = 0
-    for request, count in encoder(registry, size=3).requests(batch):
+    for request, count in encoder(registry, size=3).messages(batch):
         points += count
         assert type(request).FromString(request.SerializeToString()) == request
     assert points == sum(len(metric.points) for metric in batch.metrics) >= wanted
@@ -193,7 +194,7 @@ def test_requests_are_of_bounded_size_and_complete() -> None:
     for number in range(1500):
         loss.record(number, {"n": number})
     batch = Batch(registry.collect(), None, [], {"service.name": "s"}, 1)
-    requests = list(encoder(registry, size=400).requests(batch))
+    requests = list(encoder(registry, size=400).messages(batch))
     assert all(count <= 400 + 64 for _, count in requests)
     values = []
     for request, _ in requests:
@@ -209,7 +210,7 @@ def test_requests_have_a_bounded_number_of_bytes() -> None:
     for number in range(500):
         registry.group("g").instrument("loss").record(number, {"text": f"{number:010000}"})
     batch = Batch(registry.collect(), None, [], {}, 1)
-    found = list(encoder(registry).requests(batch))
+    found = list(encoder(registry).messages(batch))
     assert all(request.ByteSize() <= BYTES_PER_REQUEST + 100 for request, _ in found)  # the scope and the resource
     assert len(found) < 10
     assert sum(count for _, count in found) == sum(len(metric.points) for metric in batch.metrics) >= 500
@@ -280,7 +281,7 @@ def test_what_other_libraries_record_leaves_in_the_same_request() -> None:
     data = reader.get_metrics_data()
     assert data is not None
     batch = Batch(registry.collect(), data, [], {"service.name": "s"}, 1)
-    ((request, count),) = encoder(registry).requests(batch)
+    ((request, count),) = encoder(registry).messages(batch)
     provider.shutdown()
     assert count == 3
     (resource,) = request.resource_metrics
@@ -305,5 +306,98 @@ def test_it_rests_between_slices() -> None:
         rests += 1
 
     made = MetricsEncoder("there", registry, pace=pace)
-    assert list(made.requests(Batch(registry.collect(), None, [], {}, 1)))
+    assert list(made.messages(Batch(registry.collect(), None, [], {}, 1)))
     assert rests >= 10
+
+
+def test_a_series_keeps_its_message_while_its_values_and_neighbours_change() -> None:
+    """What is encoded once is right in each later request: values of other kinds, new series, a new description."""
+    registry = Registry()
+    group = registry.group("g")
+    made = encoder(registry)
+    values: list[float] = [0.5, 3, True, 2**70, -math.inf]
+    for turn, value in enumerate(values):
+        group.instrument("loss").record(value, {"n": 0})
+        for number in range(turn):  # one series more each time
+            group.instrument("many").record(number + turn, {"n": number})
+        group.instrument("step.duration.ms").record(turn, {"n": 0})
+        if turn == 2:
+            group.declare("loss", kind=None, unit=None, description="The loss.", boundaries=None)
+        found = encode(made, registry)
+        (loss,) = found["g", "loss"].gauge.data_points
+        assert (loss.as_int if loss.WhichOneof("value") == "as_int" else loss.as_double) == value
+        assert found["g", "loss"].description == ("loss" if turn < 2 else "The loss.")
+        many = found["g", "many"].gauge.data_points if turn else ()
+        assert [(point.attributes[0].value.int_value, point.as_int) for point in many] == [
+            (number, number + turn) for number in range(turn)
+        ]
+        (duration,) = found["g", "step.duration"].histogram.data_points
+        assert (duration.count, duration.sum) == (turn + 1, sum(range(turn + 1)))
+
+
+def test_attributes_that_are_one_for_a_dict_stay_apart() -> None:
+    """A source may make its attributes anew each time, at the address of those before: they are never mixed up."""
+    registry = Registry()
+    wanted: list[Any] = []
+
+    def source() -> Iterator[MetricPoints]:
+        for number in range(40):  # as many as there are are made, and go, in each collection
+            attributes = (("n", wanted[0] + number),)
+            yield MetricPoints("g", f"m{number % 2}", "", "gauge", "m", [NumberPoint(attributes, number, 1)] * 2)
+
+    registry.group("g").sources.append(source)
+    made = encoder(registry, size=10**6)
+    for first in (1, 1.0, True, 100):
+        wanted[:] = [first]
+        batch = Batch(registry.collect(), None, [], {}, 1)
+        ((request, _),) = made.messages(batch)
+        points = [
+            point
+            for metric in request.resource_metrics[0].scope_metrics[0].metrics
+            for point in metric.gauge.data_points
+        ]
+        for point in points:
+            (pair,) = point.attributes
+            kind = pair.value.WhichOneof("value")
+            number = getattr(pair.value, kind)
+            assert number == first + point.as_int
+            assert kind == ("double_value" if isinstance(first, float) else "int_value") or (first is True)
+
+
+@pytest.mark.usefixtures("untraced")
+def test_what_is_kept_of_a_series_is_small() -> None:
+    """A KiB of a series at most, of its own metric or of one with many series; nothing of those that have gone."""
+    for alone in (True, False):
+        registry = Registry()
+        group = registry.group("g")
+        for number in range(3000):
+            name = f"loss.{number}" if alone else "loss"
+            group.instrument(name).record(0.5, {"phase": "train", "number": str(number)})
+        points, made = registry.collect(), encoder(registry)
+        tracemalloc.start()
+        for _ in range(3):
+            assert list(made.requests(Batch(points, None, [], {}, 1)))
+        assert tracemalloc.get_traced_memory()[0] < 3000 * 1024
+        assert list(made.requests(Batch(points[:1], None, [], {}, 1)))
+        if alone:
+            assert tracemalloc.get_traced_memory()[0] < 3000 * 128  # tuples that CPython keeps for the next ones
+        tracemalloc.stop()
+
+
+def test_a_source_that_makes_its_attributes_anew_fills_no_memory() -> None:
+    """The bytes of attributes that nothing else holds any more go."""
+    registry = Registry()
+
+    def source() -> Iterator[MetricPoints]:
+        points = [NumberPoint((("number", str(number)),), number, 1) for number in range(100)]
+        yield MetricPoints("g", "m", "", "gauge", "m", points)
+
+    registry.group("g").sources.append(source)
+    made = encoder(registry)
+    tracemalloc.start()
+    for turn in range(60):
+        assert list(made.requests(Batch(registry.collect(), None, [], {}, 1)))
+        if turn == 10:
+            before = tracemalloc.get_traced_memory()[0]
+    assert tracemalloc.get_traced_memory()[0] < before + 100_000
+    tracemalloc.stop()

@@ -65,7 +65,7 @@ class Program:
         self.before, self.now = self.now, time.time_ns()
         batch = Batch(self.registry.collect(None, self.reader), None, [], {"service.name": "s"}, self.now)
         self.reader.finish()
-        found = list(self.encoder.requests(batch))
+        found = list(self.encoder.messages(batch))
         self.points += [points for _, points in found]
         return [type(request).FromString(request.SerializeToString()) for request, _ in found]
 

@@ -140,7 +140,7 @@ def test_metrics_are_those_of_the_official_encoder(temporality: Temporality, rou
     for recorded in rounds:
         record(registry, recorded)
         metrics, now = registry.collect(), time.time_ns()
-        found = list(encoder.requests(Batch(metrics, None, [], RESOURCE, now)))
+        found = list(encoder.messages(Batch(metrics, None, [], RESOURCE, now)))
         theirs = encode_metrics(sdk_metrics(metrics, RESOURCE, now, deltas=deltas))
         wanted = [theirs] if each_metric(theirs) else []
         assert [decoded(request) for request, _ in found] == [decoded(request) for request in wanted]
@@ -155,7 +155,7 @@ def test_values_that_are_hard_to_carry_are_those_of_the_official_encoder() -> No
         registry.group("g").instrument("step.duration.ms").record(value, {"n": at})
         registry.group("g").instrument("saved.success").record(value, {"n": at})
     metrics = registry.collect()
-    ((request, _),) = MetricsEncoder("there", registry).requests(Batch(metrics, None, [], RESOURCE, 7))
+    ((request, _),) = MetricsEncoder("there", registry).messages(Batch(metrics, None, [], RESOURCE, 7))
     assert decoded(request) == decoded(encode_metrics(sdk_metrics(metrics, RESOURCE, 7)))
 
 

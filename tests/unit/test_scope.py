@@ -67,7 +67,7 @@ def origin(scope: InstrumentationScope | None) -> tuple[str, str]:
 def by_our_otlp(registry: Registry) -> Origins:
     """Return the scopes of our own requests."""
     encoder = MetricsEncoder("there", registry, pace=lambda: None)
-    ((request, _),) = encoder.requests(Batch(registry.collect(), None, [], {}, 1))
+    ((request, _),) = encoder.messages(Batch(registry.collect(), None, [], {}, 1))
     scopes = request.resource_metrics[0].scope_metrics
     return {found.scope.name: (found.scope.version, found.schema_url) for found in scopes}
 

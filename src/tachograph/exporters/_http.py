@@ -125,12 +125,10 @@ class _Response(http.client.HTTPResponse):
         self.fp = io.BufferedReader(_Received(sock, limit))
 
 
-def limited_pools(limit: TimeLimit) -> dict[str, Any]:
-    """Return ``pool_classes_by_scheme`` for a manager of urllib3's, whose connections keep to a time limit."""
-    from urllib3.connection import HTTPConnection, HTTPSConnection
-    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+def limited_connection(base: Any, limit: TimeLimit) -> Any:
+    """Return a subclass of a connection of ``http.client``'s whose exchanges keep to a time limit."""
 
-    def send(connection: Any, data: Any, base: Any) -> None:
+    def send(connection: Any, data: Any) -> None:
         if connection.sock is None or not isinstance(data, bytes | bytearray | memoryview):
             base.send(connection, data)
             return
@@ -138,10 +136,16 @@ def limited_pools(limit: TimeLimit) -> dict[str, Any]:
             connection.sock.settimeout(limit.left())
             base.send(connection, data[start : start + _SENT_AT_ONCE])
 
+    return type(base.__name__, (base,), {"send": send, "response_class": partial(_Response, limit=limit)})
+
+
+def limited_pools(limit: TimeLimit) -> dict[str, Any]:
+    """Return ``pool_classes_by_scheme`` for a manager of urllib3's, whose connections keep to a time limit."""
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
     def limited(pool: Any, connection: Any) -> Any:
-        methods = {"send": lambda self, data: send(self, data, connection)}
-        made = type(connection.__name__, (connection,), {**methods, "response_class": partial(_Response, limit=limit)})
-        return type(pool.__name__, (pool,), {"ConnectionCls": made})
+        return type(pool.__name__, (pool,), {"ConnectionCls": limited_connection(connection, limit)})
 
     return {
         "http": limited(HTTPConnectionPool, HTTPConnection),

@@ -69,7 +69,7 @@ class Spreads:
         found = self._held.get(key)
         if not self._whole and key in self._held:
             self._held[key] = None
-        return found if found is not None and found.histogram.total else None
+        return found if found is not None and not found.histogram.is_empty else None
 
 
 _NONE = ExponentialHistogram()

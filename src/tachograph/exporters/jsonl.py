@@ -53,7 +53,7 @@ class JsonLines:
 
     def __call__(self, batch: Batch) -> None:
         """Encode a batch and queue it; never waits for the disk."""
-        for metrics, points in self._encoder.requests(batch):
+        for metrics, points in self._encoder.messages(batch):
             self._put(metrics, points)
         for spans, count in span_requests(batch.spans, self._lose, self._pace):
             self._put(spans, count)

@@ -64,7 +64,7 @@ class Node:
     def requests(self) -> list[ExportMetricsServiceRequest]:
         """Return the machine's metrics now; it takes some milliseconds."""
         batch = Batch(self._registry.collect(GilYield()), None, (), self._resource, time.time_ns())
-        return [request for request, _ in self._encoder.requests(batch)]
+        return [request for request, _ in self._encoder.messages(batch)]
 
     def close(self) -> None:
         """End the observation."""

@@ -161,6 +161,7 @@ class EventFeed:
             return False
         packed: list[LogEvent] = []
         alone: list[LogEvent] = []
+        waiting, pace = 0, GilYield()
         stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
         for first, found in points.drain(everything=not timer.default.is_at_work()):  # to its end: they leave once
             try:
@@ -173,10 +174,12 @@ class EventFeed:
                 alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
             except MemoryError:
                 self._lose("journal", found.size)
-            if sum(each.points for each in packed) < POINTS_PER_BATCH:
+            pace()
+            waiting += event.points
+            if waiting < POINTS_PER_BATCH:
                 continue
             self._hand_over_points(takers, resource, packed, alone)
-            packed, alone = [], []
+            packed, alone, waiting = [], [], 0
         self._hand_over_points(takers, resource, packed, alone)
         return True
 

@@ -133,6 +133,8 @@ class LastValue:
         if not switch.on:
             self._waiting = None
             return True
+        if not (waiting or self.followed):
+            return all_arrived
         if self.followed:
             self._take_over()
         while waiting and waiting[0].ready():

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, isfinite, nan
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ _GLANCE = 0.05  # seconds between two looks at the clock, about
 _ROOM = 65_536  # values between them, at most
 _STRIDE = 5  # of a buffer: lowest, highest, last, how many, and when the last one was recorded
 _CHUNK = 512 * _STRIDE
+_LITTLE = 16 * _STRIDE
 _LIMIT = 65_536 * _STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
 _WAIT = 2.0  # seconds for which points wait for others, to leave together
@@ -85,6 +87,37 @@ def _entry(x: float, moment: float, value: float, limits: tuple[float, float], v
     first = x - (values - 1)
     low_x, high_x = x if low == value else first, x if high == value else first
     return _Held(x, moment, value, low, low_x, high, high_x, values, int(low > high))
+
+
+def _together(entries: Sequence[Any], before: int) -> _Held | None:
+    """Return the values of several entries at once; None where one of them is no finite number.
+
+    Args:
+        entries: of :data:`_STRIDE`.
+        before: values before them.
+    """
+    lows, highs, many = entries[::_STRIDE], entries[1::_STRIDE], entries[3::_STRIDE]
+    try:
+        total = sum(lows, 0.0) + sum(highs, 0.0)
+    except OverflowError:  # an integer beyond the range of floats
+        return None
+    if total - total or not all(many):
+        return None
+    low, high = min(lows), max(highs)
+    first, last = (
+        _ends(low, lows.index(low), entries, many, before),
+        _ends(high, highs.index(high), entries, many, before),
+    )
+    count = sum(many)
+    return _Held(
+        float(before + count - 1), entries[-1], as_float(entries[-3]), float(low), first, float(high), last, count, 0
+    )
+
+
+def _ends(extreme: float, place: int, entries: Sequence[Any], many: Sequence[int], before: int) -> float:
+    """Return the x of an extreme in an entry: its end, where it is the last value, else its beginning."""
+    end = before + sum(many[: place + 1]) - 1
+    return float(end if entries[place * _STRIDE + 2] == extreme else end - (many[place] - 1))
 
 
 class GaugeCurve:
@@ -219,6 +252,10 @@ class GaugeCurve:
     def _after(self, entries: Sequence[Any], state: _State) -> _State:
         """Return the state after entries."""
         values, singly, due, held, points = state
+        end = bisect_left(entries[_STRIDE - 1 :: _STRIDE], due) * _STRIDE if singly <= 0 else 0
+        if end and (together := _together(entries[:end], values)) is not None:  # none of these ends the interval
+            held = together if held is None else held.with_later(together)
+            values, entries = values + together.values, entries[end:]
         out, interval, wanted = array("d"), self._curves.interval(), self._wanted()
         for place in range(0, len(entries), _STRIDE):
             low, high, last, many, moment = entries[place : place + _STRIDE]
@@ -244,8 +281,17 @@ class GaugeCurve:
             return _State(values, singly, due)
         return _State(values, singly, due, held, points + out)
 
+    def _may_wait(self) -> bool:
+        """Tell whether nothing is due, and little to fold: that is cheaper together."""
+        state, now = self._state, self._curves.clock()
+        if state.singly > 0 or self._late or now >= state.due or len(self.buffer) >= _LITTLE:
+            return False
+        return not state.points or now - state.points[1] < _WAIT
+
     def take(self, *, everything: bool) -> array[float]:
         """Return the points that are due, or all that were recorded so far, in rows of :data:`_COLUMNS`."""
+        if not everything and self._may_wait():
+            return _NONE
         self.fold()
         if self._lock.locked():
             return _NONE

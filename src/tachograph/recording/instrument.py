@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from tachograph.recording.accumulators import FOLD_WAIT, Accumulator, Distribution, LastValue, Sum
 from tachograph.recording.gauge_curve import GaugeCurves
@@ -144,29 +144,31 @@ class Instrument:
         """Return every series with its attributes."""
         return list(self._series.values())
 
-    def collect(self, reader: IntervalReader | None = None) -> Iterator[MetricPoints]:
-        """Fold, then yield the instrument's points; nothing where nothing was recorded.
+    def collect(self, reader: IntervalReader | None = None) -> MetricPoints | None:
+        """Fold, then return the instrument's points; None where nothing was recorded.
 
         Args:
             reader: whose intervals end here.
         """
         points: list[NumberPoint | HistogramPoint] = []
         for attributes, accumulator in self.all_series():
-            if isinstance(accumulator, Distribution):
+            if isinstance(accumulator, LastValue):
+                accumulator.fold()
+                value = accumulator.current
+            elif isinstance(accumulator, Distribution):
                 accumulator.fold(wait=FOLD_WAIT)
                 point = histogram_point(attributes, [accumulator], reader)
                 if point is not None:
                     points.append(point)
                 continue
-            if isinstance(accumulator, Sum):
-                accumulator.fold(wait=FOLD_WAIT)
             else:
-                accumulator.fold()
-            value = accumulator.value()
+                accumulator.fold(wait=FOLD_WAIT)
+                value = accumulator.value()
             if value is not None:
                 points.append(NumberPoint(attributes, value, accumulator.start_unix_nano))
-        if points:
-            yield MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)
+        if not points:
+            return None
+        return MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""
@@ -181,7 +183,7 @@ class FunctionCalls:
     ``function.calls`` is counted from the same distributions that ``function.duration`` shows, so the two always agree.
     """
 
-    __slots__ = ("_failures", "_intervals", "_limit", "attributes", "losses", "success")
+    __slots__ = ("_failures", "_intervals", "_labels", "_limit", "attributes", "losses", "success")
 
     def __init__(self, attributes: Attributes, limit: int, intervals: Intervals = NEVER) -> None:
         self.attributes = attributes
@@ -189,6 +191,7 @@ class FunctionCalls:
         self._intervals = intervals
         self.losses = SeriesLosses("function.duration")
         self._failures: dict[str, Distribution] = {}
+        self._labels: dict[tuple[tuple[str, str], ...], Attributes] = {}
         self.success = self._distribution()
 
     def _distribution(self) -> Distribution:
@@ -215,24 +218,27 @@ class FunctionCalls:
             part.fold(wait=FOLD_WAIT)
         failures = list(self._failures.items())
         for outcome, parts in (("success", [self.success]), ("failure", [part for _, part in failures])):
-            point = histogram_point(_with(self.attributes, ("outcome", outcome)), parts, reader)
+            point = histogram_point(self._with(("outcome", outcome)), parts, reader)
             if point is not None:
                 durations.append(point)
         if self.success.summary().count:
-            attributes = _with(self.attributes, ("outcome", "success"))
+            attributes = self._with(("outcome", "success"))
             calls.append(NumberPoint(attributes, self.success.summary().count, self.success.start_unix_nano))
         for error_type, part in failures:
             if part.summary().count:
-                attributes = _with(self.attributes, ("error.type", error_type), ("outcome", "failure"))
+                attributes = self._with(("error.type", error_type), ("outcome", "failure"))
                 calls.append(NumberPoint(attributes, part.summary().count, part.start_unix_nano))
         return durations, calls
+
+    def _with(self, *more: tuple[str, str]) -> Attributes:
+        """Return the attributes of a series: the same object each time, by which an encoder knows the series."""
+        found = self._labels.get(more)
+        if found is None:
+            found = self._labels[more] = tuple(sorted((*self.attributes, *more)))
+        return found
 
     def reset(self) -> None:
         """Forget every call, as a forked child does."""
         self.losses.forget()
         for _, part in self.distributions():
             part.reset()
-
-
-def _with(attributes: Attributes, *more: tuple[str, AttributeValue]) -> Attributes:
-    return tuple(sorted((*attributes, *more)))

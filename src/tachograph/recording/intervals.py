@@ -78,10 +78,13 @@ class _Share(NamedTuple):
     waiting: ExponentialHistogram = NOTHING
 
 
+_NO_COUNTS = ExponentialCounts()
+
+
 class Counted(NamedTuple):
     """Values that a distribution has counted for its readers. Never changed once made."""
 
-    now: ExponentialCounts = ExponentialCounts()
+    now: ExponentialCounts = _NO_COUNTS
     shares: Mapping[IntervalReader, _Share] = {}
 
     def plus(self, ordered: object) -> Counted:
@@ -90,11 +93,11 @@ class Counted(NamedTuple):
 
     def read(self, reader: IntervalReader, intervals: Intervals) -> tuple[ExponentialHistogram, Counted]:
         """Return a reader's interval, which ends here, and the values that are left for the others."""
-        ended = self.now.histogram()
+        ended = NOTHING if self.now is _NO_COUNTS else self.now.histogram()
         shares: dict[IntervalReader, _Share] = {}
         for each in intervals.readers:
             share = self.shares.get(each, _Share())
-            waiting = share.waiting.plus(ended)
+            waiting = ended if share.waiting is NOTHING else share.waiting.plus(ended)
             if each is not reader:
                 shares[each] = share._replace(waiting=waiting)
                 continue

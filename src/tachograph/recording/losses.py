@@ -32,6 +32,10 @@ class SeriesLosses:
         self.negative = 0
         self.nonfinite = 0
 
+    def any(self) -> bool:
+        """Tell whether there are any."""
+        return bool(self.nonfinite or self.no_number or self.attribute or self.overflow or self.negative)
+
     def read(self, value: object) -> Number | Pending | None:
         """Return ``value`` as a number; any other object is counted, and said once."""
         try:

@@ -138,7 +138,10 @@ def encodable(text: str) -> str:
 
 def identity(attributes: Attributes) -> tuple[object, ...]:
     """Return a key that keeps 1, 1.0 and True apart, which a dict does not."""
-    return tuple((key, type(value), repr(value)) for key, value in attributes)
+    for _, value in attributes:
+        if value.__class__ is not str:
+            return tuple((key, type(value), repr(value)) for key, value in attributes)
+    return attributes  # most have text alone, which a dict keeps apart
 
 
 def series_key(metric: MetricPoints, point: NumberPoint | HistogramPoint) -> tuple[object, ...]:

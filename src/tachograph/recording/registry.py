@@ -130,7 +130,9 @@ class Group:
     def collect(self, reader: IntervalReader | None = None) -> Iterator[MetricPoints]:
         """Yield the points of each instrument and each source of the group; a reader's intervals end here."""
         for instrument in dict.fromkeys(list(self.instruments.values())):
-            yield from instrument.collect(reader)
+            found = instrument.collect(reader)
+            if found is not None:
+                yield found
         durations: list[HistogramPoint] = []
         calls: list[NumberPoint] = []
         for function in list(self.functions.values()):
@@ -143,10 +145,13 @@ class Group:
         for source in list(self.sources):
             yield from source()
 
-    def losses(self) -> list[SeriesLosses]:
-        """Return the losses, one record an instrument or function."""
+    def losses(self) -> tuple[list[SeriesLosses], list[SeriesLosses]]:
+        """Return the losses that there are, a record each: of the instruments, and of the functions."""
         instruments = dict.fromkeys(list(self.instruments.values()))
-        return [owner.losses for owner in instruments] + [owner.losses for owner in list(self.functions.values())]
+        return (
+            [owner.losses for owner in instruments if owner.losses.any()],
+            [owner.losses for owner in list(self.functions.values()) if owner.losses.any()],
+        )
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""
@@ -292,10 +297,11 @@ class Registry:
         reasons = dict.fromkeys(("no_number", "attribute", "overflow", "negative"), 0)
         nonfinite: dict[str, int] = {}
         for group in list(self.groups.values()):
-            for instrument in dict.fromkeys(list(group.instruments.values())):
-                if instrument.losses.nonfinite:
-                    nonfinite[instrument.recorded] = nonfinite.get(instrument.recorded, 0) + instrument.losses.nonfinite
-            for losses in group.losses():
+            of_instruments, of_functions = group.losses()
+            for losses in of_instruments:
+                if losses.nonfinite:
+                    nonfinite[losses.name] = nonfinite.get(losses.name, 0) + losses.nonfinite
+            for losses in of_instruments + of_functions:
                 for reason in reasons:
                     reasons[reason] += getattr(losses, reason)
         lost = [

@@ -1,23 +1,25 @@
-"""One instrument's points as an OTLP ``Metric`` message. Source: OpenTelemetry specification, "Metrics Data Model"."""
+"""One instrument's points as bytes of an OTLP ``Metric``. Source: OpenTelemetry specification, "Metrics Data Model".
+
+Everything of a series that stays the same (its attributes) or of an instrument (name, unit, description, boundaries) is
+encoded once; an export packs times and numbers, which have a fixed length, and puts all of it together. Field numbers
+are those of ``opentelemetry/proto/metrics/v1/metrics.proto``, the form is that of "Protocol Buffers: Encoding".
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-
-from opentelemetry.proto.metrics.v1.metrics_pb2 import (
-    AGGREGATION_TEMPORALITY_CUMULATIVE,
-    AGGREGATION_TEMPORALITY_DELTA,
-    ExponentialHistogramDataPoint,
-    HistogramDataPoint,
-    Metric,
-)
+from functools import lru_cache
+from operator import sub
+from struct import Struct
+from typing import NamedTuple
 
 from tachograph.exporters._spreads import Spread
-from tachograph.exporters.otlp.values import add_attributes, text
-from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
+from tachograph.recording.exponential import ExponentialBuckets
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
+from tachograph.recording.summary import Exemplar
 from tachograph.recording.values import as_float, fits_int64
 
 BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: what is long shall not cost what is beside it
@@ -25,167 +27,361 @@ BESIDE = "tachograph.beside"  # metadata of a message whose values are also in t
 
 Lose = Callable[[int, str], None]
 
+# The tag of a field is its number times 8, and 0 for a varint, 1 for eight bytes, 2 for a length and so many bytes.
+_LENGTHS = 12  # bytes of a metric's tags and lengths, at most
+_METRIC, _POINT = b"\x12", b"\x0a"  # ScopeMetrics.metrics, 2; data_points, 1 of each kind
+_NAME, _DESCRIPTION, _UNIT = b"\x0a", b"\x12", b"\x1a"
+DATA = {"gauge": b"\x2a", "sum": b"\x3a", "histogram": b"\x4a", "exponential_histogram": b"\x52", "summary": b"\x5a"}
+_DELTA, _CUMULATIVE = b"\x10\x01", b"\x10\x02"  # aggregation_temporality, 2
+_MONOTONIC = b"\x18\x01"  # Sum.is_monotonic, 3
+_IS_BESIDE = b"\x62\x17\x0a\x11" + BESIDE.encode() + b"\x12\x02\x10\x01"  # Metric.metadata, 12: one KeyValue, true
+_START, _TIME = 0x11, 0x19  # 2 and 3, of every kind of point
+# NumberDataPoint: as_double is 4, as_int 6, attributes 7.
+_DOUBLE, _INT = Struct("<BQBd").pack, Struct("<BQBq").pack
+_DOUBLE_SINCE, _INT_SINCE = Struct("<BQBQBd").pack, Struct("<BQBQBq").pack
+_AS_DOUBLE, _AS_INT = 0x21, 0x31
+_NUMBER_BYTES, _SINCE_BYTES = 18, 27  # time and value, and start
+# HistogramDataPoint and ExponentialHistogramDataPoint: count is 4, sum 5; both have exemplars, attributes and extremes.
+_COUNT, _SUM_OF = 0x21, 0x29
+_EXTREME = Struct("<Bd").pack
+_EXEMPLAR = Struct("<BBBQBd2s8s2s16s").pack  # time 2, as_double 3, span_id 4, trace_id 5
+_EXEMPLAR_BYTES = 46
 
-def metric_message(
-    metric: MetricPoints,
-    points: Sequence[NumberPoint | HistogramPoint],
-    now: int,
-    lose: Lose,
-    *,
-    is_delta: bool = False,
-) -> Metric:
-    """Return the message for some points of an instrument.
+
+class Form:
+    """The constant parts of a metric's message around its points.
+
+    Args:
+        head: the message's fields before its data.
+        data: the tag of its kind of data.
+        end: the fields of the data after the points.
+        metadata: the message's fields after its data.
+
+    Attributes:
+        end: the bytes after the points.
+        size: the bytes around the points, at most.
+    """
+
+    __slots__ = ("_data", "_end", "_framed", "_head", "_length", "end", "size")
+
+    def __init__(self, head: bytes, data: bytes, end: bytes = b"", metadata: bytes = b"") -> None:
+        self._head, self._data, self._end = head, data, end
+        self.end = end + metadata
+        self.size = len(head) + len(self.end) + _LENGTHS
+        self._length, self._framed = -1, b""
+
+    def begin(self, length: int) -> bytes:
+        """Return everything before points that take so many bytes; :attr:`end` comes after them."""
+        if length != self._length:  # mostly it is that of the last export
+            inside = length + len(self._end)
+            head = self._head + self._data + varint(inside)
+            self._framed = _METRIC + varint(len(head) + length + len(self.end)) + head
+            self._length = length
+        return self._framed
+
+
+class Whole:
+    """The form of messages that are complete."""
+
+    __slots__ = ()
+    end, size = b"", 0
+
+    def begin(self, _length: int) -> bytes:
+        """Return nothing."""
+        return b""
+
+
+class Part(NamedTuple):
+    """Some points of one instrument, or of several that are complete, encoded.
+
+    Attributes:
+        scope: the beginning of its message, with the instrumentation scope.
+        content: the bytes of the points, in pieces; those of exponential buckets come with those of explicit ones.
+        points: how many there are.
+    """
+
+    scope: bytes
+    content: tuple[tuple[Form | Whole, list[bytes]], ...]
+    points: int
+
+    def complete(self) -> list[bytes]:
+        """Return the messages, in pieces: no more points belong to them."""
+        found: list[bytes] = []
+        for form, pieces in self.content if self.points else ():
+            if pieces:
+                found += form.begin(sum(map(len, pieces))), *pieces, form.end
+        return found
+
+    def size(self) -> int:
+        """Return the bytes that it takes at most."""
+        return sum([form.size + sum(map(len, pieces)) for form, pieces in self.content])
+
+
+@lru_cache(256)
+def scope_head(name: str) -> bytes:
+    """Return the beginning of a ``ScopeMetrics`` message: the scope, and the URL of its schema."""
+    scope, schema_url = scope_and_schema(name)
+    found = b""
+    for tag, encoded in ((b"\x0a", scope.SerializeToString()), (b"\x1a", schema_url.encode())):
+        found += tag + varint(len(encoded)) + encoded if encoded or tag == b"\x0a" else b""
+    return found
+
+
+class MetricTemplate:
+    """The constant parts of an instrument and its series, and its points as bytes; used by one thread at a time.
 
     Args:
         metric: the instrument.
-        points: those of its points that the message shall hold.
-        now: when they were collected, in nanoseconds since the epoch: the time of those that have none of their own.
-        lose: called with a number of points that cannot be encoded, and the reason.
-        is_delta: the points are differences; else they are cumulative.
+        is_delta: sums and histograms are differences; else they are cumulative.
+
+    Attributes:
+        scope: the beginning of the message of its scope.
     """
-    temporality = AGGREGATION_TEMPORALITY_DELTA if is_delta else AGGREGATION_TEMPORALITY_CUMULATIVE
-    message = Metric(name=text(metric.name), unit=text(metric.unit), description=text(metric.description))
-    if metric.kind == "gauge":
-        message.gauge.SetInParent()
-    elif metric.kind == "counter":
-        message.sum.is_monotonic = True
-        message.sum.aggregation_temporality = temporality
-    else:
-        message.histogram.aggregation_temporality = temporality
-    for point in points:
-        why = _add(message, point, now)
-        if why:
-            lose(1, f"{metric.name}: {why}")
-    return message
 
-
-def _add(message: Metric, point: NumberPoint | HistogramPoint, now: int) -> str:
-    """Add a point, or return why it cannot be encoded: one series never costs another."""
-    try:
-        if isinstance(point, HistogramPoint):
-            message.histogram.data_points.append(_histogram(point, now))
-        else:
-            _add_number(message, point, now)
-    except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail, and protobuf has its own errors
-        pass_on(error)
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def _add_number(message: Metric, point: NumberPoint, now: int) -> None:
-    points = message.sum.data_points if message.HasField("sum") else message.gauge.data_points
-    added = points.add(time_unix_nano=point.time_unix_nano or now)
-    try:
-        if fits_int64(point.value):
-            added.as_int = int(point.value)
-        else:
-            added.as_double = as_float(point.value)
-        if message.HasField("sum") or point.time_unix_nano:
-            added.start_time_unix_nano = point.start_unix_nano
-        add_attributes(added.attributes, point.attributes)
-    except Exception as error:
-        pass_on(error)
-        del points[-1]
-        raise
-
-
-def _histogram(point: HistogramPoint, now: int) -> HistogramDataPoint:
-    spread = point.summary
-    buckets: list[int] = []
-    if point.boundaries:
-        at_most = (*spread.at_most, spread.count)
-        buckets = [at_most[0], *map(int.__sub__, at_most[1:], at_most)]
-    message = HistogramDataPoint(
-        time_unix_nano=now,
-        start_time_unix_nano=point.start_unix_nano,
-        count=spread.count,
-        sum=as_float(spread.total.value()),
-        bucket_counts=buckets,
-        explicit_bounds=point.boundaries,
+    __slots__ = (
+        *("_boundaries", "_is_histogram", "_is_sum", "_layout", "_name", "_series"),
+        *("_alone", "_beside", "_exponential", "_form", "scope"),
     )
-    if spread.count and not math.isnan(spread.minimum):  # of a difference it is not always known
-        message.min = spread.minimum
-    if spread.count and not math.isnan(spread.maximum):
-        message.max = spread.maximum
-    add_attributes(message.attributes, point.attributes)
-    _add_exemplars(message, point)
-    return message
+
+    def __init__(self, metric: MetricPoints, *, is_delta: bool) -> None:
+        self.scope = scope_head(metric.scope)
+        self._name, self._is_sum = metric.name, metric.kind == "counter"
+        head = b""
+        for tag, value in ((_NAME, metric.name), (_DESCRIPTION, metric.description), (_UNIT, metric.unit)):
+            encoded = text(value).encode()
+            head += tag + varint(len(encoded)) + encoded if encoded else b""
+        temporality = _DELTA if is_delta else _CUMULATIVE
+        if metric.kind == "gauge":
+            self._form = Form(head, DATA["gauge"])
+        elif metric.kind == "counter":
+            self._form = Form(head, DATA["sum"], temporality + _MONOTONIC)
+        else:
+            self._form = Form(head, DATA["histogram"], temporality)
+            self._exponential = Form(head, DATA["exponential_histogram"], temporality)
+            self._beside = Form(head, DATA["exponential_histogram"], _DELTA, _IS_BESIDE)
+        self._is_histogram = metric.kind == "histogram"
+        self._series: dict[int, tuple[bytes, bytes, bytes, Attributes]] = {}
+        self._alone: tuple[bytes, bytes, Attributes | None] = b"", b"", None
+        self._boundaries: tuple[float, ...] | None = None
+        self._layout = _layout(())
+
+    def _constants(self, attributes: Attributes, many: int) -> tuple[bytes, bytes, bytes, Attributes]:
+        """Return the constant bytes of a series, and its attributes.
+
+        Of a number: the beginning of its point, that of one with a start, and the attributes. Of a histogram: the
+        attributes of a point with exponential buckets, nothing, and those of one with explicit ones. They are found by
+        their address, which they keep as long as they are kept here. Where a source makes them anew
+        each time, the old ones go.
+        """
+        found = self._series.get(id(attributes))
+        if found is None:
+            if len(self._series) > 2 * many + _SPARE:
+                self._series.clear()
+            if self._is_histogram:
+                found = (
+                    encoded_attributes(attributes, b"\x0a"),
+                    b"",
+                    encoded_attributes(attributes, b"\x4a"),
+                    attributes,
+                )
+            else:
+                tail = encoded_attributes(attributes, b"\x3a")
+                found = (
+                    _before_number(len(tail), _NUMBER_BYTES),
+                    _before_number(len(tail), _SINCE_BYTES),
+                    tail,
+                    attributes,
+                )
+            self._series[id(attributes)] = found
+        return found
+
+    def numbers(self, points: Sequence[NumberPoint], now: int, lose: Lose, many: int) -> Part:
+        """Return points of a gauge or a counter.
+
+        Args:
+            points: some of the instrument's.
+            now: when they were collected, in nanoseconds since the epoch: the time of those that have none of their
+                own.
+            lose: called with a number of points that cannot be encoded, and the reason: one never costs another.
+            many: how many points the instrument has.
+        """
+        found: list[bytes] = []
+        lost = 0
+        for point in points:
+            has_start = self._is_sum or bool(point.time_unix_nano)
+            try:
+                before, since, after, _ = self._constants(point.attributes, many)
+                found += since if has_start else before, _number(point, now, has_start=has_start), after
+            except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail
+                pass_on(error)
+                lost += 1
+                lose(1, f"{self._name}: {type(error).__name__}: {error}")
+        return Part(self.scope, ((self._form, found),), len(points) - lost)
+
+    def alone(self, point: NumberPoint, now: int) -> tuple[bytes, bytes, bytes] | None:
+        """Return the whole message with the only point of a gauge or a counter; None where :meth:`numbers` has to.
+
+        Most metrics have one series, and no message changes its length then.
+        """
+        attributes, value, _, time = point
+        if time:
+            return None
+        try:
+            before, after, of = self._alone
+            if of is not attributes:
+                tail = encoded_attributes(attributes, b"\x3a")
+                numbers = _SINCE_BYTES if self._is_sum else _NUMBER_BYTES
+                head = _before_number(len(tail), numbers)
+                before = self._form.begin(len(head) + numbers + len(tail)) + head
+                after = tail + self._form.end
+                self._alone = before, after, attributes
+            if value.__class__ is float and not self._is_sum:
+                return before, _DOUBLE(_TIME, now, _AS_DOUBLE, value), after
+            return before, _number(point, now, has_start=self._is_sum), after
+        except Exception as error:  # noqa: BLE001 - numbers() says it
+            pass_on(error)
+            return None
+
+    def histograms(self, points: Sequence[HistogramPoint], now: int, lose: Lose, many: int) -> Part:
+        """Return points of a histogram with their explicit buckets; the rest is as in :meth:`numbers`."""
+        found: list[bytes] = []
+        for point in points:
+            attributes = point.attributes
+            try:
+                _, _, tail, _ = self._series.get(id(attributes)) or self._constants(attributes, many)
+                found.append(self._histogram(point, now, tail))
+            except Exception as error:  # noqa: BLE001 - see above
+                pass_on(error)
+                lose(1, f"{self._name}: {type(error).__name__}: {error}")
+        return Part(self.scope, ((self._form, found),), len(found))
+
+    def _histogram(self, point: HistogramPoint, now: int, attributes: bytes) -> bytes:
+        boundaries, summary = point.boundaries, point.summary
+        if boundaries is not self._boundaries:
+            self._boundaries, self._layout = boundaries, _layout(boundaries)
+        pack, before, after = self._layout
+        count, total, at_most = summary.count, as_float(summary.total.value()), summary.at_most
+        start = point.start_unix_nano
+        if boundaries:
+            buckets = map(sub, (*at_most, count), (0, *at_most))
+            packed = pack(_START, start, _TIME, now, _COUNT, count, _SUM_OF, total, before, *buckets, after)
+        else:
+            packed = pack(_START, start, _TIME, now, _COUNT, count, _SUM_OF, total)
+        low, high = summary.minimum, summary.maximum
+        # Of a difference they are not always known.
+        least = _EXTREME(0x59, low) if count and low == low else b""  # noqa: PLR0124 - not for NaN
+        greatest = _EXTREME(0x61, high) if count and high == high else b""  # noqa: PLR0124
+        exemplars = _exemplars(0x42, point.exemplars) if point.exemplars else b""
+        return delimited(packed, exemplars, attributes, least, greatest)
+
+    def exponentials(
+        self, spreads: Sequence[tuple[HistogramPoint, Spread]], now: int, lose: Lose, many: int, *, beside: bool
+    ) -> Part:
+        """Return points of a histogram with exponential buckets; the rest is as in :meth:`numbers`.
+
+        Args:
+            spreads: some of the instrument's, each with its values.
+            now: as above.
+            lose: as above.
+            many: as above.
+            beside: the values are also in the explicit histogram of the same name: only quantiles come from these.
+        """
+        found: list[bytes] = []
+        for point, spread in spreads:
+            attributes = point.attributes
+            try:
+                encoded = self._constants(attributes, many)[0]
+                found.append(_exponential(point, spread, now, encoded, beside=beside))
+            except Exception as error:  # noqa: BLE001 - see above
+                pass_on(error)
+                lose(1, f"{self._name}: {type(error).__name__}: {error}")
+        return Part(self.scope, ((self._beside if beside else self._exponential, found),), len(found))
 
 
-def _add_exemplars(message: HistogramDataPoint | ExponentialHistogramDataPoint, point: HistogramPoint) -> None:
-    for exemplar in point.exemplars:
-        message.exemplars.add(
-            time_unix_nano=exemplar.time_unix_nano,
-            as_double=exemplar.value,
-            trace_id=exemplar.trace_id.to_bytes(16, "big"),
-            span_id=exemplar.span_id.to_bytes(8, "big"),
-        )
+_SPARE = 64  # series whose attributes are kept though they may be gone
 
 
-def exponential_message(
-    metric: MetricPoints,
-    spreads: Sequence[tuple[HistogramPoint, Spread]],
-    now: int,
-    lose: Lose,
-    *,
-    is_delta: bool,
-    beside: bool = False,
-) -> Metric:
-    """Return the message for some points of a histogram, with exponential buckets.
-
-    Args:
-        metric: the instrument.
-        spreads: those of its points that the message shall hold, each with its values.
-        now: when they were collected, in nanoseconds since the epoch.
-        lose: called with a number of points that cannot be encoded, and the reason.
-        is_delta: the points are differences; else they are cumulative.
-        beside: the values are also in the explicit histogram of the same name: only quantiles come from these.
-    """
-    message = Metric(name=text(metric.name), unit=text(metric.unit), description=text(metric.description))
-    data = message.exponential_histogram
-    data.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA if is_delta else AGGREGATION_TEMPORALITY_CUMULATIVE
-    if beside:
-        message.metadata.add(key=BESIDE).value.bool_value = True
-    for point, spread in spreads:
-        why = _add_spread(message, point, spread, now, beside=beside)
-        if why:
-            lose(1, f"{metric.name}: {why}")
-    return message
+@lru_cache(1024)
+def _before_number(attributes: int, numbers: int) -> bytes:
+    return _POINT + varint(attributes + numbers)
 
 
-def _add_spread(message: Metric, point: HistogramPoint, spread: Spread, now: int, *, beside: bool) -> str:
-    """Add a point, or return why it cannot be encoded."""
-    try:
-        made = _exponential(point, spread.histogram, beside=beside)
-        made.start_time_unix_nano, made.time_unix_nano = spread.start_unix_nano, now
-        message.exponential_histogram.data_points.append(made)
-    except Exception as error:  # noqa: BLE001 - as in _add()
-        pass_on(error)
-        return f"{type(error).__name__}: {error}"
-    return ""
+@lru_cache(64)
+def _layout(boundaries: tuple[float, ...]) -> tuple[Callable[..., bytes], bytes, bytes]:
+    """Return the packer of a histogram's numbers, and the bytes before and after its counts."""
+    fixed = "<BQBQBQBd"
+    if not boundaries:
+        return Struct(fixed).pack, b"", b""
+    counts = len(boundaries) + 1
+    before = b"\x32" + varint(8 * counts)  # bucket_counts, 6
+    after = b"\x3a" + varint(8 * len(boundaries)) + Struct(f"<{len(boundaries)}d").pack(*boundaries)  # its bounds, 7
+    return Struct(f"{fixed}{len(before)}s{counts}Q{len(after)}s").pack, before, after
 
 
-def _exponential(
-    point: HistogramPoint, histogram: ExponentialHistogram, *, beside: bool
-) -> ExponentialHistogramDataPoint:
-    positive, negative = histogram.positive, histogram.negative
-    made = ExponentialHistogramDataPoint(count=histogram.total, scale=histogram.scale, zero_count=histogram.zeros)
-    if positive.counts:
-        made.positive.offset = positive.offset
-        made.positive.bucket_counts.extend(positive.counts)
-    if negative.counts:
-        made.negative.offset = negative.offset
-        made.negative.bucket_counts.extend(negative.counts)
+def _number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:
+    """Return the times and the value of a point."""
+    _, value, start, time = point
+    if fits_int64(value):
+        number, tag, packs = int(value), _AS_INT, (_INT, _INT_SINCE)
+    else:
+        number, tag, packs = as_float(value), _AS_DOUBLE, (_DOUBLE, _DOUBLE_SINCE)  # type: ignore[assignment]
+    if has_start:
+        return packs[1](_START, start, _TIME, time or now, tag, number)
+    return packs[0](_TIME, now, tag, number)
+
+
+def delimited(*parts: bytes) -> bytes:
+    """Return the parts of a point as one of a metric's points."""
+    inside = b"".join(parts)
+    return b"".join((_POINT, varint(len(inside)), inside))
+
+
+def _exemplars(tag: int, exemplars: Sequence[Exemplar]) -> bytes:
+    found = []
+    for value, time, trace, span in exemplars:
+        ids = b"\x22\x08", span.to_bytes(8, "big"), b"\x2a\x10", trace.to_bytes(16, "big")
+        found.append(_EXEMPLAR(tag, _EXEMPLAR_BYTES, 0x11, time, 0x19, value, *ids))
+    return b"".join(found)
+
+
+_EXPONENTIAL_TIMES = Struct("<BQBQBQ").pack  # start, time and count
+_ZEROS = Struct("<BQ").pack
+
+
+def _exponential(point: HistogramPoint, spread: Spread, now: int, attributes: bytes, *, beside: bool) -> bytes:
+    start, histogram = spread
+    total = histogram.total
     low, high = histogram.minimum, histogram.maximum
+    parts = [attributes, _EXPONENTIAL_TIMES(_START, start, _TIME, now, _COUNT, total)]
     if not beside:
-        made.sum = as_float(point.summary.total.value())
+        parts.append(_EXTREME(_SUM_OF, as_float(point.summary.total.value())))
+    parts += b"\x30", _zigzag(histogram.scale), _ZEROS(0x39, histogram.zeros)  # 6 and 7
+    for tag, side in ((b"\x42", histogram.positive), (b"\x4a", histogram.negative)):
+        if side.counts:
+            buckets = _buckets(side)
+            parts += tag, varint(len(buckets)), buckets
+    if not beside:
         # Of a difference the summary does not always know them, of a part of the values the histogram does not.
         low = low if math.isnan(point.summary.minimum) else point.summary.minimum
         high = high if math.isnan(point.summary.maximum) else point.summary.maximum
-        _add_exemplars(made, point)
-    if histogram.total and not math.isnan(low):
-        made.min = low
-    if histogram.total and not math.isnan(high):
-        made.max = high
-    add_attributes(made.attributes, point.attributes)
-    return made
+        parts.append(_exemplars(0x5A, point.exemplars))
+    if total and not math.isnan(low):
+        parts.append(_EXTREME(0x61, low))
+    if total and not math.isnan(high):
+        parts.append(_EXTREME(0x69, high))
+    return delimited(*parts)
+
+
+def _buckets(side: ExponentialBuckets) -> bytes:
+    offset, counts = side
+    try:
+        packed = bytes(counts)
+    except ValueError:  # one is above 255
+        packed = b""
+    if not packed.isascii() or not packed:  # a varint of at most seven bits is the number itself
+        packed = b"".join(map(varint, counts))
+    return b"".join((b"\x08", _zigzag(offset), b"\x12", varint(len(packed)), packed))
+
+
+def _zigzag(number: int) -> bytes:
+    return varint(2 * number if number >= 0 else -2 * number - 1)

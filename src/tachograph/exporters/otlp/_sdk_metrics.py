@@ -15,15 +15,15 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.sdk.metrics.export import Metric, MetricsData, ResourceMetrics, ScopeMetrics
 from opentelemetry.sdk.resources import Resource
 
-from tachograph.exporters.otlp._points import Lose
+from tachograph.exporters.otlp._points import DATA, Form, Lose, Part, delimited
 from tachograph.recording.interrupts import pass_on
 
 _NO_RESOURCE = Resource({})
 _SLICE = 64
 
 
-def encoded_sdk_metrics(data: MetricsData, lose: Lose) -> Iterator[tuple[metrics_pb2.ScopeMetrics, metrics_pb2.Metric]]:
-    """Yield each slice of an instrument as a message, with its scope.
+def encoded_sdk_metrics(data: MetricsData, lose: Lose) -> Iterator[Part]:
+    """Yield the points of each instrument, a slice at a time.
 
     Args:
         data: as an SDK reader collected it.
@@ -33,13 +33,23 @@ def encoded_sdk_metrics(data: MetricsData, lose: Lose) -> Iterator[tuple[metrics
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 points = metric.data.data_points
+                form: Form | None = None
                 for start in range(0, len(points), _SLICE):
-                    yield from _encoded(scope, metric, points[start : start + _SLICE], lose)
+                    for head, message in _encoded(scope, metric, points[start : start + _SLICE], lose):
+                        kind = message.WhichOneof("data") or "gauge"
+                        of_kind = getattr(message, kind)
+                        pieces = [delimited(point.SerializeToString()) for point in of_kind.data_points]
+                        if form is None:
+                            del of_kind.data_points[:]
+                            end = of_kind.SerializeToString()
+                            message.ClearField(kind)
+                            form = Form(message.SerializeToString(), DATA[kind], end)
+                        yield Part(head, ((form, pieces),), len(pieces))
 
 
 def _encoded(
     scope: ScopeMetrics, metric: Metric, points: Sequence[Any], lose: Lose
-) -> Iterator[tuple[metrics_pb2.ScopeMetrics, metrics_pb2.Metric]]:
+) -> Iterator[tuple[bytes, metrics_pb2.Metric]]:
     data: Any = metric.data
     some = replace(metric, data=replace(data, data_points=points))
     alone = ResourceMetrics(
@@ -56,5 +66,8 @@ def _encoded(
             lose(1, f"{metric.name}: {type(error).__name__}: {error}")
         return
     for found in request.resource_metrics[0].scope_metrics:
-        for message in found.metrics:
-            yield found, message
+        messages = list(found.metrics)
+        del found.metrics[:]
+        head = found.SerializeToString()
+        for message in messages:
+            yield head, message

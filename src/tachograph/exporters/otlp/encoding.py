@@ -1,4 +1,4 @@
-"""Metrics as OTLP requests: protobuf messages, built directly from the registry's points.
+"""Metrics as OTLP requests: bytes, put together from templates of each series and the numbers of a collection.
 
 Requests are of bounded size, and between slices of points the encoder rests, since it shares the interpreter with a
 program that trains. What one series holds can only cost that series.
@@ -6,17 +6,17 @@ program that trains. What one series holds can only cost that series.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ScopeMetrics
 
 from tachograph.exporters._deltas import ClosedWindowReader, Deltas, Left, leave, left
 from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose, exponential_message, metric_message
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
-from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema
+from tachograph.exporters.otlp.values import OUT_OF_MEMORY, encoded_attributes, has_memory, varint
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHistogram
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
@@ -73,6 +73,7 @@ class MetricsEncoder:
         self._beside = beside
         self._in_place, self._is_delta = aggregation != AGGREGATIONS[0], temporality != "cumulative"
         self._receiver = receiver, self._in_place, self._is_delta
+        self._templates: dict[tuple[str, ...], MetricTemplate] = {}
         deltas, spreads = left(registry, self._receiver)
         self._deltas = self._new_deltas() if deltas is None else deltas
         self._spreads = self._new_spreads() if spreads is None else spreads
@@ -97,8 +98,8 @@ class MetricsEncoder:
         if self._receiver[0]:
             leave(self._registry, self._receiver, Left(self._deltas, self._spreads))
 
-    def requests(self, batch: Batch) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
-        """Yield the requests that carry a batch's metrics, each with its number of points.
+    def requests(self, batch: Batch) -> Iterator[tuple[bytes, int]]:
+        """Yield the encoded requests that carry a batch's metrics, each with its number of points.
 
         Points that tell of quantiles alone are not counted: their values are in others.
         """
@@ -106,66 +107,109 @@ class MetricsEncoder:
             self._spreads.add(batch.metrics, self._pace)
         sent, enough = 0, has_memory()
         filling: _Filling | None = None
-        for scope, metric, beside in self._metrics(batch) if enough else ():
-            size = metric.ByteSize() + (0 if beside is None else beside.ByteSize())
-            if filling is not None and (filling.points >= self._limit or filling.size + size > BYTES_PER_REQUEST):
-                yield filling.request, filling.points
+        for part in self._parts(batch) if enough else ():
+            if filling is not None and (
+                filling.points >= self._limit or filling.size + part.size() > BYTES_PER_REQUEST
+            ):
+                yield filling.request(), filling.points
                 sent += filling.points
                 filling, enough = None, has_memory()
                 if not enough:
                     break
             if filling is None:
                 filling = _Filling(batch.resource)
-            filling.add(scope, metric, beside, size)
+            filling.add(part)
         if filling is not None and filling.points:
-            yield filling.request, filling.points
+            yield filling.request(), filling.points
         if not enough:
             self._lose(_points_of(batch) - sent, OUT_OF_MEMORY)
 
-    def _metrics(self, batch: Batch) -> Iterator[tuple[ScopeMetrics, Metric, Metric | None]]:
-        since_rest = 0
-        scope, name = ScopeMetrics(), None
+    def messages(self, batch: Batch) -> Iterator[tuple[ExportMetricsServiceRequest, int]]:
+        """Yield the requests as messages, for a receiver that takes no bytes."""
+        for request, points in self.requests(batch):
+            yield ExportMetricsServiceRequest.FromString(request), points
+
+    def _parts(self, batch: Batch) -> Iterator[Part]:
+        metrics, now = self._collected(batch)
+        before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
+        single: list[bytes] = []  # messages of metrics with one point each, which cost little together
+        scope, points = b"", 0
+        for metric in metrics:
+            key = metric[:5]
+            template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
+            after[key] = template
+            if single and (points >= _SLICE or template.scope is not scope or len(metric.points) > 1):
+                yield Part(scope, ((Whole(), single),), points)
+                self._pace()
+                single, points = [], 0
+            if len(metric.points) > 1:
+                yield from self._several(metric, template, now)
+                continue
+            scope = template.scope
+            pieces, more = self._alone(metric, template, now)
+            single += pieces
+            points += more
+        if single:
+            yield Part(scope, ((Whole(), single),), points)
+        if batch.metrics:
+            self._templates = after  # one that is collected no more is forgotten
+        if batch.sdk is not None:
+            from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
+
+            for part in encoded_sdk_metrics(batch.sdk, self._lose):
+                yield part
+                self._pace()
+
+    def _collected(self, batch: Batch) -> tuple[Iterable[MetricPoints], int]:
+        """Return the metrics of a batch, those of windows with all their news, and their time."""
         metrics: Iterable[MetricPoints] = batch.metrics
         now = batch.time_unix_nano
         if self._windows is not None:
             now = self._windows.time_of(batch.metrics, now)
             metrics = self._windows.read(batch.metrics, now, self._pace)
         self._spreads.end(now)
-        for metric in metrics:
-            if metric.scope != name:
-                name = metric.scope
-                described, schema_url = scope_and_schema(name)
-                scope = ScopeMetrics(scope=described, schema_url=schema_url)
-            for start in range(0, len(metric.points), _SLICE):
-                points = metric.points[start : start + _SLICE]
-                for message, beside in self._messages(metric, points, now):
-                    yield scope, message, beside
-                since_rest += len(points)
-                if since_rest >= _SLICE:
-                    since_rest = 0
-                    self._pace()
-        if batch.sdk is not None:
-            from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
+        return metrics, now
 
-            for scope, message in encoded_sdk_metrics(batch.sdk, self._lose):
-                yield scope, message, None
+    def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
+        """Return the messages of an instrument with one point, or none, and the number of points."""
+        if metric.points and (metric.kind == "gauge" or (metric.kind == "counter" and self._deltas is None)):
+            found = template.alone(cast("NumberPoint", metric.points[0]), now)
+            if found is not None:
+                return found, 1
+        parts = list(self._part(metric, template, metric.points, now))
+        return [piece for part in parts for piece in part.complete()], sum(part.points for part in parts)
+
+    def _several(self, metric: MetricPoints, template: MetricTemplate, now: int) -> Iterator[Part]:
+        since_rest = 0
+        for start in range(0, len(metric.points), _SLICE):
+            points = metric.points[start : start + _SLICE]
+            yield from self._part(metric, template, points, now)
+            since_rest += len(points)
+            if since_rest >= _SLICE:
+                since_rest = 0
                 self._pace()
 
-    def _messages(
-        self, metric: MetricPoints, points: Sequence[NumberPoint | HistogramPoint], now: int
-    ) -> Iterator[tuple[Metric, Metric | None]]:
-        """Yield the messages for some points of an instrument, each with the one that goes beside it."""
-        spreads = self._spreads
-        beside = self._beside is not None and self._beside()
-        if metric.kind != "histogram" or not (self._in_place or beside):
-            yield self._message(metric, points, now, self._lose), None
+    def _part(
+        self,
+        metric: MetricPoints,
+        template: MetricTemplate,
+        points: Sequence[NumberPoint | HistogramPoint],
+        now: int,
+    ) -> Iterator[Part]:
+        """Yield some points of an instrument, encoded."""
+        many = len(metric.points)
+        if metric.kind != "histogram":
+            numbers = cast("Sequence[NumberPoint]", self._news(metric, points, now))
+            yield template.numbers(numbers, now, self._lose, many)
             return
+        histograms = cast("Sequence[HistogramPoint]", points)
         if self._in_place:
-            explicit, placed = self._placed(metric, points, now)
+            explicit, placed = self._placed(metric, histograms, now)
             if explicit:
-                yield self._message(metric, explicit, now, self._lose), None
+                histograms = cast("Sequence[HistogramPoint]", self._news(metric, explicit, now))
+                yield template.histograms(histograms, now, self._lose, many)
             if placed:
-                yield exponential_message(metric, placed, now, self._lose, is_delta=self._is_delta), None
+                yield template.exponentials(placed, now, self._lose, many, beside=False)
             return
         refused: list[int] = []
 
@@ -173,23 +217,24 @@ class MetricsEncoder:
             refused.append(count)
             self._lose(count, why)
 
-        message = self._message(metric, points, now, lose)
-        found = [
-            (point, spread)
-            for point in points
-            if isinstance(point, HistogramPoint) and (spread := spreads.read(metric, point)) is not None
-        ]
-        again = _counted_already if refused else self._lose
-        yield message, exponential_message(metric, found, now, again, is_delta=True, beside=True) if found else None
+        news = cast("Sequence[HistogramPoint]", self._news(metric, histograms, now))
+        part = template.histograms(news, now, lose, many)
+        if self._beside is not None and self._beside():
+            read = self._spreads.read
+            spreads = [(point, spread) for point in histograms if (spread := read(metric, point)) is not None]
+            again = _counted_already if refused else self._lose
+            more = template.exponentials(spreads, now, again, many, beside=True)
+            part = part._replace(content=part.content + more.content)
+        yield part
 
     def _placed(
-        self, metric: MetricPoints, points: Sequence[NumberPoint | HistogramPoint], now: int
-    ) -> tuple[Sequence[NumberPoint | HistogramPoint], list[tuple[HistogramPoint, Spread]]]:
+        self, metric: MetricPoints, points: Sequence[HistogramPoint], now: int
+    ) -> tuple[Sequence[HistogramPoint], list[tuple[HistogramPoint, Spread]]]:
         """Return the points that leave as they are, and those that leave with exponential buckets in their place."""
-        explicit: list[NumberPoint | HistogramPoint] = []
+        explicit: list[HistogramPoint] = []
         placed: list[tuple[HistogramPoint, Spread]] = []
         for point in points:
-            if not isinstance(point, HistogramPoint) or not self._spreads.knows(metric, point):
+            if not self._spreads.knows(metric, point):
                 explicit.append(point)
             elif self._deltas is None or point.interval is not None:  # a difference comes with its interval
                 shown = point if self._deltas is None else self._deltas.since(metric, point, now)
@@ -199,15 +244,15 @@ class MetricsEncoder:
                     placed.append((shown, Spread(shown.start_unix_nano, whole)))
         return explicit, placed
 
-    def _message(
-        self, metric: MetricPoints, points: Sequence[NumberPoint | HistogramPoint], now: int, lose: Lose
-    ) -> Metric:
+    def _news(
+        self, metric: MetricPoints, points: Sequence[NumberPoint | HistogramPoint], now: int
+    ) -> Sequence[NumberPoint | HistogramPoint]:
+        """Return points as they are sent: differences, where they are sent as deltas."""
         deltas = self._deltas
         if deltas is None or metric.kind not in deltas.kinds:
-            return metric_message(metric, points, now, lose)
+            return points
         found = [deltas.since(metric, point, now) for point in points]
-        added = [point for point in found if point is not None]
-        return metric_message(metric, added, now, lose, is_delta=True)
+        return [point for point in found if point is not None]
 
     def _lose(self, points: int, why: str) -> None:
         self._registry.count_dropped("encoding", self._destination, points)
@@ -223,49 +268,39 @@ def _points_of(batch: Batch) -> int:
 
 
 class _Filling:
-    """A request that is being filled: one resource, with a message for each scope and each metric."""
+    """A request that is being filled: one resource, with the points of each metric by scope."""
 
     def __init__(self, resource: Mapping[str, AttributeValue]) -> None:
-        self.request = ExportMetricsServiceRequest()
         self.points = self.size = 0
-        self._resource = self.request.resource_metrics.add()
-        add_attributes(self._resource.resource.attributes, resource.items())
-        self._scopes: dict[tuple[str, bytes], ScopeMetrics] = {}
-        self._from: ScopeMetrics | None = None
-        self._to = ScopeMetrics()
+        self._resource = encoded_attributes(resource.items(), b"\x0a")  # Resource.attributes, 1
+        self._scopes: dict[bytes, dict[Form | Whole, list[bytes]]] = {}
 
-    def add(self, scope: ScopeMetrics, metric: Metric, beside: Metric | None, size: int) -> None:
-        kind = metric.WhichOneof("data") or "gauge"
-        points = getattr(metric, kind).data_points
-        if not points:
+    def add(self, part: Part) -> None:
+        """Add points to those of the same metric."""
+        self.points += part.points
+        self.size += part.size()
+        if not part.points:
             return
-        self.points += len(points)
-        self.size += size
-        if scope is not self._from:
-            self._from, self._to = scope, self._scope(scope)
-        _join(self._to.metrics, metric)
-        if beside is not None:
-            _join(self._to.metrics, beside)
+        forms = self._scopes.get(part.scope)
+        if forms is None:
+            forms = self._scopes[part.scope] = {}
+        for form, pieces in part.content:
+            if pieces:
+                forms.setdefault(form, []).extend(pieces)
 
-    def _scope(self, scope: ScopeMetrics) -> ScopeMetrics:
-        key = (scope.schema_url, scope.scope.SerializeToString(deterministic=True))
-        found = self._scopes.get(key)
-        if found is None:
-            found = self._resource.scope_metrics.add(scope=scope.scope, schema_url=scope.schema_url)
-            self._scopes[key] = found
-        return found
-
-
-def _join(metrics: MutableSequence[Metric], more: Metric) -> None:
-    """Add a message to those of a scope; the last one of the same metric and kind takes its points."""
-    kind = more.WhichOneof("data") or "gauge"
-    for last in metrics[-1:-3:-1]:
-        if (last.name, last.unit) != (more.name, more.unit):
-            break
-        if last.WhichOneof("data") == kind:
-            getattr(last, kind).data_points.extend(getattr(more, kind).data_points)
-            return
-    metrics.append(more)
+    def request(self) -> bytes:
+        """Return the request."""
+        found = [b"\x0a", varint(len(self._resource)), self._resource]  # ResourceMetrics.resource, 1
+        for scope, forms in self._scopes.items():
+            metrics = [scope]
+            for form, pieces in forms.items():
+                metrics.append(form.begin(sum(map(len, pieces))))
+                metrics += pieces
+                metrics.append(form.end)
+            found += b"\x12", varint(sum(map(len, metrics)))  # scope_metrics, 2
+            found += metrics
+        length = varint(sum(map(len, found)))
+        return b"".join((b"\x0a", length, *found))  # ExportMetricsServiceRequest.resource_metrics, 1
 
 
 def _counted_already(_points: int, _why: str) -> None:

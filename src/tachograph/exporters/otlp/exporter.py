@@ -121,7 +121,7 @@ class OtlpExporter:
         """Encode a batch and queue it; never waits for the receiver."""
         if "metrics" in self._settings:
             for metrics, points in self._encoder.requests(batch):
-                self.put("metrics", metrics.SerializeToString(), points)
+                self.put("metrics", metrics, points)
         if "traces" in self._settings:
             for spans, count in span_requests(batch.spans, self._lose, self._pace):
                 self.put("traces", spans.SerializeToString(), count)

@@ -16,7 +16,14 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
-from tachograph.exporters.otlp.values import OUT_OF_MEMORY, add_attributes, has_memory, scope_and_schema, set_value
+from tachograph.exporters.otlp.values import (
+    OUT_OF_MEMORY,
+    add_attributes,
+    has_memory,
+    scope_and_schema,
+    set_value,
+    varint,
+)
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.points import AttributeValue
@@ -32,7 +39,6 @@ _SPAN = Struct("<BI2s16s2s8s")  # flags, 8; trace_id, 9; span_id, 10
 _KEY, _VALUE = b"\x0a", b"\x12"  # of KeyValue, 1 and 2
 _STRING, _INT = b"\x0a", b"\x18"  # of AnyValue, 1 and 3
 _DOUBLE, _DOUBLE_VALUE = Struct("<Bd"), 0x21  # AnyValue.double_value, 4
-_BYTE = [bytes((number,)) for number in range(128)]
 # Most strings and small numbers are the same in each event: they are kept encoded.
 _KEPT, _SHORT, _MANY = 1024, 256, 16
 
@@ -80,7 +86,7 @@ def _request(resource: Mapping[str, AttributeValue], records: Sequence[bytes]) -
     add_attributes(logs.resource.attributes, resource.items())
     scope, schema_url = scope_and_schema(SCOPE)
     of_scope: ScopeLogs = logs.scope_logs.add(scope=scope, schema_url=schema_url)
-    of_scope.MergeFromString(b"".join([part for record in records for part in (_RECORD, _varint(len(record)), record)]))
+    of_scope.MergeFromString(b"".join([part for record in records for part in (_RECORD, varint(len(record)), record)]))
     return request
 
 
@@ -102,24 +108,13 @@ def _record(event: LogEvent) -> bytes:
         elif kind is int and 0 <= value < _MANY:  # type: ignore[operator]
             parts.append(_small(key, value))
         elif kind is int and fits_int64(value):  # type: ignore[arg-type]
-            varint = _varint(value & UINT64_MAX)  # type: ignore[operator]
-            parts += _before_int(key, len(varint)), varint
+            number = varint(value & UINT64_MAX)  # type: ignore[operator]
+            parts += _before_int(key, len(number)), number
         else:
             message = AnyValue()
             set_value(message, value)
             parts.append(_attribute(key, message.SerializeToString()))
     return b"".join(parts)
-
-
-def _varint(number: int) -> bytes:
-    if number < 0x80:  # noqa: PLR2004 - seven bits a byte
-        return _BYTE[number]
-    found = bytearray()
-    while number >= 0x80:  # noqa: PLR2004 - see above
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
 
 
 def _text(value: str) -> bytes:
@@ -128,14 +123,14 @@ def _text(value: str) -> bytes:
 
 def _attribute(key: str, value: bytes) -> bytes:
     named = _text(key)
-    pair = b"".join([_KEY, _varint(len(named)), named, _VALUE, _varint(len(value)), value])
-    return b"".join([_ATTRIBUTE, _varint(len(pair)), pair])
+    pair = b"".join([_KEY, varint(len(named)), named, _VALUE, varint(len(value)), value])
+    return b"".join([_ATTRIBUTE, varint(len(pair)), pair])
 
 
 @lru_cache(_KEPT)
 def _named(event: str) -> bytes:
     name = _text(event)
-    return b"".join([_EVENT_NAME, _varint(len(name)), name])
+    return b"".join([_EVENT_NAME, varint(len(name)), name])
 
 
 @lru_cache(_KEPT)
@@ -151,9 +146,9 @@ def _before_double(key: str) -> bytes:
 @lru_cache(_KEPT)
 def _string(key: str, value: str) -> bytes:
     encoded = _text(value)
-    return _attribute(key, _STRING + _varint(len(encoded)) + encoded)
+    return _attribute(key, _STRING + varint(len(encoded)) + encoded)
 
 
 @lru_cache(_KEPT)
 def _small(key: str, value: int) -> bytes:
-    return _attribute(key, _INT + _varint(value))
+    return _attribute(key, _INT + varint(value))

@@ -6,12 +6,13 @@ import mmap
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, Protocol
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue, KeyValueList
 
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.values import fits_int64
 
 OUT_OF_MEMORY = "there is no memory for it"
+_BYTE = [bytes((number,)) for number in range(128)]
 _ROOM = 2**23  # bytes: for a request of a MiB, as messages, as bytes and compressed
 
 
@@ -31,6 +32,18 @@ def has_memory() -> bool:
 def text(value: str) -> str:
     """Return ``value`` as UTF-8 can carry it: a lone surrogate becomes a question mark."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def varint(number: int) -> bytes:
+    """Return an integer from 0 on as protobuf has it: seven bits a byte, the lowest first."""
+    if number < 0x80:  # noqa: PLR2004 - see above
+        return _BYTE[number]
+    found = bytearray()
+    while number >= 0x80:  # noqa: PLR2004 - see above
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 def scope_and_schema(name: str) -> tuple[InstrumentationScope, str]:
@@ -53,6 +66,14 @@ def add_attributes(to: _KeyValues, attributes: Iterable[tuple[str, Any]]) -> Non
             message.int_value = value
         else:
             set_value(message, value)
+
+
+def encoded_attributes(attributes: Iterable[tuple[str, Any]], tag: bytes) -> bytes:
+    """Return attributes as a message's repeated field, by the field's tag."""
+    held = KeyValueList()
+    add_attributes(held.values, attributes)
+    pairs = [pair.SerializeToString() for pair in held.values]
+    return b"".join([part for pair in pairs for part in (tag, varint(len(pair)), pair)])
 
 
 def set_value(message: AnyValue, value: object) -> None:

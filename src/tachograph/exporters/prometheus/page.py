@@ -183,8 +183,8 @@ class _Rendering:
                 row = last
             else:
                 if before and not known:
-                    known = {_key(each.attributes): each for each in before}
-                found = known.get(_key(attributes)) if known else None
+                    known = {identity(each.attributes): each for each in before}
+                found = known.get(identity(attributes)) if known else None
                 row = found or self._new_row(family, metric.scope, attributes)
             after.append(row)
             labels = row.labels
@@ -262,11 +262,6 @@ class _Rendering:
             exemplar = found.exemplar if typed else ""
             self._text.lines.append(f"{line}{number(found.value)}{found.timestamp}{exemplar}\n")
         seen.update(written.values())
-
-
-def _key(attributes: Attributes) -> object:
-    """Return the attributes as a key of a dict: itself where all values are text, since 1 equals True."""
-    return attributes if all(type(value) is str for _, value in attributes) else identity(attributes)
 
 
 @lru_cache(maxsize=_PAIRS)

@@ -1,0 +1,336 @@
+"""The cost of the background, behind the recording: ``python bench/background.py [--check] [--seconds 8]``.
+
+A process records each series twenty times a second and exports once a second. Measured, by kind and number of series
+and by way out: processor time of all threads but the main one, processor time of the main thread beyond the same loop
+with recording off, context switches, and how long the interpreter's lock was held at most while the main thread wanted
+it (processor time of the others between two turns of a loop). The official SDK's PeriodicExportingMetricReader has the
+same instruments beside it. Processor time tells on a busy machine, too; wall time would not.
+
+Then, in one thread: collecting and encoding beside the SDK's, a POST to loopback, and what the encoder keeps of a
+series. ``--kinds``, ``--series``, ``--ways`` choose rows; all of them take ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.server
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from journal import served
+from race import Goal, report
+
+from tachograph.recording.gauge_curve import FIRST
+
+KINDS, SERIES, WAYS = ("gauges", "histograms", "curves", "mixed"), (1, 100, 600, 2000), ("hub", "otlp", "metrics")
+RATE, SCRAPED_EVERY, WARM = 20, 5.0, 5.0
+GOAL_ONE, GOAL_MIXED, GOAL_ENCODE, GOAL_BYTES = 1.0, 2.5, 0.1, 1024
+ATTRIBUTES = {"phase": "train"}
+
+Record = Callable[[float], object]
+
+
+def ours(kind: str, count: int) -> list[Record]:
+    """Return the recorders of our series, each for one value."""
+    import tachograph
+
+    if kind == "curves":
+        return [tachograph.Metric(f"curve.{number}").record for number in range(count)]
+    found = []
+    for number, is_histogram in enumerate(_kinds(kind, count)):
+        unit, of = ("s", "histogram") if is_histogram else ("", "gauge")
+        declared = tachograph.declare(f"{of}.{number}", group="bench", kind=of, unit=unit)  # type: ignore[arg-type]
+        found.append(declared.bind(**ATTRIBUTES))
+    return found
+
+
+def _kinds(kind: str, count: int) -> list[bool]:
+    """Return for each series whether it is a histogram."""
+    histograms = {"histograms": count, "mixed": count // 6}.get(kind, 0)
+    return [number >= count - histograms for number in range(count)]
+
+
+def theirs(kind: str, count: int, provider: Any) -> list[Record]:
+    """Return the recorders of the SDK's instruments, with buckets like ours."""
+    from tachograph.recording.naming import default_boundaries
+
+    meter = provider.get_meter("bench")
+    bounds = list(default_boundaries("s"))
+    made = [
+        meter.create_histogram(f"histogram.{number}", unit="s", explicit_bucket_boundaries_advisory=bounds).record
+        if is_histogram
+        else meter.create_gauge(f"gauge.{number}").set
+        for number, is_histogram in enumerate(_kinds(kind, count))
+    ]
+    return [lambda value, record=record: record(value, ATTRIBUTES) for record in made]
+
+
+def begun(side: str, kind: str, count: int) -> list[Record]:
+    """Begin to export, and return the recorders."""
+    if side == "sdk":
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 1000)])
+        return theirs(kind, count, provider)
+    import tachograph
+
+    records = ours(kind, count)
+    pipeline = tachograph.start(traces="none", interval=1.0, run_id="job")
+    for value in range(FIRST):  # each of which is a point of a gauge's curve
+        for record in records:
+            record(value)
+    pipeline.flush(60)
+    return records
+
+
+def job(side: str, kind: str, count: int, seconds: float) -> None:
+    """Record, and print the cost: the child process."""
+    records = begun(side, kind, count)
+    turns = 0
+
+    def loop(until: float) -> None:
+        nonlocal turns
+        while (left := until - time.perf_counter()) > 0:
+            turns += 1
+            for number, record in enumerate(records):
+                record(1 / (turns + number + 3))
+            time.sleep(min(1 / RATE, left))
+
+    loop(time.perf_counter() + WARM)
+    before, began = _used(), time.perf_counter()
+    loop(began + seconds)
+    after, lasted = _used(), time.perf_counter() - began
+    main, others, own_switches, all_switches = ((now - then) / lasted for now, then in zip(after, before, strict=True))
+    longest, until = 0.0, time.perf_counter() + seconds / 2
+    last = time.process_time() - time.thread_time()
+    while (now := time.perf_counter()) < until:
+        used = time.process_time() - time.thread_time()
+        longest, last = max(longest, used - last), used
+        if now > began + 1 / RATE:
+            began = now
+            for record in records:
+                record(0.5)
+    found = {"main": main, "others": others, "switches": all_switches - own_switches, "held": longest}
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # the end is not measured
+
+
+def _used() -> tuple[float, float, int, int]:
+    """Return processor seconds of this thread and of the others, and context switches of this one and of all."""
+    mine, everything = resource.getrusage(resource.RUSAGE_THREAD), resource.getrusage(resource.RUSAGE_SELF)
+    main = time.thread_time()
+    switches = (of.ru_nvcsw + of.ru_nivcsw for of in (mine, everything))
+    return main, time.process_time() - main, *switches
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_arguments: object) -> None:
+        """Say nothing: a process that has been measured just goes."""
+
+
+class _Receiver(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def receiver() -> Iterator[str]:
+    """Yield the address of a receiver that takes everything."""
+    with _Server(("127.0.0.1", 0), _Receiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def measured(side: str, kind: str, count: int, seconds: float, way: str) -> dict[str, float]:
+    """Return the use of a process each second: main, others (seconds), switches; and held (seconds, at most)."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
+    environ = {**kept, "RANK": "0", "WORLD_SIZE": "1", "TACHOGRAPH_SYSTEM_METRICS": "false"}
+    environ |= {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_LOGS_EXPORTER": "none"}
+    if side == "off":
+        environ["OTEL_SDK_DISABLED"] = "true"
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        environ["TACHOGRAPH_STORE"] = folder
+        ended = threading.Event()
+        if way == "metrics":
+            with http.server.HTTPServer(("127.0.0.1", 0), _Receiver) as free:
+                port = free.server_port
+            environ |= {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)}
+            scraping = threading.Thread(target=_scrape, args=(f"http://127.0.0.1:{port}/metrics", ended))
+            scraping.start()
+            stack.callback(scraping.join)
+            stack.callback(ended.set)
+        else:
+            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = stack.enter_context(served(folder) if way == "hub" else receiver())
+        if way == "hub":
+            environ["OTEL_LOGS_EXPORTER"] = "otlp"
+        arguments = ["--job", side, "--kinds", kind, "--series", str(count), "--seconds", str(seconds)]
+        command = [sys.executable, __file__, *arguments]
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True, timeout=300)  # noqa: S603 - ours
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _scrape(url: str, ended: threading.Event) -> None:
+    while not ended.wait(SCRAPED_EVERY):
+        with contextlib.suppress(OSError), urllib.request.urlopen(url) as answer:  # noqa: S310 - loopback
+            answer.read()
+
+
+class _Export:
+    """Collecting and encoding the same series by us and by the SDK.
+
+    Args:
+        kind: of the series.
+        count: of them.
+        beside: histograms go to our hub, with their exponential buckets.
+    """
+
+    def __init__(self, kind: str, count: int, *, beside: bool) -> None:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+        from tachograph.exporters.otlp.encoding import MetricsEncoder
+        from tachograph.recording.registry import Registry
+
+        self.registry = Registry(enabled=True)
+        self._intervals = self.registry.intervals.open() if beside else None
+        group, names = self.registry.group("bench"), ("gauge.{}", "time.{}.seconds")
+        wanted = [names[is_histogram].format(number) for number, is_histogram in enumerate(_kinds(kind, count))]
+        self.records: list[Record] = [group.instrument(name).bind(**ATTRIBUTES) for name in wanted]
+        self._encoder = MetricsEncoder("there", self.registry, beside=(lambda: True) if beside else None, pace=int)
+        self._sdk = InMemoryMetricReader()
+        self.official = theirs(kind, count, MeterProvider([self._sdk], shutdown_on_exit=False))
+
+    def ours(self) -> tuple[float, float]:
+        """Return the processor seconds of collecting and of encoding."""
+        from tachograph.exporters.batch import Batch
+
+        began = time.thread_time()
+        metrics = self.registry.collect(None, self._intervals)
+        if self._intervals is not None:
+            self._intervals.finish()
+        between = time.thread_time()
+        for _ in self._encoder.requests(Batch(metrics, None, [], {"service.name": "s"}, time.time_ns())):
+            pass
+        return between - began, time.thread_time() - between
+
+    def theirs(self) -> float:
+        """Return the processor seconds of both by the SDK."""
+        from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+
+        began = time.thread_time()
+        data = self._sdk.get_metrics_data()
+        if data is not None:
+            encode_metrics(data).SerializeToString()
+        return time.thread_time() - began
+
+
+def in_one_thread(kind: str, count: int, *, beside: bool, turns: int = 41) -> list[Goal]:
+    """Return collecting and encoding beside the SDK's, and the bytes that the encoder keeps of a series."""
+    export = _Export(kind, count, beside=beside)
+    taken: list[tuple[float, float, float]] = []
+    kept = 0.0
+    for turn in range(turns):
+        for at in range(RATE):
+            for number, record in enumerate(export.records):
+                record(1 / (turn + at + number + 3))
+        for number, record in enumerate(export.official):
+            record(1 / (turn + number + 3))
+        if turn == 0:
+            export.registry.collect()  # folds: only the encoder's own is counted
+            tracemalloc.start()
+        found = export.ours()
+        if turn == 0:
+            kept = tracemalloc.get_traced_memory()[0] / count
+            tracemalloc.stop()
+        taken.append((*found, export.theirs()))
+    collect, encode, reference = (statistics.median(column) * 1e6 for column in zip(*taken[1:], strict=True))
+    name = f"{count} {kind}{', for our hub' if beside else ''}"
+    print(f"{name}: collect {collect:,.0f} us, encode {encode:,.0f} us; the SDK {reference:,.0f} us")
+    goals = [Goal(f"{name}: collect and encode", collect + encode, reference, GOAL_ENCODE, "us")]
+    return [*goals, Goal(f"{name}: kept of a series", kept, GOAL_BYTES, 1.0, "B")]
+
+
+def post() -> list[Goal]:
+    """Return the processor time of a POST of 60 KB to loopback beside that of ``requests``."""
+    import requests
+
+    from tachograph.exporters.otlp.http import HttpSender
+    from tachograph.exporters.otlp.settings import read_otlp_settings
+
+    body = os.urandom(60_000)
+    taken: dict[str, list[float]] = {"ours": [], "requests": []}
+    with receiver() as url, requests.Session() as session:
+        sender = HttpSender(read_otlp_settings("metrics", {}, endpoint=url))
+        for _ in range(101):
+            for name, send in (("ours", lambda: sender(body, 10.0)), ("requests", lambda: session.post(url, body))):
+                began = time.thread_time()
+                send()
+                taken[name].append(time.thread_time() - began)
+        sender.close()
+    mine, reference = (statistics.median(taken[name]) * 1e6 for name in ("ours", "requests"))
+    return [Goal("a POST to loopback", mine, reference, 0.3, "us")]
+
+
+def main() -> None:
+    """Measure, print and judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", choices=("ours", "sdk", "off"), help=argparse.SUPPRESS)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--series", default=",".join(map(str, SERIES)))
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
+    options = parser.parse_args()
+    if options.job:
+        job(options.job, options.kinds, int(options.series), options.seconds)
+    alone = [goal for beside in (False, True) for goal in in_one_thread("mixed", 600, beside=beside)]
+    kept = [report("In one thread, median processor time", [*alone, *post()])]
+    print("\n| series | way out | side | main, ms/s | others, ms/s | switches/s | lock held, ms |")
+    print("|---|---|---|--:|--:|--:|--:|")
+    goals = []
+    for kind in filter(None, options.kinds.split(",")):
+        for count in map(int, options.series.split(",")):
+            off = measured("off", kind, count, options.seconds, "otlp")
+            for way in options.ways.split(","):
+                for side in ("ours", "sdk") if way == "otlp" and kind != "curves" else ("ours",):
+                    found = measured(side, kind, count, options.seconds, way)
+                    print(
+                        f"| {count:,} {kind} | {way} | {side} | {(found['main'] - off['main']) * 1e3:.2f} | "
+                        f"{found['others'] * 1e3:.2f} | {found['switches']:.0f} | {found['held'] * 1e3:.2f} |",
+                        flush=True,
+                    )
+                    limit = {(1, "gauges"): GOAL_ONE, (600, "mixed"): GOAL_MIXED}.get((count, kind))
+                    if limit is not None and side == "ours" and way != "metrics":
+                        what = f"{count:,} {kind} by {way}, a second"
+                        goals.append(Goal(what, found["others"] * 1e6, limit * 1e3, 1.0, "us"))
+    kept.append(report("All threads but the main one", goals))
+    sys.exit(1 if options.check and not all(kept) else 0)
+
+
+if __name__ == "__main__":
+    main()
