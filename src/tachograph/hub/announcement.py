@@ -29,12 +29,12 @@ class Announcement:
         self._descriptor = descriptor
         self._quiet = quiet
 
-    def started(self, url: str, summary: Mapping[str, Any]) -> None:
-        """Announce the hub's address, and its store."""
+    def started(self, url: str, summary: Mapping[str, Any], *, owns: bool) -> None:
+        """Announce the hub's address, and its store; ``owns`` tells whether it has a run of its own."""
         self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
         if not self._quiet:
             _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
-            _say(f"run {summary['run']}, kept in {summary['store']}")
+            _say(f"{'run ' + summary['run'] + ',' if owns else 'runs are'} kept in {summary['store']}")
 
     def ended(self, summary: Mapping[str, Any]) -> None:
         """Announce the end, with the points and events that are kept, and those that are lost."""
