@@ -93,7 +93,9 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             await asyncio.wait({living, starting}, return_when=asyncio.FIRST_COMPLETED)
             starting.cancel()
             if started.is_set():
-                announcement.started(url, hub.summary(), owns=own is not None)
+                heard = announcement.started(url, hub.summary(), owns=own is not None)
+                if not heard and options.parent is not None:  # it was interrupted, and will never ask it to end
+                    lifetime.end()
             await living
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
             summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}

@@ -115,7 +115,7 @@ class Lifetime:
         loop.set_exception_handler(self._failed_in_loop)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._asked_to_end)
+                loop.add_signal_handler(number, self.end)
         ticking = threading.Thread(target=self._tick, name="tachograph hub", daemon=True)
         ticking.start()
         serving = asyncio.create_task(self._server.serve(started))
@@ -153,7 +153,8 @@ class Lifetime:
         elif not self._closing.is_set():  # asyncio's next try may come after the end
             loop.default_exception_handler(context)
 
-    def _asked_to_end(self) -> None:
+    def end(self) -> None:
+        """End, after the last exports and scrapes; at once where it was asked to end already. In its loop's thread."""
         if self._ending.is_set():
             self._hurry.set()
         self._ending.set()
