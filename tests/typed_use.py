@@ -179,6 +179,8 @@ async def misuse() -> None:
 def started() -> None:
     assert_type(tachograph.start(metrics="jsonl", interval=5, jsonl="out.jsonl"), tachograph.Pipeline)
     tachograph.start(tags=["baseline", "adam"], notes="a try")
+    assert_type(tachograph.start(hub=True).hub_url, str | None)
+    tachograph.start(hub="yes")  # type: ignore[arg-type]
     tachograph.start(tags=3)  # type: ignore[arg-type]
     tachograph.start(interval="5")  # type: ignore[arg-type]
     tachograph.start(intervall=5)  # type: ignore[call-arg]

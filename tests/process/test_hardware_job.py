@@ -75,7 +75,7 @@ def test_neither_agents_nor_helpers_speak_for_a_node() -> None:
 
 
 def test_the_hub_says_what_its_machine_does(tmp_path: Path) -> None:
-    """A hub's page has the machine's series with the role ``node``, unless it shall not; an error is the command's."""
+    """A hub's page has the machine's series with the role ``node`` and no run, unless it shall not."""
     with command(tmp_path, TACHOGRAPH_SYSTEM_METRICS="", LD_LIBRARY_PATH="") as hub:
         wait_until(lambda: b"system_cpu_time_seconds_total{" in ask(hub.url, "/metrics").body)
         page = ask(hub.url, "/metrics").body.decode()
@@ -83,7 +83,7 @@ def test_the_hub_says_what_its_machine_does(tmp_path: Path) -> None:
         assert hub.end() == 0
     (line,) = [line for line in page.splitlines() if line.startswith("system_memory_limit_bytes{")]
     assert 'dl_role="node"' in line
-    assert 'dl_run_id="default"' in line
+    assert "dl_run_id" not in line
     assert "process_cpu_time" not in page
     with command(tmp_path / "silent", TACHOGRAPH_SYSTEM_METRICS="false") as hub:
         time.sleep(1)

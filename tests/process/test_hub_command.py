@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from hub_requests import shown
 from hubs import JSON, PROTOBUF, Command, ask, command, points, request
 from programs import environment
 from receivers import receiving
@@ -45,8 +47,11 @@ def ended(hub: Command) -> tuple[int, dict[str, Any], str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_from_the_first_line_to_the_last(tmp_path: Path, number: signal.Signals) -> None:
-    """It announces where it listens and keeps things, and at the end what it received; it ends with 0."""
-    with command(tmp_path, "--run-id", "my run") as hub:
+    """It announces where it listens and keeps things, and at the end what it received; it ends with 0.
+
+    With a parent it has a run of its own, and else many.
+    """
+    with command(tmp_path, "--run-id", "my run", parent=number == signal.SIGTERM) as hub:
         assert sorted(hub.first) == ["pid", "run", "store", "url"]
         assert (hub.first["pid"], hub.first["run"]) == (hub.process.pid, "my run")
         assert hub.first["store"].startswith(str(tmp_path / "store"))
@@ -57,9 +62,10 @@ def test_from_the_first_line_to_the_last(tmp_path: Path, number: signal.Signals)
         assert (last["data_points"], last["points"], last["events"], last["losses"]) == (3, 0, 0, [])
         assert last["run"] == "my run"
         assert "a-run" in last["runs"]
+        kept = "run my run," if number == signal.SIGTERM else "runs are"
         assert said.splitlines() == [
             f"tachograph hub: {hub.url}/ draws its runs, {hub.url}/metrics shows this node; post OTLP to {hub.url}",
-            f"tachograph hub: run my run, kept in {hub.first['store']}",
+            f"tachograph hub: {kept} kept in {hub.first['store']}",
             "tachograph hub: 0 points and 0 events kept, none lost",
         ]
 
@@ -209,6 +215,43 @@ def test_a_hub_begins_where_the_last_one_was_killed(tmp_path: Path) -> None:
         again.process.terminate()
         assert ended(again)[0] == 0
     _healthy(tmp_path)
+
+
+def cpu_time(hub: Command) -> float:
+    """Return the CPU time of the machine on a hub's page, once it is there."""
+    for _ in range(100):
+        found = shown(ask(hub.url, "/metrics", Accept="text/plain").body, "system_cpu_time_seconds_total")
+        if found:
+            return sum(found.values())
+        time.sleep(0.1)
+    raise AssertionError("the page has no CPU time")
+
+
+@pytest.mark.parametrize("parent", [True, False])
+def test_the_machines_counters_go_on(tmp_path: Path, parent: bool) -> None:
+    """A hub that is killed and started again on its store, with a run of its own or none, counts nothing twice."""
+    idle = sum(psutil.cpu_times())  # as much as the machine has ever had; eight seconds of it may follow
+    for _ in range(2):
+        with command(tmp_path, "--quiet", "--run-id", "r", parent=parent, TACHOGRAPH_SYSTEM_METRICS="true") as hub:
+            before = cpu_time(hub)
+            assert before == pytest.approx(idle, rel=0.1)
+            time.sleep(6)  # its states are saved every five seconds
+            hub.process.kill()
+            hub.end()
+
+
+def test_a_hub_that_stands_alone_makes_no_run(tmp_path: Path) -> None:
+    """Without a job there is nothing in its store, though it says what its machine does; a sender's run is made."""
+    with command(tmp_path, "--quiet", TACHOGRAPH_SYSTEM_METRICS="true") as hub:
+        assert cpu_time(hub) > 0
+        time.sleep(1.5)
+        assert [*(tmp_path / "store").rglob("*.db*")] == []
+        assert b'dl_run_id="default"' not in ask(hub.url, "/metrics").body
+        send(hub, 1.0)
+        hub.process.terminate()
+        code, last, said = ended(hub)
+        assert (code, said, last["runs"]) == (0, "", ["a-run"])
+    assert [each.name for each in (tmp_path / "store").rglob("*.db")] == ["a-run.db"]
 
 
 def test_two_hubs_share_a_store(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hubs import PROTOBUF, ask, request, serving
 from places import ROOT
 from servers import instant, prometheus, wait_until
+from tachograph.hub.hub import Hub
 
 CONFIG = ROOT / "deploy" / "prometheus" / "hub.yml"
 
@@ -38,14 +39,15 @@ def test_the_real_prometheus_finds_the_node(tmp_path: Path, major: int) -> None:
         assert hub.server.scraped
 
 
-def test_the_target_is_the_address_that_the_scraper_used(tmp_path: Path) -> None:
-    """Through a tunnel the scraper comes back the same way, and learns the run for relabelling."""
-    with serving(tmp_path) as hub:
+@pytest.mark.parametrize("run", ["job", ""])
+def test_the_target_is_the_address_that_the_scraper_used(tmp_path: Path, run: str) -> None:
+    """Through a tunnel the scraper comes back the same way, and learns the hub's own run, if any, for relabelling."""
+    with serving(tmp_path, kind=lambda store: Hub(store, run=run or None)) as hub:
         answer = ask(hub.url, "/sd", Host="localhost:19999")
         assert answer.headers["content-type"] == "application/json"
         (group,) = json.loads(answer.body)
         assert group["targets"] == ["localhost:19999"]
-        assert group["labels"]["__meta_tachograph_run"] == hub.hub.summary()["run"]
+        assert group["labels"]["__meta_tachograph_run"] == run
         assert all(isinstance(value, str) for value in group["labels"].values())
 
 

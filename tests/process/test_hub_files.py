@@ -68,24 +68,24 @@ def eventually(condition: Callable[[], object]) -> bool:
 def test_a_folder_that_is_deleted(tmp_path: Path) -> None:
     """Where the runs are deleted, what comes from then on is kept in new files, and the hub says what happened."""
     with command(tmp_path) as hub:
-        folder = Path(hub.first["store"]).parent
+        folder = Path(hub.first["store"]) / "runs"
         post(hub, 1)
         shutil.rmtree(folder)
-        assert eventually(lambda: renewed(hub, "deleted") == 2)
+        assert eventually(lambda: renewed(hub, "deleted") == 1)
         post(hub, 2)
         said, stderr = ended(hub)
     with closing(sqlite3.connect(folder / "job.db")) as file:
         assert file.execute("SELECT seq FROM event").fetchall() == [(2,)]
         assert file.execute("SELECT name FROM series").fetchall() == [("loss",)]
         assert file.execute("SELECT instance FROM process").fetchall() == [("r0",)]
-    assert {each["file"] for each in said["renewed"]} == {str(folder / "job.db"), str(folder / "default.db")}
-    assert stderr.count("was deleted") >= 2
+    assert {each["file"] for each in said["renewed"]} == {str(folder / "job.db")}
+    assert stderr.count("was deleted") >= 1
 
 
 def test_a_file_that_is_overwritten_in_the_middle(tmp_path: Path) -> None:
     """A file that somebody writes into is checked, kept aside where it is damaged, and its readable part with it."""
     with command(tmp_path) as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         post(hub, 1, 4000)
         assert eventually(lambda: path.stat().st_size > 1_000_000)  # the log was taken over
         post(hub, 4001)
@@ -108,7 +108,7 @@ def test_a_file_that_is_overwritten_in_the_middle(tmp_path: Path) -> None:
 def test_what_others_may_do_harms_nothing(tmp_path: Path) -> None:
     """A file that another program wrote into properly stays in use."""
     with command(tmp_path, "--quiet") as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         post(hub, 1, 1000)
         with closing(sqlite3.connect(path, timeout=20)) as other:
             other.execute("CREATE TABLE theirs (a)")
@@ -125,7 +125,7 @@ def test_what_others_may_do_harms_nothing(tmp_path: Path) -> None:
 def test_a_log_that_others_write_into(tmp_path: Path, cut: bool) -> None:
     """Where SQLite's log is cut or overwritten nothing more is acknowledged into it: what follows is in a new file."""
     with command(tmp_path) as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         log = path.with_name("job.db-wal")
         post(hub, 1, 100)
         post(hub, 101, 800)
@@ -152,7 +152,7 @@ def test_a_log_that_others_write_into(tmp_path: Path, cut: bool) -> None:
 def test_a_log_that_is_deleted(tmp_path: Path) -> None:
     """Where SQLite's log alone is deleted nothing is lost, not even where the hub is killed then."""
     with command(tmp_path) as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         post(hub, 1)
         path.with_name("job.db-wal").unlink()
         post(hub, 2)
@@ -164,7 +164,7 @@ def test_a_log_that_is_deleted(tmp_path: Path) -> None:
 def test_a_file_system_that_sets_times_late(tmp_path: Path) -> None:
     """A log that has another time and is sound is checked once, and holds up nothing from then on."""
     with command(tmp_path) as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         post(hub, 1)
         os.utime(path.with_name("job.db-wal"), (1, 1))
         assert ask(hub.url, "/v1/logs", more(2), content_type=PROTOBUF).status == 503
@@ -180,7 +180,7 @@ def test_a_file_system_that_sets_times_late(tmp_path: Path) -> None:
 def test_others_that_commit_are_no_damage(tmp_path: Path) -> None:
     """Another program's own transactions, and its emptying of the log, hold up nothing."""
     with command(tmp_path) as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         with closing(sqlite3.connect(path, timeout=20, isolation_level=None)) as other:
             for number in range(1, 21):
                 post(hub, number)
@@ -197,7 +197,7 @@ def test_others_that_commit_are_no_damage(tmp_path: Path) -> None:
 def test_a_run_whose_file_could_not_be_opened(tmp_path: Path) -> None:
     """A run that is new while the disk takes nothing has its file once that is over; nothing is acknowledged before."""
     with command(tmp_path) as hub:
-        path = Path(hub.first["store"]).parent / "job.db"
+        path = Path(hub.first["store"]) / "runs" / "job.db"
         path.mkdir()  # no file can be there
         refused = ask(hub.url, "/v1/logs", more(1), content_type=PROTOBUF)
         assert (refused.status, refused.headers["retry-after"]) == (503, "5")
@@ -231,7 +231,7 @@ def test_no_descriptor_for_a_connection(tmp_path: Path) -> None:
 def test_why_there_is_no_file_is_said(tmp_path: Path) -> None:
     """A hub that cannot begin its file says why in a line, and not that nothing could be rolled back."""
     limited = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh"]  # blocks of 512 bytes
-    with command(tmp_path, wrapper=limited) as hub:
+    with command(tmp_path, wrapper=limited, parent=True) as hub:
         assert hub.end() == 2
         _, stderr = hub.process.communicate(timeout=30)
     assert len(stderr.splitlines()) == 1

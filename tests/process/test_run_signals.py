@@ -17,8 +17,8 @@ import pytest
 
 from launches import RUN
 from programs import environment, run, write
-from tachograph.cli._hub_process import HubProcess
 from tachograph.cli._job import run_job
+from tachograph.pipeline.hub_process import HubProcess
 
 pytestmark = pytest.mark.usefixtures("traced")
 

@@ -610,7 +610,7 @@ def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
     with sqlite3.connect(path_of(tmp_path, "run")) as connection:
         connection.execute("UPDATE block SET rest = x'00' WHERE id = 3")
     connection.close()
-    live = hub._index.default
+    live = hub._index.own
     assert live.store is not None
     live.history = History(live.store, most_bytes=100_000)
     hub.tick()

@@ -46,7 +46,7 @@ def test_more_runs_than_descriptors(tmp_path: Path, runs: int) -> None:
                 send(hub, f"r{index}", wave)
         hub.process.send_signal(signal.SIGTERM)
         assert hub.end(600) == 0
-        store = Path(hub.first["store"]).parent.parent
+        store = Path(hub.first["store"])
     for index in range(runs):
         with closing(sqlite3.connect(path_of(store, f"r{index}"))) as file:
             assert file.execute("SELECT seq FROM event ORDER BY seq").fetchall() == [(1,), (2,)]
@@ -95,7 +95,7 @@ def test_what_is_in_use_does_not_rest(tmp_path: Path) -> None:
 def test_a_run_that_rested_goes_on(tmp_path: Path) -> None:
     """A run whose file rests is on the page as before, and what it sends next goes on from there."""
     clock = Clock()
-    hub = Hub(tmp_path, run="run", clock=clock, open_stores=OpenStores(1, 1))
+    hub = Hub(tmp_path, clock=clock, open_stores=OpenStores(1, 1))
     steps = number("steps", 5, kind="counter", start=START, time=START + 1)
     hub.receive_metrics(metrics({**RANK_0, "dl.run.id": "a"}, steps))
     hub.receive_logs(logs({**RANK_0, "dl.run.id": "b"}, ("e", {})))
@@ -110,7 +110,7 @@ def test_a_run_that_rested_goes_on(tmp_path: Path) -> None:
     )
     assert only(hub.page()[1], "steps_total") == 7
     hub.close()
-    again = Hub(tmp_path, run="run", clock=clock)
+    again = Hub(tmp_path, clock=clock)
     assert only(again.page()[1], "steps_total") == 7
     again.close()
 

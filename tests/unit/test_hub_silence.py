@@ -95,7 +95,7 @@ def test_only_series_that_may_be_known_are_looked_up(tmp_path: Path, clock: Cloc
     hub.close()
     hub = Hub(tmp_path, run="run", clock=clock)
     looked: list[str] = []
-    connection = hub._index.default.store._connection
+    connection = hub._index.own.store._connection
     connection.set_trace_callback(looked.append)
     hub.receive_metrics(metrics(rank(0), *[number(f"n{index}", 1) for index in range(50)]))
     assert looked == []

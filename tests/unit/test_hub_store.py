@@ -159,12 +159,14 @@ def test_a_newer_file(tmp_path: Path) -> None:
         Hub(tmp_path, run="run")
 
 
-def test_another_runs_damaged_file_costs_only_that_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_runs_damaged_file_costs_only_that_run(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where the file of one of several runs is damaged, its metrics are shown all the same, and its events refused."""
     path = path_of(tmp_path, "other")
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 1000)
-    hub = Hub(tmp_path, run="run")
+    hub = Hub(tmp_path, clock=clock)
     hub.receive_metrics(metrics(rank(0, run="other"), number("loss", 0.5)))
     hub.tick()
     assert only(hub.page()[1], "loss") == 0.5
@@ -268,7 +270,7 @@ def test_a_state_that_is_not_legible(tmp_path: Path, clock: Clock) -> None:
     connection.close()
     with pytest.raises(StoreError, match=r"not legible.*run"):
         Hub(tmp_path, run="run", clock=clock)
-    hub = Hub(tmp_path, run="next", clock=clock)
+    hub = Hub(tmp_path, clock=clock)
     hub.receive_metrics(metrics(rank(0), number("n", 2, time=START + 1)))
     assert only(hub.page()[1], "n") == 2
     hub.close()

@@ -89,9 +89,9 @@ def test_two_hubs_of_one_run(tmp_path: Path, clock: Clock, first: Hub) -> None:
 
 def test_a_hub_that_was_killed_leaves_its_runs_to_the_next(tmp_path: Path, clock: Clock, first: Hub) -> None:
     """Of a run that nobody writes any more the next hub finds the lost ranks, and says so if the run is its own."""
-    first._index.default.store._claim.release()  # as the end of its process does
-    other = Hub(tmp_path, run="other", clock=clock)
-    own = Hub(tmp_path, run="own", clock=clock)
+    first._index.own.store._claim.release()  # as the end of its process does
+    other = Hub(tmp_path, clock=clock)
+    own = Hub(tmp_path, clock=clock)
     assert shown(other.page()[1], "loss")
     assert not shown(own.page()[1], "loss")
     for _ in range(60):

@@ -138,10 +138,10 @@ def test_what_is_thinned_is_counted(tmp_path: Path, clock: Clock, monkeypatch: p
     """The hub's page says how many samples went."""
     sampled(tmp_path, 2, 4000).close()
     hub = Hub(tmp_path, run="run", clock=clock)
-    monkeypatch.setattr(hub._index.default.history, "_most_bytes", 1000)
+    monkeypatch.setattr(hub._index.own.history, "_most_bytes", 1000)
     hub.tick()
     assert only(hub.page()[1], "tachograph_hub_samples_thinned_total") == 2000
-    monkeypatch.setattr(hub._index.default.history, "_most_bytes", 2**40)
+    monkeypatch.setattr(hub._index.own.history, "_most_bytes", 2**40)
     clock.forward(61)
     hub.tick()
     assert only(hub.page()[1], "tachograph_hub_samples_thinned_total") == 2000
@@ -151,7 +151,7 @@ def test_what_is_thinned_is_counted(tmp_path: Path, clock: Clock, monkeypatch: p
 @contextmanager
 def refused(hub: Hub, table: str) -> Iterator[None]:
     """Let the file refuse what goes into a table, at the end of the transaction, as a full disk does."""
-    connection = hub._index.default.store._connection
+    connection = hub._index.own.store._connection
     connection.execute(f"CREATE TEMP TRIGGER full BEFORE INSERT ON main.{table} BEGIN SELECT RAISE(ABORT, 'full'); END")
     yield
     connection.execute("DROP TRIGGER temp.full")

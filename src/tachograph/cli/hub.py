@@ -64,10 +64,11 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
     with listen(options.host, options.port) as listener:
         host, url = address_of(listener)
         token = read_token(options.token_file, os.environ, loopback=is_loopback(host))
-        run = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
+        name = clean(options.run_id or "") or text(os.environ, "TACHOGRAPH_RUN") or DEFAULT_RUN
+        own = None if options.parent is None else name  # the run of the parent's job; a hub that stands alone has none
         marks = None if options.started is None else StartMarks(options.started)
         kept_in = options.store or store(os.environ)
-        hub = Hub(kept_in, run=run, started=marks)
+        hub = Hub(kept_in, run=own, nameless=name, started=marks)
         completing: threading.Thread | None = None
         try:
             if launch is not None:
@@ -83,7 +84,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 forwarding = Forwarding(options.forward, hub.registry, store=kept_in)
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
-            node = Node(run, hub.store.parent) if observes else None
+            node = Node(own, hub.folder) if observes else None
             lifetime = Lifetime(hub, server, forwarding, node=node, parent=options.parent, linger=options.linger)
             started = asyncio.Event()
             living = asyncio.create_task(lifetime.live(started))
@@ -91,11 +92,12 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
             await asyncio.wait({living, starting}, return_when=asyncio.FIRST_COMPLETED)
             starting.cancel()
             if started.is_set():
-                announcement.started(url, hub.summary())
+                heard = announcement.started(url, hub.summary(), owns=own is not None)
+                if not heard and options.parent is not None:  # it was interrupted, and will never ask it to end
+                    lifetime.end()
             await living
             # The parent ends the hub when all processes have ended: one that has not said so by now never will.
-            owned = options.parent is not None
-            summary = {**hub.summary(at_the_end=owned), **hub.kept(own=owned)}
+            summary = {**hub.summary(at_the_end=options.parent is not None), **hub.kept()}
         finally:
             if completing is not None:
                 completing.join(GIT_TIMEOUT + 1)
@@ -115,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--token-file", type=Path, metavar="FILE", help="who posts must send this token (else TACHOGRAPH_HUB_TOKEN)")
     add("--forward", metavar="URL", help="pass on what comes to this OTLP/HTTP endpoint")
     add("--linger", type=seconds, metavar="S", help="serve so long after the end (default 0; 30 where scraped)")
-    add("--parent", type=_pid, metavar="PID", help="end with this process")
+    add("--parent", type=_pid, metavar="PID", help="end with this process, and show its run alone on /metrics")
     add("--started", type=Path, metavar="DIR", help="where processes of the parent's job note that they start")
     add("--announce", type=_descriptor, metavar="FD", help="write JSON lines about start and end to this descriptor")
     add("--quiet", action="store_true", help="say nothing on stderr")

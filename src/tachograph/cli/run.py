@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 from tachograph.cli._command_line import WRONG_USAGE, fail, seconds
-from tachograph.cli._hub_process import HubProcess
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
@@ -24,6 +23,7 @@ from tachograph.identity.program import note_status, signal_name
 from tachograph.identity.resource import store
 from tachograph.identity.run_id import run_id_of_command
 from tachograph.instrumentation.child_environment import child_environment
+from tachograph.pipeline.hub_process import HubProcess
 
 INTERVAL = 1.0
 _OF_THE_HUB = ("port", "store", "linger", "forward", "tag", "notes")

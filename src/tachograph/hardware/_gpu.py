@@ -227,6 +227,7 @@ class Xids:
         self._counts: dict[tuple[str, int], int] = {}
         self._cards: dict[str, dict[str, str]] = {}
         self._api = cards[0].api
+        self._since = time.time_ns()
         self._set = self._api.nvmlEventSetCreate()
         for card in cards:
             self._watch(card, left_out)
@@ -251,4 +252,5 @@ class Xids:
 
     def _readings(self) -> Iterator[Reading]:
         for (uuid, number), count in self._counts.items():
-            yield Reading(_XID, [({"error.type": f"xid.{number}"}, count)], self._cards.get(uuid, {"hw.id": uuid}))
+            more = self._cards.get(uuid, {"hw.id": uuid})
+            yield Reading(_XID, [({"error.type": f"xid.{number}"}, count)], more, self._since)

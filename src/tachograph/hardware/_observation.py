@@ -75,6 +75,7 @@ class Observation:
         except ImportError as error:
             self._fail("system", "psutil", error)
         else:
+            boot = machine.booted or boot
             self._add(boot, partial(system.readings, machine, partial(self._fail, "system")))
         failed = partial(self._fail, "system")
         found = tuple(folders)

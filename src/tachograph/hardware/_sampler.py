@@ -148,11 +148,15 @@ class Sensor(Generic[Source]):
 
 
 class Reading(NamedTuple):
-    """The reading of a sensor: its values, and attributes that all of them have beside their own."""
+    """The reading of a sensor: its values, and attributes that all of them have beside their own.
+
+    ``since`` is the time from which its counters count, where that is not their source's: nanoseconds since the epoch.
+    """
 
     row: Sensor[Any]
     values: list[tuple[Mapping[str, str], Number]]
     more: Mapping[str, str]
+    since: int = 0
 
 
 def read(row: Sensor[Source], source: Source, more: Mapping[str, str]) -> Reading:
@@ -172,7 +176,9 @@ def tried(
 
 
 def metrics(readings: Iterable[Reading], start_unix_nano: int) -> Iterator[MetricPoints]:
-    """Yield the readings as metrics, those of one name together, all cumulative since ``start_unix_nano``.
+    """Yield the readings as metrics, those of one name together, cumulative.
+
+    They count since ``start_unix_nano``, unless they say another time.
 
     Rests between them: it runs in a background thread.
     """
@@ -184,8 +190,8 @@ def metrics(readings: Iterable[Reading], start_unix_nano: int) -> Iterator[Metri
         pace()
     for name, listed in named.items():
         points = [
-            NumberPoint(tuple(sorted({**more, **attributes}.items())), value, start_unix_nano)
-            for _, values, more in listed
+            NumberPoint(tuple(sorted({**more, **attributes}.items())), value, since or start_unix_nano)
+            for _, values, more, since in listed
             for attributes, value in values
         ]
         row = listed[0].row

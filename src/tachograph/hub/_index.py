@@ -27,7 +27,7 @@ from tachograph.runs.catalogue import left_behind
 from tachograph.runs.members import INTERVALS, SECOND
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import plain_attributes
-from tachograph.runs.store import Store, StoreError, warn_of_network
+from tachograph.runs.store import Store, StoreError, folder_of, make_folder, warn_of_network
 
 _DROPPED = DROPPED[:2]
 _RESOURCES = 4096  # spellings of resources that are kept
@@ -46,7 +46,8 @@ class Index:
 
     Args:
         folder: the store.
-        run: the run that is opened at once; senders that name no run belong to it.
+        run: the run that is the hub's own, opened at once; None for a hub that has none.
+        nameless: the run that senders belong to which name none.
         resource_labels: resource attributes that are labels on each series.
         limits: of the memory that series take.
         time_to_live: nanoseconds that a series is kept after its last point.
@@ -56,13 +57,15 @@ class Index:
         instruments: by scope, name, unit and kind, in the order in which they came.
         series: all of them.
         dismissed: how many processes had to leave the page for new ones.
+        own: the run of that name; None where there is none.
     """
 
     def __init__(
         self,
         folder: Path,
-        run: str,
+        run: str | None,
         *,
+        nameless: str,
         resource_labels: Sequence[str],
         limits: Limits,
         time_to_live: int,
@@ -77,9 +80,16 @@ class Index:
         self.dismissed = 0
         self._time_to_live = time_to_live
         self._open_stores = open_stores or OpenStores()
-        self.default = LiveRun(run, Store(folder, run, self._open_stores))
-        self._runs = {run: self.default}
-        self.names = {run: None}
+        self._nameless = nameless
+        self._runs: dict[str, LiveRun] = {}
+        self.names: dict[str, None] = {}
+        self.own: LiveRun | None = None
+        self._machine = LiveRun("", None)  # no run, and never stored: of a hub that has none of its own
+        if run is None:
+            make_folder(folder_of(folder))
+        else:
+            self.own = self._runs[run] = LiveRun(run, Store(folder, run, self._open_stores))
+            self.names[run] = None
         self.instruments: dict[tuple[str, str, str, Kind], HubInstrument] = {}
         self.series: dict[HubSeries, None] = {}
         self.by_rank = ByRank()
@@ -90,8 +100,34 @@ class Index:
         self._labels: dict[Labels, str] = {}
 
     def processes(self) -> list[LiveProcess]:
-        """Return all processes that are on the page."""
-        return [process for run in self._runs.values() for process in run.processes.values()]
+        """Return all processes."""
+        return [process for run in (*self._runs.values(), self._machine) for process in run.processes.values()]
+
+    def check(self, now: int, since: int) -> None:
+        """Find processes that are lost, and runs that are over.
+
+        Args:
+            now: nanoseconds of the hub's clock.
+            since: the time from which exports could arrive, the same.
+        """
+        for process in self.processes():
+            process.check(now, since)
+        for run in self._runs.values():
+            run.check(now, since)
+
+    def left_out(self, scraper: str | None, now: int, since: int) -> frozenset[LiveRun]:
+        """Return the runs that are not on the page: all but the hub's own one; where there is none, those not live.
+
+        Args:
+            scraper: names it; see :meth:`LiveRun.is_shown`.
+            now: nanoseconds of the hub's clock.
+            since: the time from which exports could arrive, the same.
+        """
+        if self.own is not None:
+            return frozenset(run for run in self._runs.values() if run is not self.own)
+        for run in self._runs.values():
+            run.check(now, since)
+        return frozenset(run for run in self._runs.values() if not run.is_shown(scraper, now))
 
     def stored(self) -> list[LiveRun]:
         """Return the runs that have a file."""
@@ -128,10 +164,15 @@ class Index:
             else:
                 store.close()
 
-    def sender(self, resource: Resource, now: int) -> tuple[LiveProcess, Incarnation] | Reason:
-        """Return a sender's process and start, and note that it was heard at ``now``, nanoseconds of the hub's clock.
+    def sender(
+        self, resource: Resource, now: int, *, machine: bool = False
+    ) -> tuple[LiveProcess, Incarnation] | Reason:
+        """Return a sender's process and start, and note that it was heard; where there is no room, return the reason.
 
-        Where there is no room for it, return the reason.
+        Args:
+            resource: of the sender.
+            now: nanoseconds of the hub's clock.
+            machine: it is the hub's own machine, which belongs to no run where the hub has none.
         """
         key = resource.SerializeToString()
         found = self._senders.get(key)
@@ -139,7 +180,7 @@ class Index:
             if len(key) > MOST_RESOURCE:
                 return "too_large"
             attributes = dict(plain_attributes(resource.attributes))
-            process = self._process(attributes, now)
+            process = self._process(attributes, now, machine=machine)
             if process is None:
                 return "cardinality"
             attributes["service.instance.id"] = process.instance
@@ -153,9 +194,9 @@ class Index:
             process.found(incarnation)
         return found
 
-    def _process(self, attributes: dict[str, AttributeValue], now: int) -> LiveProcess | None:
-        name = str(attributes.get("dl.run.id") or self.default.name)
-        known = self._runs.get(name)
+    def _process(self, attributes: dict[str, AttributeValue], now: int, *, machine: bool = False) -> LiveProcess | None:
+        name = str(attributes.get("dl.run.id") or self._nameless)
+        known = self._machine if machine and self.own is None else self._runs.get(name)
         instance = instance_of(attributes)
         if known is not None:
             instance = free_instance(known.processes, instance, attributes)
@@ -163,7 +204,7 @@ class Index:
         if process is None:
             if len(self._labels) >= self._limits.processes and not self._make_room(now):
                 return None
-            run = self.run(name)
+            run = self.run(name) if known is None else known
             process = self._admit(run, instance, attributes)
             if run.history is not None:
                 try:
@@ -251,19 +292,19 @@ class Index:
             self._log_once("anew", message, run.name, error)
 
     def restore(self, now: int) -> None:
-        """Put the series of the run that is open, and of runs written of late, back on the page as they were.
+        """Put the series of the hub's own run back on the page as they were; where there is none, of runs of late.
 
         Not of those that another hub writes: none of their processes would be heard here, and all would be lost.
         """
         since = now - self._time_to_live
+        if self.own is not None:
+            self._restore_run(self.own, since)
+            return
         for name in left_behind(self._folder, since):
-            self.run(name)
-        for run in self.stored():
+            run = self.run(name)
             try:
                 self._restore_run(run, since)
-            except StoreError as error:  # noqa: PERF203 - each run's file is another one
-                if run is self.default:
-                    raise
+            except StoreError as error:
                 _log.warning("the run %s is not shown again: %s", run.name, error)
 
     def _restore_run(self, run: LiveRun, since: int) -> None:
@@ -310,7 +351,7 @@ class Index:
                 if not process.streams and self._is_over(process.last_export, process, now):
                     self._dismiss(process)
             for name, run in list(self._runs.items()):
-                if not run.processes and run is not self.default:
+                if not run.processes and run is not self.own:
                     closing.append(self._runs.pop(name))
         for run in closing:
             run.close()
@@ -346,7 +387,7 @@ class Index:
         self._senders.clear()
 
     def lost(self, *, at_the_end: bool = False) -> list[LostProcess]:
-        """Return the starts that are lost, of processes that were heard and of the run that was named.
+        """Return the starts that are lost: of the hub's own run, or where there is none of processes that were heard.
 
         Args:
             at_the_end: nothing more will come, so that whatever has not ended is lost.
@@ -355,7 +396,7 @@ class Index:
         return [*self._lost_before, *(each for process in told for each in process.lost(at_the_end=at_the_end))]
 
     def _is_told(self, process: LiveProcess) -> bool:
-        return process.heard or process.run is self.default
+        return process.heard if self.own is None else process.run is self.own
 
     def dropped(self) -> int:
         """Return how much the processes say that they dropped, those that are gone included."""

@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ class NodePage:
         processes: Iterable[LiveProcess],
         others: Sequence[MetricPoints],
         form: Format,
+        left_out: AbstractSet[Any] = frozenset(),
     ) -> Rendered:
         """Return the page, as :meth:`tachograph.exporters.prometheus.page.Renderer.render` does.
 
@@ -77,17 +79,22 @@ class NodePage:
             processes: each has a line of ``target_info``.
             others: further metrics, labels complete.
             form: the text format.
+            left_out: runs whose series are not on it.
         """
         text = SlicedText(partial(time.sleep, _REST), self._most_bytes)
-        metrics = [*self._read(instruments, text.breathe), *others]
+        metrics = [*self._read(instruments, text.breathe, left_out), *others]
         resources = [(dict(process.labels), process.resource) for process in processes]
         body = self._renderer.render(text, form, [metric for metric in metrics if metric.points], (), resources)
         return Rendered(body, text.omitted)
 
-    def _read(self, instruments: Iterable[HubInstrument], breathe: Callable[[], None]) -> Iterator[MetricPoints]:
+    def _read(
+        self, instruments: Iterable[HubInstrument], breathe: Callable[[], None], left_out: AbstractSet[Any]
+    ) -> Iterator[MetricPoints]:
         """Yield the instruments' points; the lock is held for slices."""
         with self._lock:
             of_all = [(of, list(of.series)) for of in instruments]
+        if left_out:
+            of_all = [(of, [each for each in listed if each.owner.run not in left_out]) for of, listed in of_all]
         left = chain.from_iterable(listed for _, listed in of_all)
         shown: list[Any] = []
         while some := list(islice(left, _READ)):
@@ -184,12 +191,15 @@ class ByRank:
                     for member in members.values():
                         member.mark()
 
-    def metrics(self, lock: threading.Lock) -> list[MetricPoints]:
-        """Return the gauges; the lock is held for slices."""
+    def metrics(self, lock: threading.Lock, left_out: AbstractSet[Any] = frozenset()) -> list[MetricPoints]:
+        """Return the gauges, but of runs that are ``left_out``; the lock is held for slices."""
         found: dict[tuple[str, str, str], dict[str, list[NumberPoint]]] = {}
         for groups in self._slices(lock):
             with lock:
-                read = [(key, [each.read() for each in members.values()]) for key, members in groups]
+                read = [
+                    (key, [each.read() for each in members.values() if each.series.owner.run not in left_out])
+                    for key, members in groups
+                ]
             for (scope, name, unit, labels), all_ranks in read:
                 ranks = [each for each in all_ranks if each is not None]
                 if not ranks:

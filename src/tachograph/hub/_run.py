@@ -15,7 +15,7 @@ from tachograph.hub._history import History, Numbers, save_process
 from tachograph.hub.events import Events, Record, describe, forget_failure, keep_failure, records
 from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.identity.launch import Launch
-from tachograph.runs.members import mapping
+from tachograph.runs.members import SECOND, mapping
 from tachograph.runs.open_stores import OpenStores
 from tachograph.runs.recorded import BEGIN, END, FAILURE
 from tachograph.runs.store import Store, StoreError
@@ -23,6 +23,10 @@ from tachograph.runs.store import Store, StoreError
 _log = logging.getLogger("tachograph")
 
 Sent = tuple[LiveProcess, Incarnation, ResourceLogs]
+
+STAYS = 60 * SECOND  # on the page, after its last process
+_SETTLED = 2 * SECOND  # of silence: the last metrics may arrive after the word of the end
+_SCRAPERS = 64  # that are told apart
 
 
 class Life(NamedTuple):
@@ -64,6 +68,7 @@ class LiveRun:
         tried: number of times that its file was tried in vain, while the run is kept in memory only.
         launch: how ``tachograph run`` has started it; None where that is not known.
         launch_unsaved: that is not in the file yet.
+        over_since: the time at which no process of it was live any more; 0 while one is.
     """
 
     def __init__(self, name: str, store: Store | None) -> None:
@@ -75,8 +80,51 @@ class LiveRun:
         self.tried = 0
         self.launch: Launch | None = None
         self.launch_unsaved = False
+        self.over_since = 0
+        self._was_live = False  # since this hub began
+        self._told: set[str] = set()  # scrapers that have had its last values
         if store is not None:
             self.keep_in(store)
+
+    def check(self, now: int, since: int) -> None:
+        """Note whether a process of it is live: one that has neither ended nor is lost or silent for too long.
+
+        Args:
+            now: nanoseconds of the hub's clock.
+            since: the time from which exports could arrive, the same.
+        """
+        starts = [each.current for each in self.processes.values() if each.current is not None]
+        if any(not (each.ended or each.lost or each.silent_for_too_long(now, since)) for each in starts):
+            self.over_since, self._was_live = 0, True
+            self._told.clear()
+        elif not self.over_since:
+            found_lost = self._was_live and not self._has_ended()
+            self.over_since = now if found_lost else self._last_export()
+
+    def is_shown(self, scraper: str | None, now: int) -> bool:
+        """Tell whether it is on the page for a scraper: as long as it is live, and for its last values.
+
+        For a minute at most after that; where all of its processes have ended in an orderly way, each scraper gets
+        these once. Alerts see lost processes for that minute.
+
+        Args:
+            scraper: names it; None for none, where the page is only prepared.
+            now: nanoseconds of the hub's clock.
+        """
+        if not self.over_since:
+            return True
+        if now > self.over_since + STAYS or scraper in self._told:
+            return False
+        settled = self._has_ended() and now > self._last_export() + _SETTLED
+        if settled and scraper is not None and len(self._told) < _SCRAPERS:
+            self._told.add(scraper)
+        return True
+
+    def _has_ended(self) -> bool:
+        return all(each.current is None or bool(each.current.ended) for each in self.processes.values())
+
+    def _last_export(self) -> int:
+        return max((each.last_export for each in self.processes.values()), default=0)
 
     def keep_in(self, store: Store) -> None:
         """Keep the run in a file from now on."""

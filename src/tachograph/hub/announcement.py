@@ -29,12 +29,19 @@ class Announcement:
         self._descriptor = descriptor
         self._quiet = quiet
 
-    def started(self, url: str, summary: Mapping[str, Any]) -> None:
-        """Announce the hub's address, and its store."""
-        self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
+    def started(self, url: str, summary: Mapping[str, Any], *, owns: bool) -> bool:
+        """Announce the hub's address, and its store; return False where the process that has started it hears nothing.
+
+        Args:
+            url: its address.
+            summary: of the hub.
+            owns: it has a run of its own.
+        """
+        heard = self._write({"url": url, "pid": os.getpid(), "store": summary["store"], "run": summary["run"]})
         if not self._quiet:
             _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
-            _say(f"run {summary['run']}, kept in {summary['store']}")
+            _say(f"{'run ' + summary['run'] + ',' if owns else 'runs are'} kept in {summary['store']}")
+        return heard
 
     def ended(self, summary: Mapping[str, Any]) -> None:
         """Announce the end, with the points and events that are kept, and those that are lost."""
@@ -52,10 +59,13 @@ class Announcement:
         self._write({"error": why, "lacks": lacks} if lacks else {"error": why})
         _say(why)
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # the reader is gone
+    def _write(self, record: Mapping[str, Any]) -> bool:
+        try:
+            if self._descriptor is not None:
                 os.write(self._descriptor, json.dumps(record).encode() + b"\n")
+        except OSError:  # the reader is gone
+            return False
+        return True
 
 
 def _say(line: str) -> None:

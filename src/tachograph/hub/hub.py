@@ -165,9 +165,13 @@ class Hub:
     Metrics are shown as soon as they are received; events are in the store when :meth:`receive_logs` returns. A hub
     that begins on the same store shows the same series as the one before it, and its counters go on.
 
+    A hub with a run of its own stores all that comes, and has that run on its page. One without has every live run
+    there; see :meth:`tachograph.hub._run.LiveRun.is_shown`.
+
     Args:
         store: the folder for the files of the runs; made where there is none, for this user only.
-        run: the run that everything without ``dl.run.id`` belongs to.
+        run: the hub's own; None for none.
+        nameless: the run that everything without ``dl.run.id`` belongs to, where the hub has none of its own.
         clock: nanoseconds since the epoch.
         time_to_live: seconds after which a series that is not sent any more leaves the page; at least five export
             intervals of its process.
@@ -178,13 +182,18 @@ class Hub:
 
     Raises:
         StoreError: the store cannot be written, or the run's file is damaged or of a newer version; an ``OSError``.
+
+    Attributes:
+        folder: the store.
+        name: of the hub's own run, or else of the one that senders belong to which name none.
     """
 
     def __init__(
         self,
         store: Path,
         *,
-        run: str = "default",
+        run: str | None = None,
+        nameless: str = "default",
         clock: Callable[[], int] = time.time_ns,
         time_to_live: float = TIME_TO_LIVE,
         resource_labels: Sequence[str] = SERIES_KEYS,
@@ -209,9 +218,12 @@ class Hub:
         self._well: dict[str, Any] = {"dropped": 0, "lost": []}
         self._rejections: Counter[tuple[str, str]] = Counter()
         self._started = started
+        self.folder = store
+        self.name = nameless if run is None else run
         self._index = Index(
             store,
             run,
+            nameless=self.name,
             resource_labels=resource_labels,
             limits=self._limits,
             time_to_live=int(time_to_live * SECOND),
@@ -226,20 +238,23 @@ class Hub:
 
     @property
     def store(self) -> Path:
-        """The file of the run that was named."""
-        return self._index.default.store.path if self._index.default.store else Path()
+        """The file of the hub's own run; the store's folder where there is none."""
+        run = self._index.own
+        return self.folder if run is None or run.store is None else run.store.path
 
     def launched(self, launch: Launch) -> None:
-        """Keep how the run that was named was started; told again, once more is known of the same launch."""
-        run = self._index.default
+        """Keep how the hub's own run was started; told again, once more is known of the same launch."""
+        run = self._index.own
+        if run is None:
+            return
         run.launch, run.launch_unsaved = launch, True
         self._archive.guarded(run.save_launch)
 
     def job_ended(self) -> None:
         """Keep how the job has ended that ``tachograph run`` has started, where it has noted that."""
         status = None if self._started is None else self._started.status()
-        if status is not None:
-            run, now = self._index.default, self._clock()
+        run, now = self._index.own, self._clock()
+        if status is not None and run is not None:
             self._archive.guarded(lambda: run.save_job_end(now, status))
 
     def count(self, name: str, amount: int = 1, **attributes: str) -> None:
@@ -247,14 +262,14 @@ class Hub:
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
     def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> Rejected:
-        """Take metrics; return the rejected data points. The hub's ``own`` do not count as received."""
+        """Take metrics; return the rejected data points. The hub's ``own``, its machine's, do not count as received."""
         now = self._clock()
         rejected: Counter[Reason] = Counter()
         named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
         points = ahead = 0
         for resource in request.resource_metrics:
             with self._lock:
-                sender = self._index.sender(resource.resource, now)
+                sender = self._index.sender(resource.resource, now, machine=own)
                 if isinstance(sender, str):
                     points += self._turned_away(resource, sender, rejected, named)
                     continue
@@ -357,7 +372,7 @@ class Hub:
         self.count("tachograph.hub.spans", spans)
         return Rejected()
 
-    def page(self, accept: str = "", escaping: str | None = None) -> tuple[str, bytes]:
+    def page(self, accept: str = "", escaping: str | None = None, scraper: str = "") -> tuple[str, bytes]:
         """Return the content type and the page ``/metrics`` of the node.
 
         Several threads may ask at once, and while others receive: the lock is held for short slices.
@@ -365,20 +380,22 @@ class Hub:
         Args:
             accept: the scraper's ``Accept`` header.
             escaping: of the URL's query; see :func:`tachograph.exporters.prometheus.format.negotiate`.
+            scraper: names the client; each one gets the last values of a run that has ended.
         """
         form = self._asked = negotiate(accept, escaping)
-        return form.content_type, self._rendered(form)
+        return form.content_type, self._rendered(form, scraper)
 
-    def _rendered(self, form: Format) -> bytes:
+    def _rendered(self, form: Format, scraper: str | None = None) -> bytes:
         """Return the page in a format; the constant parts of its lines are cached."""
         with self._lock:
+            left_out = self._index.left_out(scraper, self._clock(), self._began)
             instruments = list(self._index.instruments.values())
             self._known = len(self._index.series)
-            processes = self._index.processes()
+            processes = [each for each in self._index.processes() if each.run not in left_out]
             others = life(processes)
         others += self.registry.collect()
-        others += self._index.by_rank.metrics(self._lock)
-        page = self._page.render(instruments, processes, others, form)
+        others += self._index.by_rank.metrics(self._lock, left_out)
+        page = self._page.render(instruments, processes, others, form, left_out)
         if page.omitted:
             self.count("tachograph.hub.page.omitted", page.omitted)
             message = "the hub's page ends at %d MiB (what is left out is counted)"
@@ -396,8 +413,7 @@ class Hub:
                 return
             now = self._clock()
             with self._lock:
-                for process in self._index.processes():
-                    process.check(now, self._began)
+                self._index.check(now, self._began)
             for why, path in self._archive.look():
                 self.count("tachograph.hub.files.renewed", 1, why=why)
                 self._renewed.append({"file": path, "why": why})
@@ -454,7 +470,7 @@ class Hub:
             lost = self._index.lost(at_the_end=at_the_end)
             dropped = self._totals["dropped"] + self._index.dropped()
         return {
-            "run": self._index.default.name,
+            "run": self.name,
             "runs": list(self._index.names),
             **{name: self._totals[name] for name in _RECEIVED},
             "dropped": dropped,
@@ -464,13 +480,11 @@ class Hub:
             "renewed": self._renewed[-_MOST_TOLD:],
         }
 
-    def kept(self, *, own: bool = False) -> dict[str, Any]:
+    def kept(self) -> dict[str, Any]:
         """Return the contents of the files now, ready for JSON: points, events, losses by reason, and the run's end.
 
-        All is saved first, so that these are the numbers that every reader finds.
-
-        Args:
-            own: those of the run that was named, whose processes have all ended; else of all runs together.
+        All is saved first, so that these are the numbers that every reader finds. They are those of the hub's own run,
+        whose processes have all ended; of a hub that has none, those of all runs together, without an end.
         """
         with self._ticking:
             if not self._closed:
@@ -479,7 +493,8 @@ class Hub:
         lost = Counter(self._rejections)
         lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
         ended = None
-        runs = [self._index.default] if own else self._index.stored()
+        own = self._index.own
+        runs = self._index.stored() if own is None else [own]
         for store in [run.store for run in runs if run.store is not None]:
             try:
                 file = RunFile(store.path)
@@ -489,7 +504,7 @@ class Hub:
             points += points_in(file.rows)
             events += events_in(file.rows)
             lost.update({(each.reason, each.destination): each.points for each in losses(file.rows)})
-            if own:
+            if own is not None:
                 with look(file) as reading:
                     ended = described(ending(reading, members(reading), self._clock(), written=False))
         counts = {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
@@ -504,7 +519,7 @@ class Hub:
             finally:
                 self._lock.release()
         counts = {name: self._totals[name] for name in _RECEIVED}
-        return {"run": self._index.default.name, **counts, **self._well}
+        return {"run": "" if self._index.own is None else self.name, **counts, **self._well}
 
     def events(self, run: str) -> Events:
         """Return the events of a run, for reading.

@@ -7,10 +7,13 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import signal
 import socket
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,19 +48,20 @@ class Node:
     """Observes the machine, and reports it in OTLP, like a process: so it is stored and forwarded in the same way.
 
     Args:
-        run: the run it belongs to.
+        run: the run it belongs to; None for none.
         store: its file system is observed, beside the working directory's.
     """
 
-    def __init__(self, run: str, store: Path) -> None:
+    def __init__(self, run: str | None, store: Path) -> None:
         self._registry = Registry(enabled=True)
         self._encoder = MetricsEncoder("hub", self._registry, sdk=False)
         found: dict[str, AttributeValue] = {
             "service.name": "tachograph",
             "host.name": socket.gethostname(),
-            "dl.run.id": run,
             "dl.role": NODE,
         }
+        if run is not None:
+            found["dl.run.id"] = run
         self._resource = {**found, "service.instance.id": instance_id(found)}
         self._hardware = observe(self._registry, node=True, process=False, folders=(".", str(store), SHARED_MEMORY))
 
@@ -111,7 +115,7 @@ class Lifetime:
         loop.set_exception_handler(self._failed_in_loop)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._asked_to_end)
+                loop.add_signal_handler(number, self.end)
         ticking = threading.Thread(target=self._tick, name="tachograph hub", daemon=True)
         ticking.start()
         serving = asyncio.create_task(self._server.serve(started))
@@ -150,7 +154,8 @@ class Lifetime:
         elif not self._closing.is_set():  # asyncio's next try may come after the end
             loop.default_exception_handler(context)
 
-    def _asked_to_end(self) -> None:
+    def end(self) -> None:
+        """End, after the last exports and scrapes; at once where it was asked to end already. In its loop's thread."""
         if self._ending.is_set():
             self._hurry.set()
         self._ending.set()
@@ -158,8 +163,8 @@ class Lifetime:
     async def _watch(self) -> None:
         if self._parent is None:
             return
-        own = os.getppid() == self._parent  # then a pid that is used again cannot deceive
-        while os.getppid() == self._parent if own else _lives(self._parent):  # noqa: ASYNC110 - no event tells it
+        lives = _watch(self._parent)
+        while lives():  # noqa: ASYNC110 - asyncio has no event for it
             await asyncio.sleep(_PARENT_POLL)
         self._ending.set()
 
@@ -203,6 +208,18 @@ class Lifetime:
     def _fail(self, work: str) -> None:
         self._hub.count("tachograph.hub.failed", 1, signal=work)
         self._log_once("upkeep", "the hub's upkeep failed (further failures are counted)", exc_info=True)
+
+
+def _watch(pid: int) -> Callable[[], bool]:
+    """Return a function that tells whether a process lives: not one that has its pid after it."""
+    if os.getppid() == pid:
+        return lambda: os.getppid() == pid
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # pidfd_open(2) came with Linux 5.3; or the process has ended
+            ended = select.poll()
+            ended.register(os.pidfd_open(pid), select.POLLIN)
+            return lambda: not ended.poll(0)
+    return lambda: _lives(pid)
 
 
 def _lives(pid: int) -> bool:

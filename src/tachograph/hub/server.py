@@ -43,6 +43,7 @@ KEEP_ALIVE = 75  # seconds: longer than the usual export interval of 60
 _BACKLOG = 2048
 _AT_ONCE = 16  # connections that asyncio accepts at once, before they are counted, and closed where there are too many
 _GZIP_LEVEL = 1
+_LONGEST_NAME = 100  # characters of a scraper's
 _POLL = 0.02
 _FRONT = """Tachograph hub {version}
 
@@ -135,7 +136,7 @@ class HubServer:
         self._listener = listener
         self._receiver = Receiver(hub, forwarding, intake=intake, decoder=decoder)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
-        self._studio = Studio(hub.store.parent.parent, hub.summary()["run"], failed=self._studio_failed)
+        self._studio = Studio(hub.folder, hub.name, failed=self._studio_failed)
         self._scrapes = 0
         self._log_once = LogOnce()
         app = Starlette(
@@ -183,7 +184,8 @@ class HubServer:
         self._scrapes += 1
         try:
             loop = asyncio.get_running_loop()
-            content_type, body = await loop.run_in_executor(self._pages, self._page, accept, escaping, gzipped)
+            answered = loop.run_in_executor(self._pages, self._page, accept, escaping, _scraper(request), gzipped)
+            content_type, body = await answered
         except Exception:  # noqa: BLE001 - the border to the store: one scrape must not end the server; the scraper is told
             self._hub.count("tachograph.hub.failed", 1, signal="page")
             self._log_once("page", "a scrape of the hub failed (further failures are counted)", exc_info=True)
@@ -195,8 +197,8 @@ class HubServer:
         answer.headers["Content-Type"] = content_type  # as it is: Starlette would add a charset of its own
         return answer
 
-    def _page(self, accept: str, escaping: str | None, gzipped: bool) -> tuple[str, bytes]:
-        content_type, body = self._hub.page(accept, escaping)
+    def _page(self, accept: str, escaping: str | None, scraper: str, gzipped: bool) -> tuple[str, bytes]:
+        content_type, body = self._hub.page(accept, escaping, scraper)
         if gzipped:
             compressor = zlib.compressobj(_GZIP_LEVEL, wbits=31)  # unlike 3.10's gzip.compress, it lets others run
             body = compressor.compress(body) + compressor.flush()
@@ -265,6 +267,12 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+def _scraper(request: Request) -> str:
+    """Return a name by which a scraper is known again: its address and program."""
+    host = "" if request.client is None else request.client.host
+    return f"{host} {request.headers.get('user-agent', '')[:_LONGEST_NAME]}"
+
+
 async def plain(_request: Request, error: Exception) -> Response:
     """Return an error of the routing as one line of text."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for this class
@@ -277,7 +285,8 @@ def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
 
     Args:
         authority: host and port by which the scraper reached the hub; so it will reach it again.
-        summary: of the hub. Its run is in ``__meta_tachograph_run``, for relabelling: the series have ``dl_run_id``.
+        summary: of the hub. A run of its own is in ``__meta_tachograph_run``, for relabelling: the series have
+            ``dl_run_id``.
     """
     labels = {"__meta_tachograph_run": str(summary["run"]), "__meta_tachograph_host": socket.gethostname()}
     return json.dumps([{"targets": [authority], "labels": labels}]).encode() + b"\n"

@@ -6,7 +6,8 @@ else does. The runtime has all that runs: one :class:`~tachograph.pipeline.pipel
 the process, a feed of events (:mod:`~tachograph.pipeline.event_feed`), the providers of OpenTelemetry and the routes to
 its :mod:`~tachograph.pipeline.destinations`, as its :mod:`~tachograph.pipeline.settings` name them, and the collection
 that passes from the ones to the others; and beside it the wishes of the front doors, and each ``start()`` under zero
-code. :mod:`~tachograph.pipeline.provider_watch` joins a provider that the program sets.
+code. :mod:`~tachograph.pipeline.hub_process` is the process of a hub, which ``tachograph run`` and
+``start(hub=True)`` start. :mod:`~tachograph.pipeline.provider_watch` joins a provider that the program sets.
 
 The names below are for other rooms. Each is loaded at its first use, as most of them need the OpenTelemetry SDK.
 """

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.otlp.settings import SIGNALS, Signal
+from tachograph.identity.environment import text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.rank import is_helper
 from tachograph.pipeline._process_identity import AmbientIdentity
@@ -30,6 +31,7 @@ from tachograph.recording.wishes import wishes
 
 if TYPE_CHECKING:
     from tachograph.logger.influx_target import InfluxTarget
+    from tachograph.pipeline._own_hub import OwnHub
 
 _log = logging.getLogger("tachograph")
 
@@ -61,6 +63,7 @@ class Runtime:
         self.pipeline: Pipeline | None = None
         self._configured: dict[str | None, Route] = {}
         self._loggers = LoggerRoutes(registry)
+        self._hub: OwnHub | None = None  # the last one
 
     def run(self, settings: Settings, asked: frozenset[Signal], *, again: Callable[[], object]) -> Pipeline:
         """Begin to deliver, to the destinations of the settings and to configured ones; idle in a helper process.
@@ -81,14 +84,29 @@ class Runtime:
             return Pipeline(settings, self._registry, idle=True)
         if not switch.on:
             self._registry.reset()
-        self.pipeline = pipeline = Pipeline(
-            settings, self._registry, asked=asked, unasked=self.by_itself, on_ended=self._go_on
-        )
+        hub = self._hub_for(settings)
+        try:
+            self.pipeline = pipeline = Pipeline(
+                settings, self._registry, asked=asked, unasked=self.by_itself, hub=hub, on_ended=self._go_on
+            )
+        except BaseException:
+            if hub is not None:
+                hub.end()
+            raise
         for route in self._configured.values():
             pipeline.attach(route)
         self._deliver_configured(pipeline)
         self._on_begun()
         return pipeline
+
+    def _hub_for(self, settings: Settings) -> OwnHub | None:
+        if not settings.hub:
+            return None
+        from tachograph.pipeline._own_hub import hub_for  # few processes have one
+
+        found = hub_for(settings, self._registry, self._hub)
+        self._hub = found or self._hub
+        return found
 
     def run_by_itself(self, settings: Settings | None = None) -> None:
         """Deliver without a ``start()``: to the program's own providers, and to configured destinations."""
@@ -137,6 +155,11 @@ class Runtime:
         guest = Pipeline(wanted, self._registry, asked=named, feed=feed, served=served)
         if paged:
             guest.metrics_url = host.metrics_url
+        if asked.hub:
+            from tachograph.pipeline._own_hub import say_no_hub
+
+            say_no_hub()
+            guest.hub_url = text(os.environ, "TACHOGRAPH_ENDPOINT") if host.settings.own_hub else None
         host.guests = [*(other for other in host.guests if other.running), guest]
         return guest
 
@@ -206,6 +229,8 @@ class Runtime:
             route.destination.reset_in_child()
         self._configured = {}
         self._loggers.forget()
+        if self._hub is not None:
+            self._hub.reset_in_child()
         inherited, self.pipeline, self.waiting = self.pipeline, None, False
         if inherited is None or not inherited.running:
             return None

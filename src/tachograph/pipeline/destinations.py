@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.log_emitter import external_logger_provider, into_provider, to_exporter
 from tachograph.exporters.otel_exporters import EntryPointExporter, ItemExporter
-from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal
+from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, read_otlp_settings
 from tachograph.exporters.reader_feed import ReaderFeed
 from tachograph.pipeline.settings import GROUP, Settings
 from tachograph.recording.gil_yield import GilYield
@@ -313,6 +314,20 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         intervals=exporter.wants_intervals,
         **_takes(signals),
     )
+
+
+def to_hub(url: str, settings: Settings, registry: Registry, *, hurries: Callable[[], bool]) -> Route:
+    """Return the route to a hub of ours: all but spans.
+
+    Args:
+        url: its base URL. What the user's own OTLP endpoint needs does not apply to it.
+        settings: of the pipeline.
+        registry: where losses are counted.
+        hurries: as for :func:`build_routes`.
+    """
+    signals: tuple[Signal, ...] = ("metrics", "logs")
+    otlp = tuple(read_otlp_settings(signal, {}, endpoint=url) for signal in signals)
+    return _otlp(replace(settings, otlp=otlp, own_hub=True, spool_limit=None), registry, signals, hurries)
 
 
 def given(

@@ -66,7 +66,7 @@ def start(**settings: Unpack[Keywords]) -> Pipeline:
         **settings: see :func:`tachograph.pipeline.settings.read_settings`, which has them all: ``metrics``, ``traces``,
             ``logs``, ``endpoint``, ``protocol``, ``headers``, ``timeout``, ``compression``, ``interval``,
             ``service_name``, ``run_id``, ``resource``, ``resource_labels``, ``prometheus_host``, ``prometheus_port``,
-            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``, ``tags``, ``notes``.
+            ``prometheus_registry``, ``store``, ``jsonl``, ``set_global``, ``join``, ``hub``, ``tags``, ``notes``.
 
     Returns:
         The running pipeline, a context manager. Called again with the same settings, the same one: of several ``with``

@@ -27,7 +27,7 @@ from tachograph.pipeline._collection import Collection
 from tachograph.pipeline._process_identity import GivenIdentity, Identity
 from tachograph.pipeline._providers import Providers, owns_meter_provider
 from tachograph.pipeline._sigterm import SigtermFlush, send_missed
-from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT, Route, Routes, build_routes
+from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT, Route, Routes, build_routes, to_hub
 from tachograph.pipeline.event_feed import EventFeed, Feed
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
@@ -36,6 +36,7 @@ from tachograph.recording.registry import Registry
 
 if TYPE_CHECKING:
     from tachograph.exporters.prometheus.endpoint import Endpoint
+    from tachograph.pipeline._own_hub import OwnHub
 
 EXIT_TIMEOUT = 1.0  # seconds that dead destinations may add to the end of the process, all together
 _STUCK_TIMEOUT = EXIT_TIMEOUT / 4  # the rest of it, once no receiver has taken anything
@@ -51,6 +52,7 @@ class Pipeline:
 
     Attributes:
         metrics_url: the address of the page for Prometheus; None where none is served.
+        hub_url: the address of the hub that draws the run, where ``start(hub=True)`` has asked for it; None for none.
         settings: of this pipeline.
         last_moment: when its end is to be over at the latest, on the monotonic clock, however much is still taken; None
             as long as that is not near. At the end of the process all of its pipelines share one.
@@ -66,6 +68,7 @@ class Pipeline:
         feed: where its events come from, beside a pipeline that has the journal, the program's own providers and the
             signals already; by default it has them itself.
         served: the signals whose OTLP that other pipeline delivers.
+        hub: of this process: it gets everything but spans, and ends with the pipeline.
         identity: of the process, where that may be known late: zero code. Then it makes no provider, and joins
             those of the program once it is known; by default the identity is that of the settings.
         unasked: the program did not ask for it, so the readers of the program's own provider are not made to collect,
@@ -84,6 +87,7 @@ class Pipeline:
         journal: journals.Journal = journals.default,
         feed: Feed | None = None,
         served: frozenset[Signal] = frozenset(),
+        hub: OwnHub | None = None,
         identity: Identity | None = None,
         unasked: bool = False,
         on_settled: Callable[[], object] | None = None,
@@ -93,6 +97,7 @@ class Pipeline:
         self._asked, self._served, self._unasked = asked, served, unasked
         self._on_settled, self._on_ended = on_settled, on_ended
         self.metrics_url: str | None = None
+        self.hub_url: str | None = None if hub is None else hub.url
         self.last_moment: float | None = None
         self.guests: list[Pipeline] = []
         self._registry = registry
@@ -107,6 +112,7 @@ class Pipeline:
         self._endpoint: Endpoint | None = None
         self._page: Page | None = None
         self._hardware: Closer | None = None
+        self._hub = hub
         self._sigterm: SigtermFlush | None = None
         self._collection = Collection(
             settings,
@@ -159,6 +165,8 @@ class Pipeline:
             served=self._served,
             hurries=self._events.is_half_full,
         )
+        if self._hub is not None:
+            own.append(to_hub(self._hub.url, settings, self._registry, hurries=self._events.is_half_full))
         providers.joins_logs = awaits_logs and external_logger_provider() is None  # else it is among the routes
         self._routes.own = own
         self._serves = ours and "prometheus" in settings.metrics
@@ -179,7 +187,7 @@ class Pipeline:
             with self._spared("/metrics"):
                 self._serve()
         if self.settings.system_metrics:
-            node = speaks_for_node(self._identity.resource, os.environ, os.getpid())
+            node = self._hub is None and speaks_for_node(self._identity.resource, os.environ, os.getpid())
             self._hardware = observe(self._registry, node=node, process=True)
 
     def _serve(self) -> None:
@@ -390,6 +398,8 @@ class Pipeline:
         if self._hardware is not None:
             self._hardware.close(max(_left(deadline), CLOSING))
         self._providers.sdk.close(max(_left(deadline), CLOSING))
+        if self._hub is not None:
+            self._hub.end(exiting=exiting)
         self._events.close(exiting=exiting)
         if self._sigterm is not None:
             self._sigterm.close()

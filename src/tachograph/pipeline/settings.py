@@ -24,6 +24,7 @@ GROUP = "tachograph.exporters"
 PROMETHEUS_HOST = "127.0.0.1"
 PROMETHEUS_PORT = 9464
 INTERVAL = 60.0
+HUB_INTERVAL = 1.0
 
 _BUILT_IN: dict[Signal, tuple[str, ...]] = {
     "metrics": ("otlp", "prometheus", "console", "jsonl", "none"),
@@ -61,6 +62,7 @@ class Settings:
         prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
         curves: where the points of curves go that are not events anyway: ``hub``, to our own hub alone, or ``all``.
         own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
+        hub: the process was asked to have a hub of its own.
         tags: of the run; no setting of a pipeline, so that they do not make two of them differ.
         notes: of the run, the same.
     """
@@ -87,6 +89,7 @@ class Settings:
     prometheus_registry: bool = True
     curves: str = "hub"
     own_hub: bool = False
+    hub: bool = False
     tags: tuple[str, ...] = field(default=(), compare=False)
     notes: str = field(default="", compare=False)
 
@@ -128,6 +131,7 @@ class Keywords(TypedDict, total=False):
     system_metrics: bool | None
     set_global: bool | None
     join: bool | None
+    hub: bool | None
     tags: Collection[str] | None
     notes: str | None
 
@@ -170,6 +174,7 @@ def read_settings(
     system_metrics: bool | None = None,
     set_global: bool | None = None,
     join: bool | None = None,
+    hub: bool | None = None,
     tags: Collection[str] | None = None,
     notes: str | None = None,
 ) -> Settings:
@@ -190,7 +195,8 @@ def read_settings(
         headers: of OTLP.
         timeout: of OTLP, in seconds.
         compression: of OTLP.
-        interval: seconds between two exports of metrics; OTEL_METRIC_EXPORT_INTERVAL has milliseconds; 60 s.
+        interval: seconds between two exports of metrics; OTEL_METRIC_EXPORT_INTERVAL has milliseconds; 60 s, with a
+            hub of its own 1 s.
         service_name: OTEL_SERVICE_NAME; else the program's name.
         run_id: see :func:`tachograph.run_id.run_id`.
         resource: further resource attributes, which win over OTEL_RESOURCE_ATTRIBUTES.
@@ -208,6 +214,8 @@ def read_settings(
             honoured and joined.
         join: deliver into the program's own providers; TACHOGRAPH_JOIN is ``true`` or ``false``; on.
             Off where they belong to a backend that is paid by the series.
+        hub: start a hub for this process, beside the other destinations: a page of the run on 127.0.0.1, port 4318 or
+            the next free one, which is stored; off. It ends with the process. See :class:`tachograph.Pipeline`.
         tags: of the run, at most 64 of 64 characters; with those that it has already.
         notes: of the run, at most 10,000 characters; they take the place of earlier ones.
 
@@ -253,6 +261,8 @@ def read_settings(
     every = find("interval", interval, "OTEL_METRIC_EXPORT_INTERVAL")
     hardware = find("system_metrics", system_metrics, "TACHOGRAPH_SYSTEM_METRICS")
     globally, joining = find("set_global", set_global), find("join", join, "TACHOGRAPH_JOIN")
+    own_hub = find("hub", hub)
+    with_hub = own_hub.boolean() if own_hub else False
     host = find("prometheus_host", prometheus_host, "OTEL_EXPORTER_PROMETHEUS_HOST")
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
@@ -270,7 +280,7 @@ def read_settings(
         traces=exporters["traces"],
         logs=exporters["logs"],
         otlp=otlp,
-        interval=every.seconds() if every else INTERVAL,
+        interval=every.seconds() if every else HUB_INTERVAL if with_hub else INTERVAL,
         service_name=str(attributes["service.name"]),
         run_id=str(attributes["dl.run.id"]),
         resource=further,
@@ -285,6 +295,7 @@ def read_settings(
         system_metrics=hardware.boolean() if hardware else False,
         set_global=globally.boolean() if globally else True,
         join=joining.boolean() if joining else True,
+        hub=with_hub,
         curves=curves.choice(("hub", "all")) if curves else "hub",
         own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
         **_description(tags, notes),

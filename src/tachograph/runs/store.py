@@ -130,9 +130,8 @@ class Store:
             raise StoreError(errno.EBADF, "the file is closed", str(self.path))
         if self._known is not None and (self._found() or (None,))[0] != self._known:  # see trouble()
             raise StoreError(errno.ENOENT, "the file was deleted while it was not in use", str(self.path))
+        make_folder(self.path.parent, named=self.path)
         try:
-            self.path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
             if self._claim is None:
                 self._claim = Claim(self.path)
                 self.shared = self._claim.shared
@@ -443,7 +442,32 @@ def _log_is_left(path: Path) -> Iterator[None]:
 
 def path_of(folder: Path, run: str) -> Path:
     """Return the file of a run."""
-    return folder / "runs" / (file_safe(run) + SUFFIX)
+    return folder_of(folder) / (file_safe(run) + SUFFIX)
+
+
+def folder_of(store: Path) -> Path:
+    """Return the folder of a store's runs."""
+    return store / "runs"
+
+
+def make_folder(folder: Path, *, named: Path | None = None) -> None:
+    """Make the folder of a store's runs where there is none, for this user only.
+
+    Args:
+        folder: of :func:`folder_of`.
+        named: the path that an error names; by default the folder.
+
+    Raises:
+        StoreError: it cannot be made, or not be written.
+    """
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        why = f"the store cannot be written: {error.strerror}"
+        raise StoreError(error.errno, why, str(named or folder)) from error
 
 
 def warn_of_network(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The hub of a job: a process of its own, started before the job and again where it dies, ended after it."""
+"""The hub of a job or a program: a process of its own, started before it and again where it dies, ended after it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-STARTS_WITHIN = 10.0  # seconds
+STARTS_WITHIN = 60.0  # seconds: it takes one, but many on a machine that is busy with other jobs
 ENDS_WITHIN = 10.0  # seconds, beside the time that it lingers
 LINGERS_BY_ITSELF = 30.0
 RESTARTS = 5
 _BACK_OFF = 0.2
 _LONGEST = _BACK_OFF * 2**RESTARTS
+_POLL = 0.005
+_IN_BACKGROUND = ("/bin/sh", "-c", '"$@" &', "sh")
 
 
 class HubProcess:
@@ -27,12 +29,13 @@ class HubProcess:
     Args:
         arguments: of ``tachograph hub``, without ``--announce`` and ``--parent``.
         environ: its environment.
+        detached: it is started by a shell that ends at once, so that it is no child of this process.
         command: of ``tachograph hub``.
         spawn: starts a process, as :func:`os.posix_spawn`.
         clock: seconds, monotonic: for the times between starts.
 
     Attributes:
-        pid: of the hub; None while there is none.
+        pid: of the hub; None while there is none, 0 where it is not known yet.
         url: of the hub.
         page: the address of the run's page.
         store: the file of the run.
@@ -48,6 +51,7 @@ class HubProcess:
         arguments: Sequence[str],
         environ: Mapping[str, str],
         *,
+        detached: bool = False,
         command: Sequence[str] = (sys.executable, "-m", "tachograph", "hub"),
         spawn: Callable[..., int] = os.posix_spawn,
         clock: Callable[[], float] = time.monotonic,
@@ -55,17 +59,25 @@ class HubProcess:
         self._spawn, self._clock = spawn, clock
         self._command = [*command, *arguments, "--parent", str(os.getpid())]
         self._environ = dict(environ)
+        self._detached = detached
+        self.pid: int | None = None
         self._restarts = 0
         self._due: float | None = None
         self._buffered = b""
         self._start()
-        said = self._read(STARTS_WITHIN)
+        try:
+            said = self._read(STARTS_WITHIN)
+        except BaseException:  # an interrupt: it would stay until this process ends
+            self._kill(0.0)
+            raise
         if "url" not in said:
             self._kill()
             if said.get("lacks"):
                 raise ImportError(said["error"], name=said["lacks"])
             raise RuntimeError(said.get("error") or f"it did not start within {STARTS_WITHIN:g} s")
         self.url: str = said["url"]
+        if self._detached:
+            self.pid = int(said.get("pid", 0))
         self.store: str = said.get("store", "")
         self.run: str = said.get("run", "")
         self.page = f"{self.url}/#/run/{quote(self.run, safe='')}"  # as the page's route.js reads it
@@ -81,13 +93,14 @@ class HubProcess:
             kept.callback(os.close, read)
             # The copy in the child is a fresh descriptor, as only that is inherited; signals as a new process has them.
             target = max(read, write, null, 9) + 1
-            self.pid: int | None = self._spawn(
-                self._command[0],
-                [*self._command, "--announce", str(target)],
+            line = [*(_IN_BACKGROUND if self._detached else ()), *self._command, "--announce", str(target)]
+            pid = self._spawn(
+                line[0],
+                line,
                 self._environ,
                 file_actions=[
+                    (os.POSIX_SPAWN_DUP2, write, target),  # first: it may be a standard one, where those were closed
                     *((os.POSIX_SPAWN_DUP2, null, standard) for standard in range(3)),
-                    (os.POSIX_SPAWN_DUP2, write, target),
                 ],
                 setpgroup=0,
                 setsigmask=[],
@@ -95,6 +108,16 @@ class HubProcess:
             )
             kept.pop_all()
         self._pipe, self._buffered = read, b""
+        self.pid = pid
+        if self._detached:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            self.pid = 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is one."""
+        return self.pid is not None and not self._reaped()
 
     def look_after(self) -> None:
         """Start it again where it has died, on the same port and store; a few times, and later each time.
@@ -117,6 +140,10 @@ class HubProcess:
             self._due = None
 
     def _reaped(self) -> bool:
+        if self._detached:  # its end of the pipe is closed
+            end = select.poll()
+            end.register(self._pipe, 0)
+            return bool(end.poll(0))
         try:
             return self.pid is None or os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         except ChildProcessError:
@@ -130,8 +157,7 @@ class HubProcess:
         """
         if self.pid is None:
             return {}
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+        self.ask_to_end()
         deadline = time.monotonic() + ENDS_WITHIN + (LINGERS_BY_ITSELF if linger is None else linger)
         said: dict[str, Any] = {}
         try:
@@ -143,20 +169,42 @@ class HubProcess:
             self._kill()
         return said if "points" in said else {}
 
-    def _kill(self) -> None:
+    def ask_to_end(self) -> None:
+        """Send it SIGTERM: it ends once it has taken the last exports, and asked again at once. This does not wait."""
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid == 0:  # only it knows its number
+            self.pid = int(self._read(1.0).get("pid", 0))
+        if self.pid and self.runs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; tell whether it has ended."""
+        deadline = time.monotonic() + seconds
+        while self.runs:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def close(self) -> None:
+        """Have no more to do with it: it ends when it is asked to, or this process ends."""
+        if self.pid is not None:
+            self.pid = None
+            os.close(self._pipe)
+
+    def _kill(self, patience: float = 1.0) -> None:
         """End it; where it has said its last words it gets a moment to end by itself."""
         if self.pid is None:
             return
-        deadline = time.monotonic() + 1.0
-        while not self._reaped():
-            if time.monotonic() > deadline:
-                with contextlib.suppress(ProcessLookupError, ChildProcessError):  # reaped where SIGCHLD is ignored
-                    os.kill(self.pid, signal.SIGKILL)
+        if not self.wait(patience):
+            self._signal(signal.SIGKILL)
+            if not self._detached:
+                with contextlib.suppress(ChildProcessError):  # reaped where SIGCHLD is ignored
                     os.waitpid(self.pid, 0)
-                break
-            time.sleep(0.005)
-        self.pid = None
-        os.close(self._pipe)
+        self.close()
 
     def _read(self, timeout: float) -> dict[str, Any]:
         """Return its next line, within ``timeout`` seconds; empty where it has closed its end."""
