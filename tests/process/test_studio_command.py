@@ -55,7 +55,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         send(hub.url, "killed", 7.0, 8.0, 9.0)
         hub.process.send_signal(signal.SIGKILL)
         hub.end()
-    path_of(folder, "default").unlink()
     assert path_of(folder, "killed").with_name("killed.db-wal").stat().st_size
     return folder
 
@@ -105,7 +104,7 @@ def test_a_run_of_a_hub_is_live(tmp_path: Path) -> None:
         send(hub.url, "job", 1.0, 2.0)
         with alone(tmp_path) as studio:
             (line,) = [each for each in studio.ask("runs")["runs"] if each["id"] == "job"]
-            assert (line["state"], line["points"]) == ("live", 2)
+            assert (line["state"], line["points"]) == ("running", 2)
             with studio.live("job") as stream:
                 stream.next("hello")
                 send(hub.url, "job", 3.0, first=3)
@@ -113,7 +112,7 @@ def test_a_run_of_a_hub_is_live(tmp_path: Path) -> None:
                 assert [each["points"] for each in news["curves"]] == [[[0, 3]]]
         hub.process.terminate()
         hub.end()
-    assert {each.id for each in runs.list(tmp_path)} == {"default", "job"}
+    assert {each.id for each in runs.list(tmp_path)} == {"job"}
 
 
 def test_a_run_may_be_pruned_while_one_looks(tmp_path: Path) -> None:
