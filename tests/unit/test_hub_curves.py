@@ -12,6 +12,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -602,6 +603,27 @@ def test_long_gauges_are_thinned_and_keep_their_extremes(hub: Hub, tmp_path: Pat
     assert not run.damage
 
 
+def test_thinning_keeps_odd_values_apart_where_they_were(hub: Hub, tmp_path: Path) -> None:
+    """Of neighbours that become one point the first NaN, infinity and minus infinity of each keep their x."""
+    odd = {100: nan, 101: inf, 900: -inf, 901: nan, 2000: inf}
+    n = 2100
+    values = array("d", [odd.get(row, 1.0) for row in range(n)])
+    ones = array("d", [1.0] * n)
+    more: dict[str, Any] = {"min": ones, "max": ones, "count": array("q", [3] * n)}
+    more["nonfinite"] = array("q", [int(row in odd or row == 500) for row in range(n)])
+    more["neginf_x"] = array("d", [499.5 if row == 500 else nan for row in range(n)])
+    found = table([(value,) for value in values], metrics=["gauge"], x=range(n), **more)
+    send(hub, [packed_event(found, 1, "s.p")])
+    hub.close()
+    assert thinned_to(tmp_path, 300) > 0
+    kept = [each.more for each in runs.open("run", tmp_path).points("gauge") if each.seq <= 2048]  # of full blocks
+    assert len(kept) < n / 6
+    assert [each["nan_x"] for each in kept if "nan_x" in each] == [100, 901]
+    assert [each["posinf_x"] for each in kept if "posinf_x" in each] == [101, 2000]
+    assert [each["neginf_x"] for each in kept if "neginf_x" in each] == [499.5, 900]
+    assert sum(each.get("nonfinite", 0) for each in kept) == 6
+
+
 def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
     """The hub's upkeep does it by itself, counts it, and says so of the run; a damaged block stays as it is."""
     clock = Clock()
@@ -625,6 +647,7 @@ def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
+from math import inf, nan
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from test_hub_curves import both

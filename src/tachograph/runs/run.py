@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
-from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
+from tachograph.runs.blocks import DRAWN_REST, Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.file import RunFile
 from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import dictionary, mapping, notes, pairs, program, programs, rank_of, tags
@@ -322,8 +322,8 @@ class Run:
 
     def _raw(self, curve: Curve) -> dict[int, Raw]:
         found: dict[int, Raw] = {}
-        plain = "SELECT branch, form, pairs, CASE WHEN form LIKE '%\"dmin\"%' THEN rest END FROM block WHERE curve = ?"
-        for branch, form, xy, rest in self._file.rows(plain + " ORDER BY seq0", curve.number):
+        plain = f"SELECT branch, form, pairs, {DRAWN_REST} FROM block WHERE curve = ? ORDER BY seq0"  # noqa: S608 - a constant
+        for branch, form, xy, rest in self._file.rows(plain, curve.number):
             raw = found.setdefault(branch, Raw([], [], []))
             raw.pairs.append(xy)
             if rest is not None:
