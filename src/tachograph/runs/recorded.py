@@ -107,9 +107,9 @@ class Point(NamedTuple):
         execution: number of the task; 0 for the process.
         branch: goes up where x goes back.
         time_unix_nano: the time at which the value was recorded.
-        more: further columns: of a throttled interval ``min``, ``min_x``, ``max``, ``max_x``, ``count``, and, where it
-            has values that are not finite, their number ``nonfinite``, and of each kind the x of the first one:
-            ``nan_x``, ``posinf_x``, ``neginf_x``.
+        more: further columns: ``elapsed``, the seconds since the run began; of a throttled interval ``min``, ``min_x``,
+            ``max``, ``max_x``, ``count``, and, where it has values that are not finite, their number ``nonfinite``,
+            and of each kind the x of the first one: ``nan_x``, ``posinf_x``, ``neginf_x``.
         stream: the start of the process.
         seq: its number among all records of this start.
     """
@@ -369,6 +369,12 @@ def event_of(row: Sequence[Any]) -> StoredEvent:
     plain = dict(plain_attributes(record.attributes))
     trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
     return StoredEvent(number, name, time, observed, plain, trace, span, scope, stream, seq)
+
+
+def run_start(record: bytes) -> int:
+    """Return when the run began, in nanoseconds, as the first event of a process's start says; 0 where it does not."""
+    said = dict(plain_attributes(LogRecord.FromString(record).attributes)).get("run_start")
+    return said if isinstance(said, int) and said > 0 else 0
 
 
 def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 
 PAIRS = 2000
+_NANO = 1e9
 Place = tuple[int, int, int]  # of a block: its id, and its first and last number
 
 
@@ -243,11 +245,28 @@ class Run:
         return self._points(self.curves(name, rank=rank))
 
     def _points(self, curves: Iterable[Curve]) -> Iterator[Point]:
+        starts = self._run_starts()
         for curve in curves:
             named = curve.metric, curve.group, curve.attributes, curve.units, curve.rank, curve.execution
+            start = starts.get(curve.stream.partition(".")[0], 0)  # packed points have a stream beside it
             for branch, sample in self._samples(curve):
                 seq, time, x, value, more = sample
+                if start and "elapsed" not in more:
+                    more = {**more, "elapsed": (time - start) / _NANO}
                 yield Point(*named, branch, x, time, value, more, curve.stream, seq)
+
+    def _run_starts(self) -> dict[str, int]:
+        """Return when the run began, in nanoseconds, as each stream says; those that say nothing are left out."""
+        from google.protobuf.message import DecodeError
+
+        from tachograph.runs.recorded import run_start
+
+        found = {}
+        first = "SELECT name, (SELECT record FROM event WHERE stream = stream.id ORDER BY seq LIMIT 1) FROM stream"
+        for stream, record in self._file.rows(first):
+            with contextlib.suppress(DecodeError):  # events() tells
+                found[stream] = run_start(record or b"")
+        return {stream: start for stream, start in found.items() if start}
 
     def _samples(self, curve: Curve) -> Iterator[tuple[int, Sample]]:
         try:
