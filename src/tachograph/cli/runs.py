@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import Summary, delete, listed, opened, superfluous
-from tachograph.runs.export import listing, shown, size_of
+from tachograph.runs.columns import FACTS, chosen, columns_table, json_line
+from tachograph.runs.export import listing, shown, size_of, write_jsonl
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -25,11 +26,22 @@ def command(arguments: Sequence[str]) -> int:
             return _show(options)
         if options.what == "prune":
             return _prune(options)
-        wanted = set(options.tag)
-        sys.stdout.write(listing([each for each in listed(options.store) if wanted <= set(each.tags)]))
+        _list(options)
     except (LookupError, OSError) as error:
         return fail("runs", reason(error), WRONG_USAGE)
     return 0
+
+
+def _list(options: argparse.Namespace) -> None:
+    wanted = set(options.tag)
+    runs = [each for each in listed(options.store) if wanted <= set(each.tags)]
+    columns = options.columns or (FACTS if options.json else ())
+    sort = options.sort or ("start" if options.reverse else None)
+    found = chosen(runs, columns, sort=sort, reverse=options.reverse)
+    if options.json:
+        write_jsonl((json_line(row) for _, row in found), sys.stdout)
+    else:
+        sys.stdout.write(columns_table([row for _, row in found]) if columns else listing([run for run, _ in found]))
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -89,7 +101,13 @@ def _parser() -> argparse.ArgumentParser:
     for each in made.values():
         each.add_argument("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
     tagged = "only those with this tag; of several options a run has all"
-    made["list"].add_argument("--tag", action="append", default=[], metavar="NAME", help=tagged)
+    add = made["list"].add_argument
+    add("--tag", action="append", default=[], metavar="NAME", help=tagged)
+    chosen_from = f"of {', '.join(FACTS)}, config.KEY, summary.KEY and program.KEY"
+    add("--columns", type=_columns, metavar="COLUMN,...", help=chosen_from)
+    add("--sort", metavar="COLUMN", help="any column, shown or not; runs without a value come last (default: start)")
+    add("--reverse", action="store_true", help="the largest first")
+    add("--json", action="store_true", help="a JSON object a line")
     made["show"].add_argument("run", metavar="RUN", help="the run's id")
     add = made["prune"].add_argument
     add("--older-than", type=_age, metavar="AGE", help="runs into which nothing came for so long: 30d, 12h, 90m")
@@ -97,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-size", type=_size, metavar="SIZE", help="the oldest, until the others take no more: 10G, 500M")
     add("--yes", action="store_true", help="do not ask")
     return parsed
+
+
+def _columns(given: str) -> list[str]:
+    found = [name.strip() for name in given.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"columns are names with commas between them, not {given!r:.100}")
+    return list(dict.fromkeys(found))
 
 
 def _age(given: str) -> float:

@@ -266,7 +266,7 @@ class Raw(NamedTuple):
     hidden: list[float]
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Add the samples' further columns: what they tell of their intervals, and counts of values not finite."""
+        """Add the samples' further columns: points within their intervals, and counts of values not finite."""
         for sample in samples:
             for point in told(sample):
                 self.extremes.extend(point)

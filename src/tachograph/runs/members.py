@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
+
+if TYPE_CHECKING:
+    from tachograph.runs.recorded import Process
 
 NODE = "node"  # the role of a hub's metrics of its machine: no process of the job
 SECOND = 1_000_000_000
@@ -116,6 +119,12 @@ def state(found: Iterable[Member], now: int, *, written: bool) -> State:
     if any(one.lost(now, written=written) for one in judges):
         return "lost"
     return "finished" if any(one.newest.ended for one in judges) else "unknown"
+
+
+def job_name(found: Iterable[Member | Process]) -> str:
+    """Return the name of a run's program: a rank's, as torchrun's own process has another one; empty for none."""
+    named = sorted(found, key=lambda each: (each.rank is None, each.role == NODE, each.role == "agent", each.rank or 0))
+    return next((str(each.resource["service.name"]) for each in named if "service.name" in each.resource), "")
 
 
 def dictionary(rows: Callable[[str], Iterable[Sequence[Any]]], table: Literal["config", "summary"]) -> dict[str, Any]:

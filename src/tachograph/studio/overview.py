@@ -15,7 +15,7 @@ from tachograph.runs.buckets import HistogramValues, shown
 from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, mapping, members, rank_of, state, tags
+from tachograph.runs.members import NODE, SECOND, Member, job_name, mapping, members, rank_of, state, tags
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
@@ -92,7 +92,7 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
     last = max((last for _, last in times), default=changed)
     return {
         "id": name,
-        "program": _program(found),
+        "program": job_name(found),
         "state": state(found, now, written=written),
         "started": started,
         "last": last,
@@ -113,12 +113,6 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     times = {"started": changed, "last": changed, "seconds": 0}
     counts = {"ranks": 0, "processes": 0, "restarts": 0, "points": 0, "thinned": 0, "bytes": _size(path)}
     return {"id": id_of(path), "program": "", "state": "unknown", **times, **counts, "tags": [], "damage": [why]}
-
-
-def _program(found: Sequence[Member]) -> str:
-    """Return the name of the program: a rank's, as torchrun's own process has another one."""
-    named = sorted(found, key=lambda each: (each.rank is None, each.role == NODE, each.role == "agent", each.rank or 0))
-    return next((str(each.resource["service.name"]) for each in named if "service.name" in each.resource), "")
 
 
 def _stamp(path: Path) -> Stamp:
