@@ -33,6 +33,7 @@ from tachograph.recording.journal import LogEvent
 from tachograph.recording.packed_points import PackedPoints
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.store import Store, path_of
+from tachograph.studio.charts import charts, curves, lines
 from tachograph.studio.overview import about
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -694,3 +695,22 @@ def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
     found = [(each.branch, each.x) for each in run.points("steps")]
     assert found == [(place // 5, float(place % 5)) for place in range(len(found))]
     assert len(found) == 5 * rounds
+
+
+def test_a_metric_and_a_gauge_of_one_name_are_told_apart(hub: Hub, tmp_path: Path) -> None:
+    """Both are drawn, each in a chart of its own, as their x differ; a gauge without such a twin is as it was."""
+    send(hub, [packed_event(gauge(20, 0)._replace(metrics=("loss",), group="train"), 1, "s.p")])
+    send(hub, [packed_event(gauge(20, 0)._replace(metrics=("lr",), group="train"), 21, "s.p")])
+    point = {"metric": "loss", "group": "train", "value": 1.0, "branch": 0}
+    definition = ("tachograph.definition", {"metric": "loss", "group": "train"})
+    hub.receive_logs(logs(rank(0), definition, *[("tachograph.metric", {**point, "x": x / 10}) for x in range(5)]))
+    hub.close()
+    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+        found = [
+            (chart["kind"], chart["shared"], each["metric"], [curve["points"] for curve in each["curves"]])
+            for chart in charts(reading, curves(reading))
+            for each in chart["metrics"]
+        ]
+        drawn = [(line["kind"], line["points"]) for line in lines(reading, "loss", group="train")]
+    assert sorted(found) == [("", False, "lr", [20]), ("", True, "loss", [5]), ("gauge", False, "loss", [20])]
+    assert sorted(drawn) == [("", 5), ("gauge", 20)]
