@@ -30,7 +30,7 @@ from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.pipeline.event_feed import apart, packed_event
 from tachograph.recording.journal import LogEvent
-from tachograph.recording.packed_points import PackedPoints
+from tachograph.recording.packed_points import ODD, PackedPoints
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.store import Store, path_of
 from tachograph.studio.charts import charts, curves, lines
@@ -128,7 +128,7 @@ def tables(draw: st.DrawFn) -> PackedPoints:
     rows = draw(st.lists(st.tuples(*[st.floats()] * width), min_size=1, max_size=12))
     more: dict[str, Any] = {}
     if width == 1 and draw(st.booleans()):
-        for name in ("min", "max"):
+        for name in ("min", "max", *draw(st.sets(st.sampled_from(ODD)))):
             more[name] = array("d", draw(st.lists(FINITE | st.just(math.nan), min_size=len(rows), max_size=len(rows))))
         counts = st.lists(st.integers(1, 3), min_size=len(rows), max_size=len(rows))
         more |= {"count": array("q", draw(counts)), "nonfinite": array("q", [each - 1 for each in draw(counts)])}
