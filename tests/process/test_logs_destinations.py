@@ -308,7 +308,7 @@ import tachograph
 from tachograph.recording import journal, registry
 tachograph.start(metrics="none", logs="jsonl", jsonl="out.jsonl")  # else points of metrics are among what is dropped
 def log():
-    for number in range(50_000):
+    for number in range(25_000):
         journal.default.append("e", number, {"n": number})
 threads = [threading.Thread(target=log) for _ in range(4)]
 for thread in threads: thread.start()
@@ -329,4 +329,5 @@ print(before)
     found: list[dict[str, Any]] = events(tmp_path / "out.jsonl")
     numbers = [record["attributes"]["tachograph.seq"] for record in found]
     assert len(set(numbers)) == len(numbers)
-    assert len(numbers) + int(done.stdout) == 200_000
+    assert len(numbers) + int(done.stdout) == 100_000
+    assert int(done.stdout) > 0

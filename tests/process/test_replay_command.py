@@ -6,18 +6,29 @@ import errno
 import json
 import math
 import os
+from array import array
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import programs
+import tachograph.runs
+from hub_requests import exponential, metrics, rank
+from hubs import serving
 from influx_points import event, events, leave, leave_as_before
 from receivers import receiving
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.cli.replaying import recording
+from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import Spool
 from tachograph.exporters.spool_format import SpoolRecord
+from tachograph.hub.hub import Hub, Rejected
+from tachograph.recording.journal import LogEvent, packed_event
+from tachograph.recording.packed_points import PackedPoints
+from tachograph.runs.recorded import plain_attributes
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -168,6 +179,67 @@ def test_a_spool_of_otlp_is_sent_as_it_is(tmp_path: Path) -> None:
             ("/v1/traces", b"t1"),
         ]
     assert list((tmp_path / "spool").iterdir()) == []
+
+
+def curves_spooled(folder: Path) -> Path:
+    """Leave requests behind with an event, a metric's packed points and a gauge's, and return the folder."""
+    times, x = array("q", range(1, 6002)), array("d", range(6001))
+    values = array("d", [math.nan, *range(6000)])
+    points = PackedPoints(("loss",), "train", (), "", 0, times, x, values, {}, 0)
+    gauge = PackedPoints(("load",), "", (), "", 0, times[:2], x[:2], values[:2], {})
+    sent = [LogEvent("checkpoint", 1, 1, {"step": 3}, 1, 0, 0, 0, "s")]
+    sent += [packed_event(points, 2, "s"), packed_event(gauge, 1, "s.p")]
+    ((request, items),) = log_requests(sent, rank(0), lambda *_: None, lambda: None)
+    spool = Spool(folder, 2**30)
+    spool.append(SpoolRecord("logs", request.SerializeToString(), items))
+    beside = metrics(rank(0), exponential("step", [1.0], beside=True), exponential("other", [1.0]))
+    spool.append(SpoolRecord("metrics", beside.SerializeToString(), 2))
+    spool.close()
+    return folder
+
+
+def test_packed_points_are_a_record_each_for_a_foreign_receiver(tmp_path: Path) -> None:
+    """It gets every point, some thousand a request, and no histogram twice; a hub of ours gets requests as they are."""
+    folder = curves_spooled(tmp_path / "spool")
+    with receiving() as there:
+        base = there.url.removesuffix("/v1/metrics")
+        assert main(["replay", str(folder), "--to", "otlp", "--endpoint", base, "--delete"]) == 0
+        bodies = {
+            path: [body for at, _, body in there.requests if at == path and body] for path, _, _ in there.requests
+        }
+    requests = [ExportLogsServiceRequest.FromString(body) for body in bodies["/v1/logs"]]
+    records = [[each for scope in one.resource_logs[0].scope_logs for each in scope.log_records] for one in requests]
+    assert max(map(len, records)) <= 5000
+    found = [(record.event_name, dict(plain_attributes(record.attributes))) for some in records for record in some]
+    assert [name for name, _ in found] == ["checkpoint"] + ["tachograph.metric"] * 6003
+    told = [(each["metric"], each["x"], str(each["value"]), each["tachograph.seq"]) for _, each in found[1:]]
+    assert told[:2] == [("loss", 0.0, "nan", 2), ("loss", 1.0, "0.0", 3)]
+    assert told[6000:] == [("loss", 6000.0, "5999.0", 6002), ("load", 0.0, "nan", 1), ("load", 1.0, "0.0", 2)]
+    (body,) = bodies["/v1/metrics"]
+    (resource,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
+    assert [metric.name for scope in resource.scope_metrics for metric in scope.metrics] == ["other"]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_hub_of_ours_gets_packed_points_as_they_are(tmp_path: Path) -> None:
+    """Also where the request that holds them is the first one that it gets: nothing is unpacked, nothing is lost."""
+    folder = curves_spooled(tmp_path / "spool")
+    taken: list[str] = []
+
+    class Keeping(Hub):
+        """Keeps the names of the records that it gets, too."""
+
+        def receive_logs(self, request: ExportLogsServiceRequest) -> Rejected:
+            """Keep the names in a request, and take it."""
+            scopes = [scope for one in request.resource_logs for scope in one.scope_logs]
+            taken.extend(record.event_name for scope in scopes for record in scope.log_records)
+            return super().receive_logs(request)
+
+    with serving(tmp_path / "hub", kind=lambda store: Keeping(store, run="run")) as hub:
+        assert main(["replay", str(folder), "--to", "otlp", "--endpoint", hub.url]) == 0
+    assert sorted(taken) == ["checkpoint", "tachograph.points", "tachograph.points"]
+    found = tachograph.runs.open("run", tmp_path / "hub")
+    assert [(each.name, each.points) for each in found.metrics()] == [("load", 2), ("loss", 6001)]
 
 
 @pytest.mark.parametrize(

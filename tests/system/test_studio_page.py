@@ -13,7 +13,7 @@ import pytest
 
 import tachograph.runs
 from browser import NARROW, WIDE, Tab, chromium, tab
-from recorded_runs import DEFINITION, points, spoil
+from recorded_runs import DEFINITION, POINT, points, spoil
 from recorded_runs import record as store_run
 from studio import record, studio
 from tachograph.hub.hub import Hub
@@ -95,6 +95,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     launched.launched(Launch(1, "node-7", about, ("baseline", "<b>"), f"A try.\n{EVIL}"))
     launched.close()
     store_run(store, "nothing", (DEFINITION, {"metric": "promised"}), day=4)
+    interval = {"count": 9, "min": 0.5, "max": 4.0, "nonfinite": 3, "nan_x": 3.5, "posinf_x": 3.25, "neginf_x": 3.75}
+    store_run(
+        store, "odd", *points([1.0, 2.0, 3.0]), (POINT, {"metric": "loss", "x": 4.0, "value": 4.0, **interval}), day=7
+    )
     for begin in (0, 1, 2):  # each a block of its own; the pages of the first are overwritten
         store_run(store, "broken", *points([begin + 0.123456789] * 2000, "wave", group="waves"), number=begin, day=5)
     assert spoil(path_of(store, "broken"), lambda content: content.count(struct.pack("<d", 0.123456789)) > 100)
@@ -174,6 +178,20 @@ def test_a_value_that_is_not_finite_is_marked_where_it_happened(page: Tab) -> No
     assert curve["nonfinite"] == [[4.28, "NaN"]]
     assert 4.28 not in curve["x"]
     assert "not a finite number" in page.card("exact_metric").inner_text()
+
+
+def test_odd_values_of_an_interval_are_marked_where_each_happened(page: Tab) -> None:
+    """NaN, infinity and minus infinity have marks of their own, and the pointer says which one it is at."""
+    (curve,) = page.open("/#/run/odd").loaded("loss")["loss"]["curves"]
+    assert sorted(curve["nonfinite"]) == [[3.25, "Infinity"], [3.5, "NaN"], [3.75, "-Infinity"]]
+    marks = "\N{MULTIPLICATION SIGN} NaN, \N{LOGICAL AND} ∞, \N{LOGICAL OR} \N{MINUS SIGN}∞: not a finite number"
+    assert marks in page.card("loss").inner_text()
+    over = page.card("loss").locator(".u-over")
+    width = over.bounding_box()["width"]
+    for x, said in ((3.25, "∞"), (3.5, "NaN"), (3.75, "\N{MINUS SIGN}∞")):
+        over.hover(position={"x": width * x / 4, "y": 60})
+        box = page.card("loss").locator(".hover")
+        page.until(lambda box=box, said=said: box.inner_text().split()[-1] == said, said)
 
 
 def test_progress_is_a_bar_with_its_count_and_rate(page: Tab) -> None:

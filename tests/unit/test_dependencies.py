@@ -23,6 +23,7 @@ FOLDERS = {
     "influxdb": ("exporters/influxdb/",),
     "hardware": ("hardware/",),
     "top": ("cli/top/",),
+    "parquet": ("runs/parquet.py",),
 }
 UNDECLARED = {
     "torch": "instruments a program that has it: its module is imported where torchrun runs, never by us first",

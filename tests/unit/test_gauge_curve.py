@@ -22,7 +22,7 @@ from tachograph.recording.packed_points import PackedPoints, PointSources
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Pending
 
-COLUMNS = 9
+COLUMNS = 12
 
 
 class Made:
@@ -38,10 +38,13 @@ class Made:
         self.record = self.gauge.record
 
     def rows(self, *, everything: bool = True) -> list[tuple[float, ...]]:
-        """Take the points: x, time, value, lowest, highest, values, not finite, x of the lowest and of the highest."""
+        """Take the points: x, time, value, lowest, highest, values, not finite, and x of these.
+
+        The x are those of the lowest, of the highest, and of the first NaN, infinity and minus infinity.
+        """
         flat = self.curve.take(everything=everything)
         rows = [flat[place : place + COLUMNS] for place in range(0, len(flat), COLUMNS)]
-        return [(*row[:4], row[5], row[7], row[8], row[4], row[6]) for row in rows]
+        return [(*row[:4], row[5], row[7], row[8], row[4], row[6], *row[9:]) for row in rows]
 
 
 def test_the_first_thousand_values_are_a_point_each() -> None:
@@ -79,7 +82,7 @@ def test_extremes_have_their_place() -> None:
         made.now = number * 0.001
         made.record(-float(number))
     for row in made.rows()[FIRST:-1]:
-        x, _, value, low, high, count, _, low_x, high_x = row
+        x, _, value, low, high, count, _, low_x, high_x, *_ = row
         assert (low, low_x) == (value, x)
         assert count > 500
         assert -high - 100 <= high_x == pytest.approx(x - count + 1, abs=100)
@@ -124,6 +127,13 @@ def test_no_value_is_lost_however_it_is_folded(program: list[Any], late: bool) -
     assert min((row[3] for row in rows), default=math.inf) == min(finite, default=math.inf)
     assert max((row[4] for row in rows), default=-math.inf) == max(finite, default=-math.inf)
     assert all(before[0] < after[0] and before[1] <= after[1] for before, after in pairwise(rows))
+    first = FIRST if late else 0
+    begin = 0
+    for row in rows:
+        part = list(enumerate(floats))[max(0, begin - first) : int(row[0]) - first + 1]
+        kinds = (math.isnan, lambda value: value == math.inf, lambda value: value == -math.inf)
+        assert [next((x + first for x, value in part if kind(value)), math.inf) for kind in kinds] == [*row[9:]]
+        begin = int(row[0]) + 1
     if recorded:
         assert rows[-1][0] == len(recorded) - 1 + (FIRST if late else 0)
         assert repr(rows[-1][2]) == repr(floats[-1])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +30,10 @@ from tachograph.hub._history import History
 from tachograph.hub.hub import Hub
 from tachograph.pipeline.event_feed import apart, packed_event
 from tachograph.recording.journal import LogEvent
-from tachograph.recording.packed_points import PackedPoints
+from tachograph.recording.packed_points import ODD, PackedPoints
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.store import Store, path_of
+from tachograph.studio.charts import charts, curves, lines
 from tachograph.studio.overview import about
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -126,7 +128,7 @@ def tables(draw: st.DrawFn) -> PackedPoints:
     rows = draw(st.lists(st.tuples(*[st.floats()] * width), min_size=1, max_size=12))
     more: dict[str, Any] = {}
     if width == 1 and draw(st.booleans()):
-        for name in ("min", "max"):
+        for name in ("min", "max", *draw(st.sets(st.sampled_from(ODD)))):
             more[name] = array("d", draw(st.lists(FINITE | st.just(math.nan), min_size=len(rows), max_size=len(rows))))
         counts = st.lists(st.integers(1, 3), min_size=len(rows), max_size=len(rows))
         more |= {"count": array("q", draw(counts)), "nonfinite": array("q", [each - 1 for each in draw(counts)])}
@@ -602,6 +604,27 @@ def test_long_gauges_are_thinned_and_keep_their_extremes(hub: Hub, tmp_path: Pat
     assert not run.damage
 
 
+def test_thinning_keeps_odd_values_apart_where_they_were(hub: Hub, tmp_path: Path) -> None:
+    """Of neighbours that become one point the first NaN, infinity and minus infinity of each keep their x."""
+    odd = {100: nan, 101: inf, 900: -inf, 901: nan, 2000: inf}
+    n = 2100
+    values = array("d", [odd.get(row, 1.0) for row in range(n)])
+    ones = array("d", [1.0] * n)
+    more: dict[str, Any] = {"min": ones, "max": ones, "count": array("q", [3] * n)}
+    more["nonfinite"] = array("q", [int(row in odd or row == 500) for row in range(n)])
+    more["neginf_x"] = array("d", [499.5 if row == 500 else nan for row in range(n)])
+    found = table([(value,) for value in values], metrics=["gauge"], x=range(n), **more)
+    send(hub, [packed_event(found, 1, "s.p")])
+    hub.close()
+    assert thinned_to(tmp_path, 300) > 0
+    kept = [each.more for each in runs.open("run", tmp_path).points("gauge") if each.seq <= 2048]  # of full blocks
+    assert len(kept) < n / 6
+    assert [each["nan_x"] for each in kept if "nan_x" in each] == [100, 901]
+    assert [each["posinf_x"] for each in kept if "posinf_x" in each] == [101, 2000]
+    assert [each["neginf_x"] for each in kept if "neginf_x" in each] == [499.5, 900]
+    assert sum(each.get("nonfinite", 0) for each in kept) == 6
+
+
 def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
     """The hub's upkeep does it by itself, counts it, and says so of the run; a damaged block stays as it is."""
     clock = Clock()
@@ -625,6 +648,7 @@ def test_a_hub_thins_curves_after_samples(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
+from math import inf, nan
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from test_hub_curves import both
@@ -671,3 +695,22 @@ def test_a_hub_killed_at_any_time(tmp_path: Path, after: int) -> None:
     found = [(each.branch, each.x) for each in run.points("steps")]
     assert found == [(place // 5, float(place % 5)) for place in range(len(found))]
     assert len(found) == 5 * rounds
+
+
+def test_a_metric_and_a_gauge_of_one_name_are_told_apart(hub: Hub, tmp_path: Path) -> None:
+    """Both are drawn, each in a chart of its own, as their x differ; a gauge without such a twin is as it was."""
+    send(hub, [packed_event(gauge(20, 0)._replace(metrics=("loss",), group="train"), 1, "s.p")])
+    send(hub, [packed_event(gauge(20, 0)._replace(metrics=("lr",), group="train"), 21, "s.p")])
+    point = {"metric": "loss", "group": "train", "value": 1.0, "branch": 0}
+    definition = ("tachograph.definition", {"metric": "loss", "group": "train"})
+    hub.receive_logs(logs(rank(0), definition, *[("tachograph.metric", {**point, "x": x / 10}) for x in range(5)]))
+    hub.close()
+    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+        found = [
+            (chart["kind"], chart["shared"], each["metric"], [curve["points"] for curve in each["curves"]])
+            for chart in charts(reading, curves(reading))
+            for each in chart["metrics"]
+        ]
+        drawn = [(line["kind"], line["points"]) for line in lines(reading, "loss", group="train")]
+    assert sorted(found) == [("", False, "lr", [20]), ("", True, "loss", [5]), ("gauge", False, "loss", [20])]
+    assert sorted(drawn) == [("", 5), ("gauge", 20)]

@@ -100,6 +100,37 @@ def test_extremes_are_kept(steps: list[tuple[float, float, bool]]) -> None:
     assert begin == len(steps)
 
 
+ODD_VALUES = st.sampled_from([math.nan, math.inf, -math.inf, 1.0, 2**1100])
+KINDS: dict[str, Callable[[float], bool]] = {
+    "nan_x": math.isnan,
+    "posinf_x": lambda value: value == math.inf,
+    "neginf_x": lambda value: value == -math.inf,
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.02, 0.3]), ODD_VALUES, st.booleans()), min_size=1, max_size=40))
+def test_values_that_are_not_finite_keep_kind_and_place(steps: list[tuple[float, float, bool]]) -> None:
+    """Of each interval the x of its first NaN, infinity and minus infinity are there, each by its own name."""
+    bench = Bench()
+    metric = Metric("m", execution=bench)
+    for number, (gap, value, look) in enumerate(steps):
+        bench.now += gap
+        metric.record(value, at=number)
+        if look:
+            bench.pass_on(everything=False)
+    bench.pass_on(everything=True)
+    begin = 0
+    values = [math.inf if value == 2**1100 else value for _, value, _ in steps]
+    for point in bench.logged():
+        end = int(point["x"]) + 1
+        places = {
+            name: next((x for x in range(begin, end) if of_kind(values[x])), None) for name, of_kind in KINDS.items()
+        }
+        assert {name: point.get(name) for name in KINDS} == (places if end - begin > 1 else dict.fromkeys(KINDS))
+        begin = end
+    assert begin == len(steps)
+
+
 @given(st.lists(st.tuples(VALUES, st.integers(0, 5) | st.floats(0, 5))))
 def test_unthrottled_every_value_is_a_point(recorded: list[tuple[float, float]]) -> None:
     """Without a throttle each value leaves bit for bit, in order; a branch begins wherever x goes back."""
@@ -157,6 +188,9 @@ def test_many_values_an_interval(at: str | None, bad: float | None) -> None:
     places = {"min_x": 1700, "max_x": 2100, "x": 2999}
     assert (rest["min"], rest["max"], rest["value"]) == (-50.0, 60.0, values[-1])
     assert (rest["count"], rest.get("nonfinite", 0)) == (2999, int(bad is not None))
+    if bad is not None:
+        places["posinf_x" if bad > 0 else "nan_x"] = 400
+    assert {"nan_x", "posinf_x", "neginf_x"}.isdisjoint(rest.keys() - places.keys())
     for name, place in places.items():
         assert rest[name] == pytest.approx(place if at else (place + 1) * 1e-6)
 

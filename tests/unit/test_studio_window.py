@@ -12,15 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from curves import Bench
 from hub_requests import SECOND, START, logs, rank
 from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.hub.hub import Hub
-from tachograph.runs.blocks import PAIR, Block, Raw, Sample, pack
+from tachograph.metric import Metric
+from tachograph.runs.blocks import PAIR, Block, Raw, Sample, kind_of, pack
 from tachograph.runs.buckets import Buckets, HistogramValues
 from tachograph.runs.file import Abandoned, RunFile, look
 from tachograph.runs.recorded import add_intervals
 from tachograph.runs.store import path_of
 from tachograph.runs.window import Stretch, stretch, stretches, windowed
+from tachograph.studio._news import Heads
 from tachograph.studio.charts import samples
 
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([inf, -inf, float("nan")])
@@ -138,6 +141,7 @@ MORE = st.fixed_dictionaries(
         "max_x": BOUND,
         "count": st.integers(0, 9),
         "nonfinite": st.integers(0, 9),
+        **dict.fromkeys(("nan_x", "posinf_x", "neginf_x"), BOUND | st.sampled_from([inf, float("nan")])),
         "rate": BOUND,
     },
 )
@@ -161,6 +165,53 @@ def test_intervals_are_read_alike_with_and_without_numpy(found: list[tuple[float
     found_ = sorted(PAIR.iter_unpack(among.pairs[0]), key=repr)
     assert list(map(repr, found_)) == [repr((float(x), float(value))) for x, value in told]
     assert (among.extremes, among.hidden) == ([], slow.hidden)
+
+
+ODD = st.lists(st.floats(0, 1) | st.sampled_from([inf, -inf, float("nan")]), min_size=1, max_size=40)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ODD, st.sampled_from([0.0, 0.01, 0.06]), st.booleans())
+def test_odd_values_are_drawn_as_themselves_where_they_happened(
+    tmp_path_factory: pytest.TempPathFactory, values: list[float], gap: float, exact: bool
+) -> None:
+    """Of a throttled curve, too: each kind, at the x of the first one of an interval, on the page and as it comes."""
+    bench = Bench()
+    metric = Metric("m", throttle=None if exact else 10, execution=bench)
+    for x, value in enumerate(values):
+        bench.now += gap
+        metric.record(value, at=x)
+    bench.pass_on(everything=True)
+    folder: Path = tmp_path_factory.mktemp("run")
+    record(folder, "run", *[("tachograph.metric", attributes) for attributes in bench.logged()])
+    with look(RunFile(path_of(folder, "run"))) as reading:
+        (whole,) = stretches(reading, 1, 1000)
+        (thinned,) = stretches(reading, 1, 1)
+        heads = Heads()
+        heads.known = {1: 0}
+        news = [point for entry in heads.arrived(reading).curves for point in entry["points"]]
+    recorded = {(float(x), kind_of(value)) for x, value in enumerate(values) if not isfinite(value)}
+    kinds = {kind for _, kind in recorded}
+    for found in (whole.nonfinite, thinned.nonfinite, [(x, kind) for x, _, kind in filter(_is_odd, news)]):
+        assert set(found) <= recorded
+        assert {kind for _, kind in found} == kinds
+        assert {min(x for x, each in found if each == kind) for kind in kinds} == {
+            min(x for x, each in recorded if each == kind) for kind in kinds
+        }
+    if exact:
+        assert set(whole.nonfinite) == recorded
+
+
+def _is_odd(point: list[object]) -> bool:
+    return len(point) > 2
+
+
+def test_a_count_alone_is_drawn_as_nan_at_its_point(tmp_path: Path) -> None:
+    """Runs of earlier versions tell only how many values of an interval were not finite."""
+    record(tmp_path, "run", *points([1.0, inf], min=0.5, max=2.0, count=9, nonfinite=2))
+    with look(RunFile(path_of(tmp_path, "run"))) as reading:
+        (line,) = stretches(reading, 1, 1000)
+    assert sorted(line.nonfinite) == [(0.0, "NaN"), (1.0, "Infinity"), (1.0, "NaN")]
 
 
 @given(st.binary(max_size=40), st.binary(max_size=80), st.sampled_from(["", "{}", "[1]", '["dmin"]', '["x"]', "[" * 9]))

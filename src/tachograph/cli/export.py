@@ -10,44 +10,92 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
 from tachograph.runs.catalogue import opened
 from tachograph.runs.export import lines, lines_of, write_csv, write_jsonl
-from tachograph.runs.recorded_series import KINDS
+from tachograph.runs.parquet import WriteParquet, parquet_writer
+from tachograph.runs.recorded_series import KINDS, Kind
+from tachograph.runs.run import Run
+
+
+class _Table(NamedTuple):
+    """One metric of a run, or all of a kind where ``name`` is None; each row can be read once."""
+
+    run: Run
+    name: str | None
+    columns: Sequence[str]
+    rows: Iterator[list[Any]]
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Write a run, and return the exit code: 1 where a part of it could not be read, 2 for wrong usage."""
-    options = _parser().parse_args(arguments)
-    names = list(dict.fromkeys(options.metric or ()))
+    """Write runs, and return the exit code: 1 where a part of one could not be read, 2 for wrong usage."""
+    options = _parser().parse_intermixed_args(arguments)  # runs before and behind the options
     try:
-        run = opened(options.run, options.store)
-        tables = [run.table(name, kind=options.kind) for name in names or [None]]
-    except (LookupError, OSError) as error:
+        runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
+        tables = _tables(runs, list(dict.fromkeys(options.metric or [None])), options.kind)
+        parquet = parquet_writer() if options.format == "parquet" else None
+    except (LookupError, OSError, ImportError) as error:
         return fail("export", reason(error), WRONG_USAGE)
-    if options.format == "csv" and len({columns for columns, _ in tables}) > 1:
+    if options.format != "jsonl" and len({table.columns for table in tables}) > 1:
         why = "these metrics have different columns: export them apart, with --kind, or as --format jsonl"
         return fail("export", why, WRONG_USAGE)
+    if parquet and options.output is None and sys.stdout.isatty():
+        return fail("export", "--output must name the file: a terminal cannot show Parquet", WRONG_USAGE)
     try:
         with _output(options.output) as out:
-            if options.format == "csv":
-                write_csv(tables[0][0], chain.from_iterable(rows for _, rows in tables), out)
-            elif names or options.kind:
-                some = (lines_of(run, name, options.kind) for name in names or [None])
-                write_jsonl(chain.from_iterable(some), out)
-            else:
-                write_jsonl(lines(run), out)
+            _write(tables, out, options, parquet)
     except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
         return fail("export", reason(error), FAILED)
-    if run.damage:
+    for run in (damaged := [run for run in runs if run.damage]):
         more = f" (and {len(run.damage) - 1} more)" if len(run.damage) > 1 else ""
-        return fail("export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
-    return 0
+        fail("export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
+    return FAILED if damaged else 0
+
+
+def _tables(runs: Sequence[Run], names: Sequence[str | None], kind: Kind | None) -> list[_Table]:
+    """Return the tables of metrics, run by run; a line says which of several runs has no such metric.
+
+    Args:
+        runs: at least one.
+        names: of metrics; None for all of a kind.
+        kind: see :meth:`Run.table`.
+
+    Raises:
+        LookupError: none of the runs has a metric.
+    """
+    found, missing = list[_Table](), dict[str | None, list[LookupError]]()
+    for run in runs:
+        for name in names:
+            try:
+                found.append(_Table(run, name, *run.table(name, kind=kind)))
+            except LookupError as error:  # noqa: PERF203 - another run may have it
+                missing.setdefault(name, []).append(error)
+    for errors in missing.values():
+        if len(errors) == len(runs):
+            raise errors[0]
+    for each in chain.from_iterable(missing.values()):
+        sys.stderr.write(f"tachograph export: {reason(each)}\n")
+    return found
+
+
+def _write(tables: Sequence[_Table], out: TextIO, options: argparse.Namespace, parquet: WriteParquet | None) -> None:
+    several = len(set(options.run)) > 1
+    if options.format == "jsonl":
+        for run, name, *_ in tables:
+            found = lines(run) if name is options.kind is None else lines_of(run, name, options.kind)
+            write_jsonl(({**line, "run": run.id} if several else line for line in found), out)
+        return
+    columns = ("run", *tables[0].columns) if several else tables[0].columns
+    rows = ([run.id, *row] if several else row for run, _, _, rows in tables for row in rows)
+    if parquet:
+        parquet(columns, rows, out.buffer)
+    else:
+        write_csv(columns, rows, out)
 
 
 @contextlib.contextmanager
@@ -63,10 +111,15 @@ def _output(path: Path | None) -> Iterator[TextIO]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = parser("export", "Write every point of a run's journal, as exact as it was recorded.")
+    made = parser("export", "Write every point of runs, as exact as it was recorded.")
     add = made.add_argument
-    add("run", metavar="RUN", help="the run's id; 'tachograph runs list' shows them")
-    add("--format", choices=["csv", "jsonl"], default="csv", help="jsonl has everything in one file (default csv)")
+    add("run", nargs="+", metavar="RUN", help="its id; 'tachograph runs list' shows them; of several each row has it")
+    add(
+        "--format",
+        choices=["csv", "jsonl", "parquet"],
+        default="csv",
+        help="jsonl has everything in one file; parquet needs tachograph[parquet] (default csv)",
+    )
     add("--metric", action="append", metavar="NAME", help="this metric only; may be given more than once")
     add(
         "--kind",

@@ -23,7 +23,8 @@ from tachograph.runs.catalogue import (
     opened,
     superfluous,
 )
-from tachograph.runs.export import listing, printable, shown, size_of
+from tachograph.runs.columns import FACTS, chosen, columns_table, json_line
+from tachograph.runs.export import listing, printable, shown, size_of, write_jsonl
 
 IN_USE = "a hub writes it, it stays"
 _ANNOTATED = {"tag": "tags", "note": "notes", "name": "name"}  # commands, and what each of them changes
@@ -43,11 +44,22 @@ def command(arguments: Sequence[str]) -> int:
             return _delete_named(options)
         if options.what in _ANNOTATED:
             return _annotate(options)
-        wanted = set(options.tag)
-        sys.stdout.write(listing([each for each in listed(options.store) if wanted <= set(each.tags)]))
+        _list(options)
     except (LookupError, ValueError, OSError) as error:
         return fail("runs", printable(reason(error)), WRONG_USAGE)
     return 0
+
+
+def _list(options: argparse.Namespace) -> None:
+    wanted = set(options.tag)
+    runs = [each for each in listed(options.store) if wanted <= set(each.tags)]
+    columns = options.columns or (FACTS if options.json else ())
+    sort = options.sort or ("start" if options.reverse else None)
+    found = chosen(runs, columns, sort=sort, reverse=options.reverse)
+    if options.json:
+        write_jsonl((json_line(row) for _, row in found), sys.stdout)
+    else:
+        sys.stdout.write(columns_table([row for _, row in found]) if columns else listing([run for run, _ in found]))
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -150,7 +162,13 @@ def _parser() -> argparse.ArgumentParser:
     for each in made.values():
         each.add_argument("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
     tagged = "only those with this tag; of several options a run has all"
-    made["list"].add_argument("--tag", action="append", default=[], metavar="NAME", help=tagged)
+    add = made["list"].add_argument
+    add("--tag", action="append", default=[], metavar="NAME", help=tagged)
+    chosen_from = f"of {', '.join(FACTS)}, config.KEY, summary.KEY and program.KEY"
+    add("--columns", type=_columns, metavar="COLUMN,...", help=chosen_from)
+    add("--sort", metavar="COLUMN", help="any column, shown or not; runs without a value come last (default: start)")
+    add("--reverse", action="store_true", help="the largest first")
+    add("--json", action="store_true", help="a JSON object a line")
     for name in ("show", *_ANNOTATED):
         made[name].add_argument("run", metavar="RUN", help="the run's id")
     made["delete"].add_argument("runs", nargs="+", metavar="RUN", help="the run's id")
@@ -165,6 +183,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-size", type=_size, metavar="SIZE", help="the oldest, until the others take no more: 10G, 500M")
     add("--yes", action="store_true", help="do not ask")
     return parsed
+
+
+def _columns(given: str) -> list[str]:
+    found = [name.strip() for name in given.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"columns are names with commas between them, not {given!r:.100}")
+    return list(dict.fromkeys(found))
 
 
 def _age(given: str) -> float:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, compress
 from math import inf, isfinite
 from operator import and_, itemgetter, le
@@ -14,7 +14,21 @@ from struct import unpack_from
 from typing import Any, NamedTuple
 
 from tachograph.hub._curve_records import LARGEST, CurveRecord, DerivedPoints, PackedRecord
-from tachograph.runs.blocks import PAIR, THINNED, Block, Outline, PackedRows, Sample, join, outline, pack, unpack
+from tachograph.runs.blocks import (
+    ODD_VALUES,
+    PAIR,
+    THINNED,
+    Block,
+    Outline,
+    PackedRows,
+    Sample,
+    join,
+    kind_of,
+    outline,
+    pack,
+    told,
+    unpack,
+)
 from tachograph.runs.store import Store
 
 FULL = 1024  # points, from which on a block stays as it is
@@ -389,7 +403,8 @@ def _together(samples: Sequence[Sample]) -> Sample:
         return last
     count = sum(int(each.more.get("count", 1)) for each in samples)
     hidden = sum(int(each.more.get("nonfinite", 0 if isfinite(each.value) else 1)) for each in samples)
-    ends = [(value, x) for each in samples for value, x in _ends(each)]
+    values = [point for each in samples for point in [*told(each), (each.x, each.value)]]
+    ends = [(float(value), float(x)) for x, value in values if isfinite(value)]
     more: dict[str, int | float] = {}
     if ends:
         (low, low_x), (high, high_x) = min(ends), max(ends, key=itemgetter(0))
@@ -397,11 +412,8 @@ def _together(samples: Sequence[Sample]) -> Sample:
     more["count"] = count
     if hidden:
         more["nonfinite"] = hidden
+    kinds = {kind_of(value): name for name, value in ODD_VALUES.items()}
+    for x, value in sorted(values, key=itemgetter(0)):
+        if not isfinite(value):
+            more.setdefault(kinds[kind_of(value)], float(x))
     return last._replace(more=more)
-
-
-def _ends(sample: Sample) -> Iterator[tuple[float, float]]:
-    """Yield the finite values of a point, and the x of each."""
-    for value, x in ((sample.value, "x"), *((sample.more.get(name), f"{name}_x") for name in ("min", "max"))):
-        if value is not None and isfinite(value):
-            yield float(value), float(sample.more.get(x, sample.x))

@@ -26,7 +26,7 @@ from tachograph.hub._curve_writer import CurveEnds, Points
 from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.identity.launch import MOST_TAGS, described
 from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
-from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes
+from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes, run_start
 from tachograph.runs.store import Store
 
 _DICTIONARIES = {CONFIG: "config", SUMMARY: "summary"}  # events, and the tables of their keys
@@ -148,8 +148,7 @@ def _run_began(connection: sqlite3.Connection, stream: int) -> int:
     """Return when the run began, as the first event of a stream says; the time of that event where it says nothing."""
     first = "SELECT time, record FROM event WHERE stream = ? ORDER BY seq LIMIT 1"
     ((time, data),) = connection.execute(first, (stream,))
-    said = dict(plain_attributes(LogRecord.FromString(data).attributes)).get("run_start")
-    return said if isinstance(said, int) and said > 0 else int(time)
+    return run_start(data) or int(time)
 
 
 def describe(connection: sqlite3.Connection, time: int, tags: Iterable[str], notes: str) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -31,6 +34,7 @@ from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import FAILURE
 
 DESTINATION = "forward"
+_MANY = 5000  # records of a request: about 1.5 MB, where a Collector takes 4 MiB over gRPC
 
 
 class Forwarding:
@@ -139,6 +143,32 @@ class Forwarding:
 
 def _spool(folder: Path, limit: int, lose: Callable[[int, Reason, bool], None]) -> Spool:
     return Spool(folder, limit, lose, of="process")
+
+
+def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield a stored request as a receiver can read it that is no hub of ours: as requests, each with its items.
+
+    Every packed point is a record, some thousand a request, whatever TACHOGRAPH_CURVES says: the request was kept to be
+    sent. What any receiver can read, or none, stays as it is.
+    """
+    request: Any = ExportLogsServiceRequest() if signal == "logs" else ExportMetricsServiceRequest()
+    try:
+        request.ParseFromString(body)
+    except DecodeError:
+        yield body, 1
+        return
+    if signal == "metrics":
+        yield request.SerializeToString() if _leave_out_beside(request) else body, items(signal, request)
+        return
+    _unpack_points(request, every=True)
+    for one in request.resource_logs:
+        for scope in one.scope_logs:
+            for first in range(0, len(scope.log_records), _MANY):
+                part = ExportLogsServiceRequest()
+                made = part.resource_logs.add(resource=one.resource, schema_url=one.schema_url)
+                inner = made.scope_logs.add(scope=scope.scope, schema_url=scope.schema_url)
+                inner.log_records.extend(scope.log_records[first : first + _MANY])
+                yield part.SerializeToString(), len(inner.log_records)
 
 
 def _unpack_points(request: Any, *, every: bool) -> bool:

@@ -6,8 +6,8 @@ which says which points are ready; those are logged. Like the accumulators', a f
 own thread may hold it, and a thread that finds the lock taken leaves its values to the one that folds.
 
 The throttle: the first value is a point at once, then there is one point an interval: its last value, with its smallest
-and its largest one and their x, so that no spike vanishes. When points leave follows from the times at which the values
-were recorded, not from the times of folds.
+and its largest one and their x, so that no spike vanishes, and the x of the first NaN and infinity of each sign. When
+points leave follows from the times at which the values were recorded, not from the times of folds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.journal import Journal, Raw
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.own_metrics import Reason
-from tachograph.recording.packed_points import PackedPoints
+from tachograph.recording.packed_points import NOTHING_ODD, ODD, OddPlaces, PackedPoints, odd_places
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Number, Pending, as_float
@@ -63,7 +63,7 @@ class CurvePoint(NamedTuple):
     """A point of a curve, for one value or for an interval.
 
     ``moment`` is when ``value`` was recorded, on the clock of the curve; ``low`` and ``high`` are the extremes of the
-    finite ones among its ``values``; where all are ``nonfinite``, there are none.
+    finite ones among its ``values``; where all are ``nonfinite``, there are none. ``odd`` says where these were.
     """
 
     value: float
@@ -76,6 +76,7 @@ class CurvePoint(NamedTuple):
     high_x: float
     values: int
     nonfinite: int
+    odd: OddPlaces = NOTHING_ODD
 
     def attributes(self) -> dict[str, float | int]:
         """Return the point's own attributes in the journal."""
@@ -86,6 +87,7 @@ class CurvePoint(NamedTuple):
             found["count"] = self.values
             if self.nonfinite:
                 found["nonfinite"] = self.nonfinite
+                found |= {name: x for name, x in zip(ODD, self.odd, strict=True) if x < inf}
         return found
 
     def with_later(self, later: CurvePoint) -> CurvePoint:
@@ -93,7 +95,12 @@ class CurvePoint(NamedTuple):
         low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
         values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
         value, x, moment, branch = later.value, later.x, later.moment, later.branch
-        return CurvePoint(value, x, moment, branch, low.low, low.low_x, high.high, high.high_x, values, nonfinite)
+        odd = self.odd if later.odd is NOTHING_ODD else _first(self.odd, later.odd)
+        return CurvePoint(value, x, moment, branch, low.low, low.low_x, high.high, high.high_x, values, nonfinite, odd)
+
+
+def _first(one: OddPlaces, other: OddPlaces) -> OddPlaces:
+    return min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2])
 
 
 class _Throttle(NamedTuple):
@@ -141,7 +148,7 @@ class _Throttle(NamedTuple):
             last, timed = x, at is None
             if value - value:  # NaN is true; finite numbers give 0.0
                 nonfinite += 1
-                point = CurvePoint(value, x, moment, branch, inf, x, -inf, x, 1, 1)
+                point = CurvePoint(value, x, moment, branch, inf, x, -inf, x, 1, 1, odd_places(value, x))
             else:
                 point = CurvePoint(value, x, moment, branch, value, x, value, x, 1, 0)
             while waiting and moment >= due:
@@ -184,7 +191,7 @@ class _Throttle(NamedTuple):
             high_x = max(as_float(xs[values.index(high)]) - offset, last)
         value, x, moment = as_float(values[-1]), max(as_float(xs[-1]) - offset, last), chunk[-1]
         low, high, count = min(as_float(low), before.low), max(as_float(high), before.high), before.values + len(values)
-        many = CurvePoint(value, x, moment, branch, low, low_x, high, high_x, count, before.nonfinite)
+        many = CurvePoint(value, x, moment, branch, low, low_x, high, high_x, count, before.nonfinite, before.odd)
         return _Throttle(due, branch, x, timed, (*held[:-1], many), ready, nonfinite)
 
     def hold(self, many: CurvePoint, *, timed: bool) -> _Throttle:

@@ -21,7 +21,14 @@ from typing import Any, NamedTuple
 
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.interrupts import ATOMIC
-from tachograph.recording.packed_points import PackedPoints, PointSources, first_branch
+from tachograph.recording.packed_points import (
+    NOTHING_ODD,
+    ODD,
+    PackedPoints,
+    PointSources,
+    first_branch,
+    odd_places,
+)
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Pending, as_float, is_finite
@@ -37,7 +44,9 @@ _LITTLE = 16 * _STRIDE
 _LIMIT = 65_536 * _STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
 _WAIT = 2.0  # seconds for which points wait for others, to leave together
-_COLUMNS = 9  # of a point that waits: x, when, value, lowest and highest with their x, how many, how many not finite
+# Columns of a point that waits: x, when, value, lowest and highest with their x, how many, how many not finite, and the
+# x of those.
+_COLUMNS = 12
 _VALUES = 7  # the column of how many
 _MOST = (FIRST + 24) * _COLUMNS  # of those that wait; beyond, one point goes on for as long as it takes
 
@@ -46,7 +55,7 @@ Named = tuple[str, str, str]
 
 
 class _Held(NamedTuple):
-    """Values of one interval; ``low`` and ``high`` are of the finite ones."""
+    """Values of one interval; ``low`` and ``high`` are of the finite ones; for the x of others see ODD."""
 
     x: float
     moment: float
@@ -57,12 +66,16 @@ class _Held(NamedTuple):
     high_x: float
     values: int
     nonfinite: int
+    nan_x: float
+    posinf_x: float
+    neginf_x: float
 
     def with_later(self, later: _Held) -> _Held:
         low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
         values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
         x, moment, value = later[:3]
-        return _Held(x, moment, value, low.low, low.low_x, high.high, high.high_x, values, nonfinite)
+        odd = map(min, self[-len(ODD) :], later[-len(ODD) :])
+        return _Held(x, moment, value, low.low, low.low_x, high.high, high.high_x, values, nonfinite, *odd)
 
 
 _NONE = array("d")
@@ -86,7 +99,8 @@ def _entry(x: float, moment: float, value: float, limits: tuple[float, float], v
     low, high = limits
     first = x - (values - 1)
     low_x, high_x = x if low == value else first, x if high == value else first
-    return _Held(x, moment, value, low, low_x, high, high_x, values, int(low > high))
+    odd = odd_places(value, x) if low > high else NOTHING_ODD
+    return _Held(x, moment, value, low, low_x, high, high_x, values, int(low > high), *odd)
 
 
 def _together(entries: Sequence[Any], before: int) -> _Held | None:
@@ -109,9 +123,8 @@ def _together(entries: Sequence[Any], before: int) -> _Held | None:
         _ends(high, highs.index(high), entries, many, before),
     )
     count = sum(many)
-    return _Held(
-        float(before + count - 1), entries[-1], as_float(entries[-3]), float(low), first, float(high), last, count, 0
-    )
+    x, value = float(before + count - 1), as_float(entries[-3])
+    return _Held(x, entries[-1], value, float(low), first, float(high), last, count, 0, *NOTHING_ODD)
 
 
 def _ends(extreme: float, place: int, entries: Sequence[Any], many: Sequence[int], before: int) -> float:
@@ -402,7 +415,7 @@ class GaugeCurves:
             yield points
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
-        x, moments, values, low, low_x, high, high_x, count, nonfinite = (
+        x, moments, values, low, low_x, high, high_x, count, nonfinite, *odd = (
             rows[place::_COLUMNS] for place in range(_COLUMNS)
         )
         wall, now = time.time_ns(), self.clock()
@@ -416,6 +429,11 @@ class GaugeCurves:
                 )
             for key, column in (("count", count), ("nonfinite", nonfinite)):
                 more[key] = array("q", map(int, column))
+            more |= {
+                key: array("d", [x if x < inf else nan for x in column])
+                for key, column in zip(ODD, odd, strict=True)
+                if min(column) < inf
+            }
         name, group, unit = curve.named
         return PackedPoints((name,), group, curve.attributes, unit, self._branch, times, x, values, more)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
 
 from tachograph.recording.ids import random_hex
@@ -22,8 +22,16 @@ from tachograph.recording.points import Attributes, AttributeValue
 
 PACKED = "tachograph.points"  # event
 PACKED_SCHEMA = 2  # the first one whose readers know it
-INTERVALS = ("min", "min_x", "max", "max_x", "count", "nonfinite")  # columns of points that stand for several values
+ODD = ("nan_x", "posinf_x", "neginf_x")  # x of an interval's first NaN, infinity and minus infinity
+INTERVALS = ("min", "min_x", "max", "max_x", "count", "nonfinite", *ODD)  # of points that stand for several values
 LEFT_OUT = "left_out"
+OddPlaces = tuple[float, float, float]  # x of the first value of each kind in ODD; infinite where there is none
+NOTHING_ODD: OddPlaces = (inf, inf, inf)
+
+
+def odd_places(value: float, x: float) -> OddPlaces:
+    """Return the places of one value that is NaN or infinite."""
+    return (x, inf, inf) if value != value else (inf, x, inf) if value > 0 else (inf, inf, x)  # noqa: PLR0124 - NaN
 
 
 def first_branch() -> int:

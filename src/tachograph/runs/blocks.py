@@ -11,11 +11,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its name
 from typing import Any, NamedTuple
 from zlib import crc32
+
+from tachograph.recording.packed_points import ODD
 
 PAIR = Struct("<dd")
 _HEAD = "<qqq"  # number, time, and the further columns of the point, a bit each
@@ -23,6 +25,9 @@ _HEAD_BYTES = 24
 _CELL = 8
 MOST_COLUMNS = 48
 THINNED = 3  # the level of blocks whose points stand for more of them than were recorded
+# SQL: the part of a block that has more to draw than x and value of each point; NULL where it has none.
+DRAWN_REST = "CASE WHEN form LIKE '%\"dmin\"%' OR form LIKE '%\"qnonfinite\"%' THEN rest END"
+ODD_VALUES = dict(zip(ODD, (nan, inf, -inf), strict=True))  # by the column that says where they were first
 
 
 class Sample(NamedTuple):
@@ -193,6 +198,26 @@ def extremes(sample: Sample) -> list[float]:
     return [float(value) for value in told if value is not None and isfinite(value)]
 
 
+def told(sample: Sample) -> list[tuple[float, float]]:
+    """Return x and value of those that an interval tells beside its last one: extremes, and the first of each odd kind.
+
+    Where it tells only the number of values that are not finite, as earlier versions did, they are NaN at its x.
+    """
+    x, more = sample.x, sample.more
+    found: list[tuple[float, float]] = []
+    if "min" in more and "max" in more:
+        found = [(more.get("min_x", x), more["min"]), (more.get("max_x", x), more["max"])]
+    odd = [(more[name], value) for name, value in ODD_VALUES.items() if isfinite(more.get(name, nan))]
+    if not odd and more.get("nonfinite", 0) > (not isfinite(sample.value)):
+        odd = [(x, nan)]
+    return found + odd
+
+
+def kind_of(value: float) -> str:
+    """Return the name of a value that is not finite: ``NaN``, ``Infinity`` or ``-Infinity``, as ProtoJSON has them."""
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def _around(outlines: Iterable[Outline]) -> Outline:
     seq0, seq1, n, t0, t1, x0, x1, low, high, nonfinite = zip(*outlines, strict=True)
     return Outline(
@@ -232,8 +257,8 @@ class Raw(NamedTuple):
 
     Attributes:
         pairs: x and value of its points, in turn, as float64.
-        extremes: x and value of the intervals' smallest and largest values, in turn.
-        hidden: x of finite points whose interval has values that are not, and the number of these; in turn.
+        extremes: x and value of those that :func:`told` returns, in turn.
+        hidden: x of points whose interval has further values that are not finite, and the number of these; in turn.
     """
 
     pairs: list[bytes]
@@ -241,13 +266,11 @@ class Raw(NamedTuple):
     hidden: list[float]
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Add the samples' further columns: extremes, and counts of values that are not finite."""
+        """Add the samples' further columns: points within their intervals, and counts of values not finite."""
         for sample in samples:
-            more = sample.more
-            if "min" in more and "max" in more:
-                self.extremes.extend((more.get("min_x", sample.x), more["min"]))
-                self.extremes.extend((more.get("max_x", sample.x), more["max"]))
-            others = int(more.get("nonfinite", 0)) - (not isfinite(sample.value))
+            for point in told(sample):
+                self.extremes.extend(point)
+            others = int(sample.more.get("nonfinite", 0)) - (not isfinite(sample.value))
             if others > 0:
                 self.hidden.extend((sample.x, others))
 
@@ -314,7 +337,11 @@ def thin_slowly(raw: Raw, pairs: int) -> list[Bucket]:
         return known
 
     for x, value in zip(at, extremes, strict=True):
-        _stretch(bucket(x), x, value)
+        known = bucket(x)
+        if isfinite(value):
+            _stretch(known, x, value)
+        else:
+            known[6] = min(known[6], x)
     for x, value in zip(xs, values, strict=True):
         known = bucket(x)
         known[4] += 1

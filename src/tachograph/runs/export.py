@@ -15,6 +15,7 @@ from functools import reduce
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tachograph.runs.blocks import kind_of
 from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.members import NODE
@@ -90,7 +91,7 @@ def lines_of(run: Run, name: str | None, kind: Kind | None) -> Iterator[dict[str
 
 def _spelled(value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):
-        return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return kind_of(value)
     if isinstance(value, dict):
         return {key: _spelled(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

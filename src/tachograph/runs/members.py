@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tachograph.identity.program import program_name
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.file import Look
+
+if TYPE_CHECKING:
+    from tachograph.runs.recorded import Process
 
 NODE = "node"  # the role of a hub's metrics of its machine: no process of the job
 SECOND = 1_000_000_000
@@ -147,7 +150,7 @@ def program(rows: Callable[[str], Iterable[Sequence[Any]]]) -> dict[str, Attribu
     return {**found[-1], "host": hosts} if len(hosts) > 1 else found[-1]
 
 
-def job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Member]) -> str:
+def job_name(rows: Callable[[str], Iterable[Sequence[Any]]], found: Iterable[Member | Process]) -> str:
     """Return the name of a run's program: that of a rank, as torchrun's own process may have another one.
 
     As long as no process of the job has reported, or where none ever does, it is the name of the command that

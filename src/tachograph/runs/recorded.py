@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
+from math import isfinite, nan
 from struct import Struct
 from typing import Any, Literal, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
+from tachograph.recording.packed_points import INTERVALS, ODD
 from tachograph.recording.points import Attributes, AttributeValue
-from tachograph.runs.blocks import PAIR, THINNED, Block, Raw, unpack
+from tachograph.runs.blocks import ODD_VALUES, PAIR, THINNED, Block, Raw, unpack
 
 _HEAD = [("seq", "<i8"), ("time", "<i8"), ("there", "<u8")]
-_UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite"})  # extremes are floats, counts are not
+# Extremes and places are floats, counts are not.
+_UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite", *(f"q{name}" for name in ODD)})
 _TYPES = {"d": "<f8", "q": "<i8"}
 BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 FAILURE = "tachograph.process.failure"  # its exception
@@ -106,7 +108,9 @@ class Point(NamedTuple):
         execution: number of the task; 0 for the process.
         branch: goes up where x goes back.
         time_unix_nano: the time at which the value was recorded.
-        more: further columns: of a throttled interval ``min``, ``min_x``, ``max``, ``max_x``, ``count``.
+        more: further columns: ``elapsed``, the seconds since the run began; of a throttled interval ``min``, ``min_x``,
+            ``max``, ``max_x``, ``count``, and, where it has values that are not finite, their number ``nonfinite``,
+            and of each kind the x of the first one: ``nan_x``, ``posinf_x``, ``neginf_x``.
         stream: the start of the process.
         seq: its number among all records of this start.
     """
@@ -139,7 +143,7 @@ class Point(NamedTuple):
 # Further columns of points: of a throttled interval, and of a loop's progress.
 
 
-MORE = ("min", "min_x", "max", "max_x", "count", "nonfinite", "elapsed", "rate", "total", "eta")
+MORE = (*INTERVALS, "elapsed", "rate", "total", "eta")
 HEADER = (
     *("metric", "group", "units", "rank", "execution", "branch", "x", "time_unix_nano", "value"),
     *MORE,
@@ -231,7 +235,7 @@ def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
     Args:
         raw: the branch that the block is added to.
         block: with columns beside x and value.
-        among: put the extremes among the points, each before its own: then they need not be sorted, nor counted.
+        among: put what they tell among the points, each before its own: then it need not be sorted, nor counted.
 
     Raises:
         ValueError: the block is damaged; of it only x and value were added.
@@ -257,7 +261,7 @@ def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
     def column(name: str, default: Any) -> tuple[Any, Any]:
         """Return a column's values, ``default`` where it has none, and where it has some."""
         if name not in columns:
-            return default, np.zeros(len(xs), dtype=bool)
+            return np.broadcast_to(default, xs.shape), np.zeros(len(xs), dtype=bool)
         place = columns.index(name)
         there = (rest["there"] >> np.uint64(place)) & np.uint64(1) != 0
         return np.where(there, rest[f"c{place}"], default), there
@@ -266,15 +270,25 @@ def add_intervals(raw: Raw, block: Block, *, among: bool = False) -> None:
     (low_x, _), (high_x, _) = column("dmin_x", xs), column("dmax_x", xs)
     both = has_low & has_high
     if among:
-        turned = (high_x < low_x)[:, None]
-        lows, highs = np.stack([low_x, low], axis=1), np.stack([high_x, high], axis=1)
-        rows = np.stack([np.where(turned, highs, lows), np.where(turned, lows, highs), points], axis=1)
-        raw.pairs[before] = rows[np.stack([both, both, np.ones_like(both)], axis=1)].tobytes()
+        turned, ends = high_x < low_x, ((low_x, high_x), (low, high), (high_x, low_x), (high, low))
+        low_x, low, high_x, high = (np.where(turned, other, one) for one, other in ends)
+    parts = [(low_x, low, both), (high_x, high, both)]
+    if not {"qnonfinite", *(f"d{name}" for name in ODD_VALUES)}.isdisjoint(columns):
+        lost, told = column("qnonfinite", 0)
+        others = np.where(told, lost, 0) - ~np.isfinite(values)
+        raw.hidden.extend(np.stack([xs, others], axis=1)[others > 0].ravel().tolist())
+        odd = [(column(f"d{name}", nan)[0], np.full(len(xs), value)) for name, value in ODD_VALUES.items()]
+        parts += [(at, value, np.isfinite(at)) for at, value in odd]
+        untold = (others > 0) & ~np.logical_or.reduce([there for _, _, there in parts[2:]])
+        parts.append((xs, np.full(len(xs), nan), untold))
+    if among:
+        parts.append((xs, values, np.ones_like(both)))
+    rows = np.stack([np.stack([at, value], axis=1) for at, value, _ in parts], axis=1)
+    kept = rows[np.stack([there for _, _, there in parts], axis=1)]
+    if among:
+        raw.pairs[before] = kept.tobytes()
     else:
-        raw.extremes.extend(np.stack([low_x, low, high_x, high], axis=1)[both].ravel().tolist())
-    lost, told = column("qnonfinite", 0)
-    others = np.where(told, lost, 0) - ~np.isfinite(values)
-    raw.hidden.extend(np.stack([xs, others], axis=1)[others > 0].ravel().tolist())
+        raw.extremes.extend(kept.ravel().tolist())
 
 
 def _columns(form: str) -> list[str]:
@@ -356,6 +370,12 @@ def event_of(row: Sequence[Any]) -> StoredEvent:
     plain = dict(plain_attributes(record.attributes))
     trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
     return StoredEvent(number, name, time, observed, plain, trace, span, scope, stream, seq)
+
+
+def run_start(record: bytes) -> int:
+    """Return when the run began, in nanoseconds, as the first event of a process's start says; 0 where it does not."""
+    said = dict(plain_attributes(LogRecord.FromString(record).attributes)).get("run_start")
+    return said if isinstance(said, int) and said > 0 else 0
 
 
 def plain_attributes(attributes: Iterable[KeyValue]) -> Attributes:

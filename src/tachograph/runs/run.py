@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
-from tachograph.runs.blocks import Block, Bucket, Raw, Sample, thin, unpack
+from tachograph.runs.blocks import DRAWN_REST, Block, Bucket, Raw, Sample, thin, unpack
 from tachograph.runs.ending import Ending, Failure, ending, failures
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.file_lock import in_use
@@ -20,6 +21,7 @@ from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import (
     dictionary,
     display_name,
+    job_name,
     mapping,
     members,
     notes,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 
 
 PAIRS = 2000
+_NANO = 1e9
 Place = tuple[int, int, int]  # of a block: its id, and its first and last number
 
 
@@ -149,6 +152,11 @@ class Run:
         and ``git.dirty``, as far as they are known. Secrets are masked.
         """
         return program(self._file.rows)
+
+    @property
+    def program_name(self) -> str:
+        """The name of the program, as its processes or its command have it; empty where that is not known."""
+        return job_name(self._file.rows, self.processes())
 
     @property
     def programs(self) -> list[dict[str, AttributeValue]]:
@@ -282,11 +290,28 @@ class Run:
         return self._points(self.curves(name, rank=rank))
 
     def _points(self, curves: Iterable[Curve]) -> Iterator[Point]:
+        starts = self._run_starts()
         for curve in curves:
             named = curve.metric, curve.group, curve.attributes, curve.units, curve.rank, curve.execution
+            start = starts.get(curve.stream.partition(".")[0], 0)  # packed points have a stream beside it
             for branch, sample in self._samples(curve):
                 seq, time, x, value, more = sample
+                if start and "elapsed" not in more:
+                    more = {**more, "elapsed": (time - start) / _NANO}
                 yield Point(*named, branch, x, time, value, more, curve.stream, seq)
+
+    def _run_starts(self) -> dict[str, int]:
+        """Return when the run began, in nanoseconds, as each stream says; those that say nothing are left out."""
+        from google.protobuf.message import DecodeError
+
+        from tachograph.runs.recorded import run_start
+
+        found = {}
+        first = "SELECT name, (SELECT record FROM event WHERE stream = stream.id ORDER BY seq LIMIT 1) FROM stream"
+        for stream, record in self._file.rows(first):
+            with contextlib.suppress(DecodeError):  # events() tells
+                found[stream] = run_start(record or b"")
+        return {stream: start for stream, start in found.items() if start}
 
     def _samples(self, curve: Curve) -> Iterator[tuple[int, Sample]]:
         try:
@@ -361,8 +386,8 @@ class Run:
 
     def _raw(self, curve: Curve) -> dict[int, Raw]:
         found: dict[int, Raw] = {}
-        plain = "SELECT branch, form, pairs, CASE WHEN form LIKE '%\"dmin\"%' THEN rest END FROM block WHERE curve = ?"
-        for branch, form, xy, rest in self._file.rows(plain + " ORDER BY seq0", curve.number):
+        plain = f"SELECT branch, form, pairs, {DRAWN_REST} FROM block WHERE curve = ? ORDER BY seq0"  # noqa: S608 - a constant
+        for branch, form, xy, rest in self._file.rows(plain, curve.number):
             raw = found.setdefault(branch, Raw([], [], []))
             raw.pairs.append(xy)
             if rest is not None:

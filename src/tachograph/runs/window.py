@@ -9,17 +9,16 @@ from itertools import chain
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-from tachograph.runs.blocks import PAIR, Block, Bucket, Raw, thin
+from tachograph.runs.blocks import DRAWN_REST, PAIR, Block, Bucket, Raw, kind_of, thin
 from tachograph.runs.file import Look
 from tachograph.runs.recorded import add_intervals
 
 AT_ONCE = 2**21  # points that are read before they are thinned
-_KIND = {inf: "Infinity", -inf: "-Infinity"}
 _VALUE = {"Infinity": inf, "-Infinity": -inf, "NaN": nan}
 
 # Columns that are not drawn are not read: only intervals have more to draw than x and value.
 _BLOCKS = (
-    "SELECT seq0, seq1, x0 >= ?5 AND x1 <= ?6, form, pairs, CASE WHEN form LIKE '%\"dmin\"%' THEN rest END FROM block"
+    f"SELECT seq0, seq1, x0 >= ?5 AND x1 <= ?6, form, pairs, {DRAWN_REST} FROM block"  # noqa: S608 - a constant
     " WHERE curve = ?1 AND branch = ?2 AND x1 >= ?3 AND x0 <= ?4 ORDER BY seq0"
 )
 
@@ -193,7 +192,8 @@ def _drawn(raw: Raw) -> tuple[list[float], list[float]]:
     if raw.extremes:
         known = set(points)
         told = dict.fromkeys(zip(raw.extremes[0::2], raw.extremes[1::2], strict=True))
-        points = sorted([*points, *(each for each in told if each not in known)], key=lambda point: point[0])
+        more = [each for each in told if isfinite(each[1]) and each not in known]
+        points = sorted([*points, *more], key=lambda point: point[0])
     return [x for x, _ in points], [value for _, value in points]
 
 
@@ -212,14 +212,14 @@ def _outline(buckets: list[Bucket]) -> tuple[list[float], list[float]]:
 def _nonfinite(raw: Raw, pairs: int) -> list[tuple[float, str]]:
     """Return the values that are not finite, with their x; of each of ``pairs`` buckets, one of each kind."""
     found = _not_finite(raw.pairs[0])
-    found += [(x, nan) for x in raw.hidden[0::2]]
-    found.sort(key=lambda point: point[0])
+    told = zip(raw.extremes[0::2], raw.extremes[1::2], strict=True)
+    found = sorted([*found, *(each for each in told if not isfinite(each[1]))], key=lambda point: point[0])
     if not found:
         return []
     first, width = found[0][0], (found[-1][0] - found[0][0]) / pairs or 1.0
     kept: dict[tuple[int, str], float] = {}
     for x, value in found:
-        kept.setdefault((int((x - first) / width), _KIND.get(value, "NaN")), x)
+        kept.setdefault((int((x - first) / width), kind_of(value)), x)
     return [(x, kind) for (_, kind), x in kept.items()]
 
 

@@ -8,13 +8,14 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from math import inf, isfinite, isnan
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from starlette.responses import Response
 
+from tachograph.runs.blocks import kind_of
 from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.ending import Ending, ending
 from tachograph.runs.file import Look, RunFile, look
@@ -179,14 +180,9 @@ def refusal(refused: Unanswered) -> Response:
     return found
 
 
-def spelled(value: float) -> str:
-    """Return the name of a number that is not finite."""
-    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _spelled(value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):
-        return spelled(value)
+        return kind_of(value)
     if isinstance(value, dict):
         return {key: _spelled(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

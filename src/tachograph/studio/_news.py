@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from math import isfinite
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tachograph.runs.blocks import Block, Sample, unpack
+from tachograph.runs.blocks import Block, Sample, kind_of, told, unpack
 from tachograph.runs.ending import described
 from tachograph.runs.file import Look
 from tachograph.runs.members import SECOND, members
-from tachograph.studio._api import Api, Unanswered, spelled, text
+from tachograph.studio._api import Api, Unanswered, text
 from tachograph.studio.charts import Drawn, curves
 from tachograph.studio.charts import news as new_samples
 from tachograph.studio.occurrences import events, newest
@@ -103,15 +104,13 @@ def _entries(look: Look, curve: int, after: int) -> list[dict[str, Any]] | None:
 
 def _points(sample: Sample) -> list[list[Any]]:
     """Return a point ready to draw; that of a throttled interval has its extremes before it."""
-    x, value, more = sample.x, sample.value, sample.more
-    found: list[list[Any]] = []
-    if "min" in more and "max" in more:
-        ends = {(more.get("min_x", x), more["min"]), (more.get("max_x", x), more["max"])}
-        found += [[at, extreme] for at, extreme in sorted(ends) if (at, extreme) != (x, value)]
-    if more.get("nonfinite", 0) > (not isfinite(value)):
-        found.append([x, None, "NaN"])
-    found.append([x, value] if isfinite(value) else [x, None, spelled(value)])
-    return found
+    own = sample.x, sample.value
+    points: list[list[Any]] = [
+        [x, value] if isfinite(value) else [x, None, kind_of(value)]
+        for x, value in [*sorted(told(sample), key=itemgetter(0)), own]
+    ]
+    before = [each for place, each in enumerate(points[:-1]) if each not in points[:place] and each != points[-1]]
+    return [*before, points[-1]]
 
 
 _SELDOM = 5  # looks, one a second: a hub saves states and samples every five seconds

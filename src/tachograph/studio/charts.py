@@ -33,6 +33,8 @@ class Drawn(NamedTuple):
         start: the number of the start of its process, from 0.
         about: its latest definition: bounds are finite numbers, names and units texts; other values are left out.
         said: the time of that definition.
+        kind: ``gauge`` for the curve of a gauge, as ``put_metric`` makes it, where the run also has a ``Metric`` of
+            this name; empty for all others. Their x differ: they are no branches of one curve.
     """
 
     number: int
@@ -44,6 +46,7 @@ class Drawn(NamedTuple):
     start: int
     about: Mapping[str, Any]
     said: int
+    kind: str = ""
 
     @property
     def named(self) -> str:
@@ -70,16 +73,24 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
         )
     }
     found = []
+    gauges = set[int]()
     for number, stream, execution, group, metric, attributes in look.rows(
         f"SELECT id, stream, execution, scope, metric, attributes FROM curve {where} ORDER BY id",  # noqa: S608
         *names,
     ):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
-        start, rank = streams.get(stream, (0, None))
+        start, rank, packed = streams.get(stream, (0, None, False))
         found.append(Drawn(number, metric, group, pairs(attributes), rank, execution, start, about, time))
+        if packed:
+            gauges.add(number)
+    metrics = {(each.group, each.metric) for each in found if each.number not in gauges}
+    found = [
+        each._replace(kind="gauge") if each.number in gauges and (each.group, each.metric) in metrics else each
+        for each in found
+    ]
     have = {(each.group, each.metric) for each in found}
     for (stream, execution, group, metric), (about, time) in said.items():
-        start, rank = streams.get(stream, (0, None))
+        start, rank, _ = streams.get(stream, (0, None, False))
         if (group, metric) not in have:
             found.append(Drawn(0, metric, group, {}, rank, execution, start, about, time))
     return found
@@ -104,17 +115,17 @@ def finite(value: Any) -> int | float | None:
         return None
 
 
-def _streams(look: Look) -> dict[int, tuple[int, int | None]]:
-    """Return, by stream, the number of the start of its process, and the process's rank."""
-    found: dict[int, tuple[int, int | None]] = {}
+def _streams(look: Look) -> dict[int, tuple[int, int | None, bool]]:
+    """Return, by stream, the number of the start of its process, the process's rank, and whether it is of gauges."""
+    found: dict[int, tuple[int, int | None, bool]] = {}
     starts: dict[int, dict[str, int]] = {}
     for stream, name, process, resource in look.rows(
         "SELECT stream.id, stream.name, process.id, resource FROM stream JOIN process ON process.id = process"
         " WHERE stream.name NOT LIKE 'content:%' ORDER BY stream.id"
     ):
         of_process = starts.setdefault(process, {})
-        start = of_process.setdefault(name.partition(".")[0], len(of_process))  # packed points have a stream beside it
-        found[stream] = start, rank_of(mapping(resource))
+        main, _, points = name.partition(".")  # points of gauges and of log() have a stream beside it
+        found[stream] = of_process.setdefault(main, len(of_process)), rank_of(mapping(resource)), bool(points)
     return found
 
 
@@ -123,7 +134,7 @@ def newest(drawn: Iterable[Drawn], most: int = MOST_REPEATED) -> list[Drawn]:
     kept: list[Drawn] = []
     counts: dict[tuple[Any, ...], int] = {}
     for each in sorted(drawn, key=lambda each: each.number, reverse=True):
-        key = each.group, each.named, each.rank, each.start
+        key = each.group, each.named, each.rank, each.start, each.kind
         counts[key] = counts.get(key, 0) + 1
         if counts[key] <= most:
             kept.append(each)
@@ -142,21 +153,21 @@ def charts(look: Look, drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
             " FROM block GROUP BY curve"
         )
     }
-    recorded = Counter((each.group, each.named) for each in drawn if each.number)
+    recorded = Counter((each.group, each.named, each.kind) for each in drawn if each.number)
     shared = {(each.group, each.named) for each in drawn if each.about.get("group")}
-    by_group: dict[str, dict[str | None, list[Drawn]]] = {}
+    by_group: dict[str, dict[tuple[str | None, str], list[Drawn]]] = {}
     for each in newest(drawn):
-        chart = None if (each.group, each.named) in shared else each.named
-        by_group.setdefault(each.group, {}).setdefault(chart, []).append(each)
+        alone = None if (each.group, each.named) in shared and not each.kind else each.named
+        by_group.setdefault(each.group, {}).setdefault((alone, each.kind), []).append(each)
     return [
-        {"group": group, "shared": alone is None, **_chart(listed, extents, recorded)}
+        {"group": group, "shared": alone is None, "kind": kind, **_chart(listed, extents, recorded)}
         for group, of_group in by_group.items()
-        for alone, listed in of_group.items()
+        for (alone, kind), listed in of_group.items()
     ]
 
 
 def _chart(
-    listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]], recorded: Mapping[tuple[str, str], int]
+    listed: list[Drawn], extents: Mapping[int, Mapping[str, Any]], recorded: Mapping[tuple[str, str, str], int]
 ) -> dict[str, Any]:
     by_metric: dict[str, list[Drawn]] = {}
     for each in listed:
@@ -170,7 +181,7 @@ def _chart(
         shared = [each for each in listed if each.about.get("scale", "") == name] if name else some
         scales.setdefault(scale, {"scale": scale, "name": name or None, **_axis(shared, _Y)})
         drawn = [_curve(each, extents.get(each.number, {})) for each in some if each.number]
-        left_out = recorded[some[0].group, metric] - len(drawn)
+        left_out = recorded[some[0].group, metric, some[0].kind] - len(drawn)
         named = {"metric": metric, "scale": scale, "progress": "progress" in about}
         metrics.append({**named, "curves": drawn, "left_out": left_out})
     return {"x": _axis(listed, _X), "scales": list(scales.values()), "metrics": metrics}
@@ -363,7 +374,7 @@ def lines(
 
 def _lines(look: Look, each: Drawn, pairs: int, low: float, high: float) -> list[dict[str, Any]]:
     named = {"curve": each.number, "metric": each.metric, "attributes": dict(each.attributes), "rank": each.rank}
-    named |= {"execution": each.execution, "start": each.start}
+    named |= {"execution": each.execution, "start": each.start, "kind": each.kind}
     return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, pairs, low, high)]
 
 

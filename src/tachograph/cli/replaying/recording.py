@@ -26,7 +26,7 @@ from tachograph.recording.registry import Registry
 
 _POINT = "tachograph.metric"
 # The keys of an exported line itself, beside the attributes of the point.
-_OUTSIDE = {"kind", "rank", "time_unix_nano", "stream", "seq", "units"}
+_OUTSIDE = {"kind", "run", "rank", "time_unix_nano", "stream", "seq", "units"}
 _NUMBERS = {"NaN", "Infinity", "-Infinity"}
 
 

@@ -2,11 +2,12 @@
 
 import { Curve } from "./curve.js";
 import { element, fill, say } from "./element.js";
-import { count } from "./format.js";
+import { count, number } from "./format.js";
 import { forget, invalidate } from "./frame.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
 import { Plot } from "./plot.js";
+import { MARKS } from "./strokes.js";
 import { dress, resumed } from "./style.js";
 import { showTable } from "./table.js";
 import { follow } from "./theme.js";
@@ -168,8 +169,9 @@ export class Card {
       this.plot.zoomed = this.zoom;
       this.plot.draw(curves.filter((curve) => curve.visible));
     }
-    const bad = curves.reduce((sum, curve) => sum + curve.nonfinite.length, 0);
-    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? "× not a finite number" : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.left ? `${count(this.plot.left, "axis", "axes")} not drawn: hide other curves` : ""];
+    const odd = Object.keys(MARKS).filter((kind) => curves.some((curve) => curve.nonfinite.some((each) => each[1] === kind)));
+    const bad = odd.map((kind) => `${MARKS[kind]} ${number(kind)}`).join(", ");
+    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.left ? `${count(this.plot.left, "axis", "axes")} not drawn: hide other curves` : ""];
     say(this.note, notes.filter(Boolean).join(" · "));
   }
 

@@ -40,7 +40,7 @@ function metricCharts(charts) {
   return charts.flatMap((chart) => {
     const metrics = chart.metrics.filter(({ progress }) => !progress);
     if (!metrics.length) return [];
-    return [{ ...chart, metrics, names: metrics.map(({ metric }) => metric), key: chart.shared ? "shared" : `m${metrics[0].metric}` }];
+    return [{ ...chart, metrics, names: metrics.map(({ metric }) => metric), key: chart.shared ? "shared" : `m${chart.kind}\n${metrics[0].metric}` }];
   });
 }
 

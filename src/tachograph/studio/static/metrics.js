@@ -37,7 +37,7 @@ export class MetricChart {
   constructor(run, chart, view) {
     this.run = run;
     this.view = view;
-    this.title = chart.shared ? chart.group : chart.metrics[0].metric;
+    this.title = chart.shared ? chart.group : [chart.metrics[0].metric, chart.kind].filter(Boolean).join(" – ");
     this.update(chart);
     this.axes = {
       x: { units: chart.x?.units ?? "", lower: chart.x?.lower, upper: chart.x?.upper, time: false },
@@ -116,7 +116,8 @@ export class MetricChart {
       if (error.status === 404 && (compared.compared || query.rank !== null || this.#empty(metric))) return [];
       throw error;
     }
-    return answer.curves.map((curve) => new Curve(curve, this.#about(metric, scale, curve, { run, ...compared })));
+    const own = answer.curves.filter(({ kind }) => kind === this.chart.kind); // a gauge may have a Metric's name
+    return own.map((curve) => new Curve(curve, this.#about(metric, scale, curve, { run, ...compared })));
   }
 
   #empty(metric) {

@@ -119,15 +119,17 @@ export function dots(context, curve, values, to, radius) {
   context.fill();
 }
 
+export const MARKS = { NaN: "×", Infinity: "∧", "-Infinity": "∨" }; // as text
+
 /** Mark where values were not finite: a cross for NaN at the foot, an arrow for what is infinite at its edge. */
 export function marks(context, curve, to, size) {
   context.beginPath();
-  let before = -Infinity;
+  const before = { NaN: -Infinity, Infinity: -Infinity, "-Infinity": -Infinity };
   for (const [x, kind] of curve.nonfinite) {
     if (x < to.x0 || x > to.x1) continue;
     const at = to.x(x);
-    if (at - before < size) continue; // as good as the same place
-    before = at;
+    if (at - before[kind] < size) continue; // as good as the same place
+    before[kind] = at;
     if (kind === "NaN") {
       const y = to.bottom - 1.6 * size;
       context.moveTo(at - size, y - size);

@@ -1,0 +1,106 @@
+"""The columns of a list of runs, by choice: facts about each run, its configuration, its results, its program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from difflib import get_close_matches
+from math import isnan
+from typing import Any
+
+from tachograph.runs.catalogue import Summary
+from tachograph.runs.export import size_of, table, time_of
+from tachograph.runs.run import Run
+from tachograph.runs.store import StoreError
+
+FACTS = (*(name for name in Summary._fields if name != "path"), "program", "notes")
+_OF_KEYS = ("config", "summary", "program")  # whose keys are columns, behind a dot
+_TIMES = frozenset({"start", "last"})
+_SHOWN = 20  # columns that a message names
+
+
+def chosen(
+    runs: Sequence[Summary], columns: Sequence[str], *, sort: str | None = None, reverse: bool = False
+) -> list[tuple[Summary, dict[str, Any]]]:
+    """Return runs with their columns; None where a run has no such key.
+
+    Args:
+        runs: see above.
+        columns: of :data:`FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``.
+        sort: the column that they are sorted by, numbers before texts; None leaves them as they are.
+        reverse: the largest first. Runs without a value, or with NaN, come last either way.
+
+    Raises:
+        LookupError: none of the runs has such a column; the message names the nearest one.
+    """
+    wanted = [*columns, *([sort] if sort else [])]
+    reads = not set(wanted) <= set(Summary._fields)
+    found = [(each, {**each._asdict(), "ended": each.ended.brief, **(_read(each) if reads else {})}) for each in runs]
+    known = dict.fromkeys([*FACTS, *(name for _, told in found for name in told if name != "path")])
+    for column in wanted:
+        if column not in known and (runs or column.partition(".")[0] not in _OF_KEYS):
+            near = get_close_matches(column, known, n=1)
+            more = ", ..." if len(known) > _SHOWN else ""
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join([*known][:_SHOWN])}{more}"
+            raise LookupError(f"no run has the column {column!r:.200}: {hint}")
+    if sort:
+        placed = [each for each in found if not _is_missing(each[1].get(sort))]
+        rest = [each for each in found if _is_missing(each[1].get(sort))]
+        found = sorted(placed, key=lambda each: _order(each[1][sort]), reverse=reverse) + rest
+    return [(each, {column: told.get(column) for column in columns}) for each, told in found]
+
+
+def _read(summary: Summary) -> dict[str, Any]:
+    """Return the columns that are in the run's file; none where it cannot be read, which its ``problem`` says."""
+    try:
+        run = Run(summary.id, summary.path)
+    except StoreError:
+        return {}
+    found: dict[str, Any] = {"program": run.program_name, "notes": run.notes}
+    for name, told in zip(_OF_KEYS, (run.config, run.summary, run.program), strict=True):
+        found |= {f"{name}.{key}": value for key, value in told.items()}
+    return found
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and isnan(value))
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    return (False, value) if isinstance(value, int | float) else (True, str(value))
+
+
+def columns_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each run, with its columns."""
+    if not rows:
+        return "there are no runs\n"
+    right = [
+        place
+        for place, name in enumerate(rows[0])
+        if name not in _TIMES and all(isinstance(row[name], int | float | None) for row in rows)
+    ]
+    cells = [[_cell(name, value) for name, value in row.items()] for row in rows]
+    return table([[name if "." in name else name.upper() for name in rows[0]], *cells], right)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name in _TIMES:
+        return time_of(value)
+    if name == "size":
+        return size_of(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return (", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)) or "-"
+
+
+def json_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's columns, ready for JSON: times are ISO 8601, in UTC."""
+    return {name: _iso(value) if name in _TIMES else value for name, value in row.items()}
+
+
+def _iso(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9, timezone.utc).isoformat(timespec="milliseconds")

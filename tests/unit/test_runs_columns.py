@@ -1,0 +1,145 @@
+"""``tachograph runs list`` with columns by choice: what a run was made of and what came of it, sorted as one asks."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hub_requests import SECOND, START, logs, rank
+from recorded_runs import points, record
+from tachograph import runs
+from tachograph.cli import main
+from tachograph.hub.hub import Hub
+from tachograph.identity.launch import Launch
+from tachograph.recording.journal import CONFIG, SUMMARY
+from tachograph.runs.columns import FACTS, chosen
+
+DAY = 86_400 * SECOND
+PLACE = {"good": (0.1, 0.75), "best": (0.01, 0.91), "worst": (1.0, math.nan)}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a store with three runs of a sweep, the oldest first, one without results, and one that is broken."""
+    monkeypatch.setenv("TACHOGRAPH_STORE", str(tmp_path))
+    for day, (name, (lr, accuracy)) in enumerate(PLACE.items()):
+        told = [
+            (CONFIG, {CONFIG: {"lr": lr, "optim.betas": [0.9, 0.999]}}),
+            (SUMMARY, {SUMMARY: {"accuracy": accuracy}}),
+        ]
+        hub = Hub(tmp_path, run=name, clock=lambda day=day: START + day * DAY)
+        hub.launched(Launch(1, "node-7", {"git.commit": "0a1b2c", "argv": ["train.py"]}, ("sweep",), "A try."))
+        for number in (0, 1):
+            hub.receive_logs(
+                logs(rank(number, run=name, **{"service.name": "train"}), *told, *points([1.0]), stream=f"s{number}")
+            )
+        hub.close()
+    record(tmp_path, "plain", *points([1.0] * 1500), day=4)
+    tmp_path.joinpath("runs", "broken.db").write_bytes(b"this is no database" * 1000)
+    return tmp_path
+
+
+def listed(*arguments: str) -> int:
+    """Run the command and return its exit code."""
+    return main(["runs", "list", *arguments])
+
+
+@pytest.mark.usefixtures("store")
+def test_columns_by_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    """Facts, keys of the configuration, of the results and of the program; a dash where a run has none."""
+    columns = "id, program,config.lr,config.optim.betas,summary.accuracy,program.git.commit,tags,points,notes"
+    assert listed("--columns", columns, "--sort", "start") == 0
+    head, *rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell] for row in (head, *rows)]
+    assert cells[0] == ["ID", "PROGRAM", *columns.split(",")[2:6], "TAGS", "POINTS", "NOTES"]
+    told = ["0a1b2c", "sweep", "2", "A try."]
+    assert cells[1:4] == [
+        ["good", "train", "0.1", "0.9, 0.999", "0.75", *told],
+        ["best", "train", "0.01", "0.9, 0.999", "0.91", *told],
+        ["worst", "train", "1", "0.9, 0.999", "nan", *told],
+    ]
+    assert ["plain", "-", "-", "-", "-", "-", "-", "1,500", "-"] in cells
+    assert ["broken", "-", "-", "-", "-", "-", "-", "0", "-"] in cells
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        (["--sort", "summary.accuracy"], ["good", "best", "worst", "plain", "broken"]),
+        (["--sort", "summary.accuracy", "--reverse"], ["best", "good", "worst", "plain", "broken"]),
+        (["--sort", "config.lr"], ["best", "good", "worst", "plain", "broken"]),
+        (["--sort", "id", "--tag", "sweep"], ["best", "good", "worst"]),
+        (["--reverse", "--tag", "sweep"], ["worst", "best", "good"]),
+        (["--sort", "points", "--reverse", "--columns", "id,points"], ["plain", "good", "best", "worst", "broken"]),
+    ],
+)
+def test_sorted_by_any_column(arguments: list[str], order: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Shown or not; runs without a value, and NaN, come last whichever way it goes."""
+    assert listed(*arguments) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == order
+
+
+@pytest.mark.usefixtures("store")
+def test_a_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers are numbers, NaN a string, times ISO 8601; without --columns every fact is there."""
+    assert listed("--json", "--columns", "id,summary.accuracy,start,tags", "--tag", "sweep") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found[0] == {"id": "good", "summary.accuracy": 0.75, "start": found[0]["start"], "tags": ["sweep"]}
+    assert found[0]["start"].startswith("2026-09-21T14:13:20.000+00:00")
+    assert [each["summary.accuracy"] for each in found] == [0.75, 0.91, "NaN"]
+    assert listed("--json") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(tuple(each) == FACTS for each in found)
+    assert {each["id"]: "not a database" in each["problem"] for each in found}["broken"]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--columns", "id,config.lrr"], "no run has the column 'config.lrr': did you mean 'config.lr'?"),
+        (["--sort", "pionts"], "no run has the column 'pionts': did you mean 'points'?"),
+        (["--columns", "path"], "no run has the column 'path': "),
+    ],
+)
+def test_an_unknown_column(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named with the nearest one, in a line."""
+    assert listed(*arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"tachograph runs: {why}")
+    assert said.err.count("\n") == 1
+
+
+def test_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A store without runs says so, whatever columns are asked for; JSON has no line."""
+    assert listed("--store", str(tmp_path), "--columns", "id,config.lr") == 0
+    assert capsys.readouterr().out == "there are no runs\n"
+    assert listed("--store", str(tmp_path), "--columns", "id", "--json") == 0
+    assert capsys.readouterr().out == ""
+
+
+VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=3) | st.booleans()
+
+
+@given(st.lists(VALUES, max_size=8), st.booleans())
+def test_whatever_a_key_holds_it_sorts(values: list[object], reverse: bool) -> None:
+    """Numbers before texts, both in order, the rest at the end; no run is lost or doubled."""
+    example = runs.Summary("", Path(), 0, 0, 0, 0, 0, 0, False, "")
+    listed_ = [example._replace(id=str(place), problem=value) for place, value in enumerate(values)]  # type: ignore[arg-type]
+    found = [row["problem"] for _, row in chosen(listed_, ["problem"], sort="problem", reverse=reverse)]
+    assert sorted(map(repr, found)) == sorted(map(repr, values))
+    missing = [value is None or (isinstance(value, float) and math.isnan(value)) for value in found]
+    assert missing == sorted(missing)
+    there = [value for value, gone in zip(found, missing, strict=True) if not gone]
+    numbers = [value for value in there if not isinstance(value, str)]
+    texts = [value for value in there if isinstance(value, str)]
+    assert there == ([*texts, *numbers] if reverse else [*numbers, *texts])
+    assert numbers == sorted(numbers, reverse=reverse)
+    assert texts == sorted(texts, reverse=reverse)
