@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from hub_requests import logs, metrics, number, rank
 from hubs import PROTOBUF, ask, command
 from programs import environment
 from recorded_runs import points, record
-from studio import alone
+from studio import Studio, alone
 from tachograph import runs
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
@@ -98,12 +99,21 @@ def test_looking_changes_no_byte_no_name_and_no_time(store: Path) -> None:
     assert state_of(store) == before
 
 
+def job_in(studio: Studio) -> dict[str, Any]:
+    """Return the entry of the run ``job`` in the list."""
+    (line,) = [each for each in studio.ask("runs")["runs"] if each["id"] == "job"]
+    return dict(line)
+
+
 def test_a_run_of_a_hub_is_live(tmp_path: Path) -> None:
     """A run that the hub of another process writes is live, and its points come while they are recorded."""
     with command(tmp_path, TACHOGRAPH_STORE=str(tmp_path)) as hub:
         send(hub.url, "job", 1.0, 2.0)
         with alone(tmp_path) as studio:
-            (line,) = [each for each in studio.ask("runs")["runs"] if each["id"] == "job"]
+            deadline = time.monotonic() + 15  # a hub writes processes down every five seconds, points at once
+            while (line := job_in(studio))["state"] != "running" and time.monotonic() < deadline:
+                assert line["points"] == 2
+                time.sleep(0.2)
             assert (line["state"], line["points"]) == ("running", 2)
             with studio.live("job") as stream:
                 stream.next("hello")

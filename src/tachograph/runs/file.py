@@ -19,6 +19,7 @@ from tachograph.runs.store import FileLocks, StoreError
 _BUSY = 5.0  # seconds to wait for a hub that restores the file
 _TRIES, _PAUSE = 10, 0.01  # to look at a file that a hub opens or closes, and seconds between two of them
 _WITHOUT_LOG = "mode=ro&immutable=1"
+_WITHOUT_INDEX = "immutable=1&mode=ro"  # the same, of a file that has a log
 _NO_INDEX = "its log has no index (-shm) beside it, and is left out: a hub that goes on with the run takes it over"
 _CHANGED = "it was written while it was read: read it again"
 
@@ -86,15 +87,23 @@ class RunFile:
     def _looked_at(self) -> tuple[sqlite3.Connection, tuple[int, int, int] | None]:
         """Return a connection for a look, and the state of the file before it; None where no writer disturbs it."""
         for attempt in range(_TRIES):
+            is_last = attempt == _TRIES - 1
             how, is_disturbed = self._how()
+            if how == _WITHOUT_INDEX and not is_last:
+                time.sleep(_PAUSE)
+                continue
             before = self._state() if is_disturbed else None
             try:
-                return self._connected(how), before
+                connection = self._connected(how)
             except sqlite3.DatabaseError:
                 # A hub that opens or closes the file just now: the index of the log is not ready, or gone already.
-                if attempt == _TRIES - 1 or (how == _WITHOUT_LOG and before == self._state()):
+                if is_last or (how == _WITHOUT_LOG and before == self._state()):
                     raise
                 time.sleep(_PAUSE)
+            else:
+                if how == _WITHOUT_INDEX:
+                    self.note(_NO_INDEX)
+                return connection, before
         raise AssertionError  # the last attempt returns or raises
 
     def _connected(self, how: str) -> sqlite3.Connection:
@@ -119,8 +128,7 @@ class RunFile:
         if not _size(log):
             return _WITHOUT_LOG, True
         if not index.exists():
-            self.note(_NO_INDEX)
-            return _WITHOUT_LOG, True
+            return _WITHOUT_INDEX, True
         return "mode=ro&readonly_shm=1", not in_use(self.path)
 
     def _state(self) -> tuple[int, int, int] | None:
