@@ -52,10 +52,11 @@ _TRAINING = """
         tachograph.put_metric("seen", rank, "train")
 """
 _JOINS = """
-    import os, sys
+    import os, sys, time
     import torch.distributed as dist
     from training import early, train
     early()
+    time.sleep(float(os.environ.get("PAUSE", "0")))
     rank = int((*sys.argv, os.environ.get("RANK"))[1])
     dist.init_process_group("gloo", init_method="file://" + os.environ["NOTES"] + "/meeting", rank=rank, world_size=2)
     train(rank)
@@ -232,7 +233,9 @@ LAUNCHERS = {
     "fork-below-a-rank": Launcher(
         "fork in a pod with `RANK=5`", _GROUP, _SPAWNED, arguments=("fork",), more={"RANK": "5"}
     ),
-    "group-alone": Launcher("any, without variables", _GROUP, _ALONE + _JOINS, others=("",), rankless=2),
+    "group-alone": Launcher(
+        "any, without variables", _GROUP, _ALONE + _JOINS, others=("",), rankless=2, more={"PAUSE": "2.5"}
+    ),
     "open-mpi": _of_mpi("Open MPI's `mpirun`", _OPEN_MPI, "OMPI_COMM_WORLD_RANK", _AS_ROOT),
     "mpich": _of_mpi("MPICH's `mpiexec`", _MPICH, "PMI_RANK", {}),
     "deepspeed": _of_variables("DeepSpeed's variables", _DEEPSPEED, "RANK"),

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tachograph.exporters.external_provider import external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider
@@ -95,7 +95,7 @@ class Pipeline:
         self.metrics_url: str | None = None
         self.last_moment: float | None = None
         self.guests: list[Pipeline] = []
-        self._registry = registry
+        self._registry, self._journal = registry, journal
         self._leads, self._ambient = feed is None, identity is not None
         self._identity: Identity = identity or GivenIdentity(settings, announces=self._leads)
         self._identity.on_renamed = self._renamed
@@ -220,6 +220,10 @@ class Pipeline:
         self._providers.sdk.attach(route.temporality)
         self._routes.attach(route)
         self._collection.begin()
+
+    def lend_providers(self) -> dict[str, Any]:
+        """Return providers for instrumentors, by the names of their arguments: the records leave as ours do."""
+        return self._providers.lend(self._routes.own, self._identity.resource, self._journal, serves=self._serves)
 
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
