@@ -152,15 +152,18 @@ class SdkInstruments:
     """The SDK instruments of other libraries in our own meter providers, read in each temporality that is asked for.
 
     A reader sees the values recorded after it was attached.
+
+    Args:
+        *providers: to read; more can be added.
     """
 
-    def __init__(self) -> None:
-        self._providers: list[MeterProvider] = []
+    def __init__(self, *providers: MeterProvider) -> None:
+        self._providers = list(providers)
         self._lock = threading.Lock()
         self._readers: dict[tuple[MeterProvider, _Key | MetricReader], InMemoryMetricReader] = {}
 
     def add(self, provider: MeterProvider | None) -> None:
-        """Read one more provider, for what is attached from now on."""
+        """Attach one more provider: what is attached from now on reads it, too."""
         if provider is not None:
             self._providers = [*self._providers, provider]
 
