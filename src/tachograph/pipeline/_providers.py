@@ -163,7 +163,7 @@ class SdkInstruments:
         self._readers: dict[tuple[MeterProvider, _Key | MetricReader], InMemoryMetricReader] = {}
 
     def add(self, provider: MeterProvider | None) -> None:
-        """Attach one more provider: what is attached from now on reads it, too."""
+        """Add one more provider, for the readers that are attached from now on."""
         if provider is not None:
             self._providers = [*self._providers, provider]
 

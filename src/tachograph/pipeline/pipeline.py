@@ -119,7 +119,7 @@ class Pipeline:
         )
         self._collection.closed = idle
         self._free_locks()
-        self._serves = self._dying = self._collected_last = False
+        self._serves = self._dying = self._collected_last = self._takes = False
         self._started, self._entered, self._left_by_all = 1, 0, False
         if not idle:
             self._open()
@@ -282,7 +282,10 @@ class Pipeline:
             wanted = wanted and found is None
             return found
 
-        return EXIT_TIMEOUT if self._routes.hand_on(export, longest) else _STUCK_TIMEOUT
+        before = self._routes.delivered()
+        arrived = self._routes.hand_on(export, longest)
+        self._takes = arrived and self._routes.delivered() != before
+        return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
@@ -382,8 +385,9 @@ class Pipeline:
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._routes.delivered()
-        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.goes_on(taken):
-            self.hand_on(_left(last_moment))  # it takes by now
+        arrived = self.flush(max(0.0, _left(deadline) - CLOSING))
+        if not arrived and (self._takes or self._routes.goes_on(taken)):
+            self.hand_on(_left(last_moment))  # it takes by now, or has taken all that was there before
         self._collection.close()
         self._events.halt()
         self._collection.wait(_STUCK_TIMEOUT)  # the batch that a thread has in its hand still arrives
