@@ -79,6 +79,23 @@ def test_torchruns_own_process_is_the_agent() -> None:
     assert not is_agent(["python", "torchrun.py"])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "/venv/bin/accelerate", "launch", "--multi_gpu", "train.py", "-m", "x.py"],
+        ["python", "/venv/bin/accelerate-launch", "--mixed_precision", "no", "train.py"],
+        ["python", "-m", "accelerate.commands.launch", "--num_processes", "2", "-m", "train"],
+        ["python", "-m", "accelerate.commands.accelerate_cli", "launch", "jobs/train.py"],
+    ],
+)
+def test_the_launcher_of_accelerate_is_the_agent(command: list[str]) -> None:
+    """``accelerate launch`` is an agent as torchrun is, with the name of its program; another command of it is none."""
+    found = resource_attributes({"RANK": "1"}, orig_argv=command)
+    assert (found["dl.role"], found["service.name"], found.get("dl.rank")) == ("agent", "train", None)
+    assert not is_agent(["python", "/venv/bin/accelerate", "config"])
+    assert not is_agent(["python", "accelerate.py", "launch", "train.py"])
+
+
 def test_slurm_tells_the_rank_where_no_torchrun_does() -> None:
     """A task of srun is a rank; under torchrun, Slurm's numbers are the agent's and do not count."""
     found = resource_attributes(TASK_5)

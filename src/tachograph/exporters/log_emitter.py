@@ -1,4 +1,4 @@
-"""Events through OpenTelemetry's own Logs API: into the program's LoggerProvider, or to an exporter of the SDK.
+"""Events through OpenTelemetry's own Logs API: into the program's LoggerProvider, to an SDK exporter, or out of one.
 
 The API has an underscore in its name still: nothing else here knows it. One record that the SDK's encoder
 refuses makes it give up the whole batch, so values that OTLP cannot carry are rewritten before.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry._logs import LoggerProvider, LogRecord, NoOpLoggerProvider, get_logger_provider
 from opentelemetry.context import Context
@@ -21,12 +21,15 @@ from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording import registry as registries
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.journal import SCOPE, Journal, LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.points import encodable
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import UINT64_MAX, fits_int64
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
 
 NAME = "sdk"
 _EVENT_BYTES = 500  # kept alive by a queued event, roughly
@@ -165,6 +168,52 @@ def to_exporter(
         return converted
 
     return ItemExporter(exporter, registry, items=lambda batch: batch.events, convert=records, name=name)
+
+
+def into_journal(journal: Journal, resource: Resource, registry: Registry) -> LoggerProvider:
+    """Return a LoggerProvider whose records become events of a journal: one without a name is ``log``, with its text.
+
+    Args:
+        journal: takes the events.
+        resource: of the process.
+        registry: where records are counted that cannot be read.
+    """
+    from opentelemetry.sdk._logs import LoggerProvider as SdkProvider
+    from opentelemetry.sdk._logs import LogRecordProcessor, ReadWriteLogRecord
+
+    class IntoJournal(LogRecordProcessor):
+        def on_emit(self, log_record: ReadWriteLogRecord) -> None:
+            try:
+                self._append(log_record.log_record)
+            except Exception as error:  # noqa: BLE001 - the border to their values, inside of the program's call
+                pass_on(error)
+                registry.count_dropped("rejected", NAME)
+
+        def _append(self, record: LogRecord) -> None:
+            said = {str(key): _plain(value) for key, value in (record.attributes or {}).items()}
+            if record.severity_text:
+                said.setdefault("severity_text", record.severity_text)
+            if record.body is not None:
+                said.setdefault("body", _plain(record.body))
+            journal.append(
+                record.event_name or "log",
+                record.timestamp or record.observed_timestamp or time.time_ns(),
+                said,
+                trace_id=record.trace_id or 0,
+                span_id=record.span_id or 0,
+                trace_flags=int(record.trace_flags or 0),
+            )
+
+        def shutdown(self) -> None:
+            """Do nothing: the journal goes on."""
+
+        def force_flush(self, timeout_millis: int = 0) -> bool:  # noqa: ARG002 - the API's
+            """Return True: the event is in the journal."""
+            return True
+
+    provider = SdkProvider(resource, shutdown_on_exit=False)
+    provider.add_log_record_processor(IntoJournal())
+    return provider
 
 
 def log_record(event: LogEvent) -> LogRecord:

@@ -1,4 +1,4 @@
-"""The program that runs: its name, and whether it is torchrun's own process."""
+"""The program that runs: its name, and whether it is the own process of torchrun, or of ``accelerate launch``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any
 
 from tachograph.identity.environment import clean, text
 
-_AGENTS = ("torch.distributed.run", "torch.distributed.launch")
+# ``accelerate launch`` runs torchrun's agent inside of its own process (accelerate, commands/launch.py).
+_ACCELERATE, _ACCELERATE_LAUNCH = "accelerate.commands.accelerate_cli", "accelerate.commands.launch"
+_AGENTS = ("torch.distributed.run", "torch.distributed.launch", _ACCELERATE_LAUNCH)
+_SCRIPTS = {"torchrun": _AGENTS[0], "accelerate": _ACCELERATE, "accelerate-launch": _ACCELERATE_LAUNCH}
 _AGENT_FLAGS = frozenset(
     {"-m", "--module", "--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "--use-env"}
 )
@@ -28,7 +31,7 @@ def program_name(
 ) -> str:
     """Return the program's name: a script's stem, or the module behind ``-m``; never the empty string.
 
-    torchrun has the name of the program that it launches: it and its ranks are one service, told apart by ``dl.role``.
+    An agent has the name of the program that it launches: it and its ranks are one service, told apart by ``dl.role``.
 
     Args:
         orig_argv: the command with the interpreter and its options; by default this process's.
@@ -40,7 +43,7 @@ def program_name(
         argv, main = argv or (), main or object()
     command, rest = _split(sys.orig_argv if orig_argv is None else orig_argv)
     if command in _AGENTS:
-        command = _launched(rest) or command
+        command = (_accelerated(rest) if command == _ACCELERATE_LAUNCH else _launched(rest)) or command
     if not command:
         spec = getattr(sys.modules.get("__main__") if main is None else main, "__spec__", None)
         command = _module(str(getattr(spec, "name", ""))) or _stem((*(sys.argv if argv is None else argv), "")[0])
@@ -48,7 +51,7 @@ def program_name(
 
 
 def is_agent(orig_argv: Sequence[str] | None = None) -> bool:
-    """Tell whether the process is torchrun's own, which starts and watches the ranks of a node."""
+    """Tell whether the process is torchrun's own or ``accelerate launch``: it starts and watches a node's ranks."""
     return _split(sys.orig_argv if orig_argv is None else orig_argv)[0] in _AGENTS
 
 
@@ -71,7 +74,15 @@ def command_name(orig_argv: Sequence[str] | None = None) -> str:
 
 
 def _split(command: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the name of the program in a command, and its arguments.
+    """Return the name of the program in a command, and its arguments; ``accelerate launch`` is one name."""
+    name, rest = _named(command)
+    if name == _ACCELERATE and rest[:1] == ["launch"]:
+        return _ACCELERATE_LAUNCH, rest[1:]
+    return name, rest
+
+
+def _named(command: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the name of the script or module in a command, and its arguments.
 
     Of the interpreter's options, ``-c`` and ``-m`` end the list, and ``-W``, ``-X`` and one long one take a value
     (CPython documentation, "Command line and environment").
@@ -108,8 +119,10 @@ def _stem(path: str) -> str:
     if path in ("", "-", "-c", "-m"):
         return ""
     found = PurePath(path)
-    if found.name == "torchrun" or found.parts[-3:] == ("torch", "distributed", "run.py"):
+    if found.parts[-3:] == ("torch", "distributed", "run.py"):
         return _AGENTS[0]
+    if found.name in _SCRIPTS:
+        return _SCRIPTS[found.name]
     return found.parent.name or "main" if found.stem == "__main__" else found.stem
 
 
@@ -131,6 +144,19 @@ def _launched(arguments: Sequence[str]) -> str:
         attached = "=" in argument or (not argument.startswith("--") and len(argument) > _SHORT_OPTION)
         if argument not in _AGENT_FLAGS and not attached:
             rest = rest[1:]
+    return ""
+
+
+def _accelerated(arguments: Sequence[str]) -> str:
+    """Return the script or module that ``accelerate launch`` was told to launch.
+
+    Its 120 options are not told apart by whether they take a value: none of them takes a path of Python's.
+    """
+    for argument, following in zip(arguments, (*arguments[1:], ""), strict=True):
+        if argument in ("-m", "--module"):
+            return "" if following.startswith("-") else _module(following)
+        if argument.endswith(".py"):
+            return _stem(argument)
     return ""
 
 

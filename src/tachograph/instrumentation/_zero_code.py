@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
+from typing import Any
 
 from tachograph.exporters.otlp.settings import ENDPOINT
 from tachograph.identity.environment import setting, text
@@ -39,6 +40,7 @@ ERRANDS = frozenset(
 
 _log = logging.getLogger("tachograph")
 _profiles: dict[tuple[str, ...], Profiles] = {}
+_others: dict[str, Any] = {}  # instrumentors of other libraries that got our providers, by name
 
 
 class _Begun:
@@ -113,7 +115,7 @@ def zero_code_settings(environ: Mapping[str, str]) -> Settings:
         return read_settings(
             rest,
             metrics="otlp",
-            traces="none",
+            traces=_if_all(environ),
             logs="otlp",
             endpoint=endpoint,
             protocol="http/protobuf",
@@ -122,7 +124,7 @@ def zero_code_settings(environ: Mapping[str, str]) -> Settings:
     return read_settings(
         environ,
         metrics=_unless_none(environ, "OTEL_METRICS_EXPORTER"),
-        traces="none",
+        traces="none" if _unless_none(environ, "OTEL_TRACES_EXPORTER") == "none" else _if_all(environ),
         logs=_unless_none(environ, "OTEL_LOGS_EXPORTER"),
         endpoint=None if text(environ, ENDPOINT) == endpoint else endpoint,
         interval=interval,
@@ -131,6 +133,15 @@ def zero_code_settings(environ: Mapping[str, str]) -> Settings:
 
 def _unless_none(environ: Mapping[str, str], variable: str) -> str:
     return "none" if text(environ, variable).lower() == "none" else "otlp"
+
+
+def _if_all(environ: Mapping[str, str]) -> str:
+    """Return the exporter of spans, which come of other libraries' instrumentors alone."""
+    return "otlp" if _instruments_all(environ) else "none"
+
+
+def _instruments_all(environ: Mapping[str, str]) -> bool:
+    return text(environ, "TACHOGRAPH_INSTRUMENT") == "all"
 
 
 def _is_errand() -> bool:
@@ -145,18 +156,29 @@ def _is_child_of_multiprocessing() -> bool:
 def _instrument(environ: Mapping[str, str]) -> None:
     patterns = [line for line in environ.get("TACHOGRAPH_PROF", "").splitlines() if line.strip()]
     instrument(patterns, environ)
-    if text(environ, "TACHOGRAPH_INSTRUMENT") == "all":
+    if _instruments_all(environ):
         _instrument_others(environ)
 
 
 def _instrument_others(environ: Mapping[str, str]) -> None:
-    """Load every other instrumentor that is installed, as ``opentelemetry-instrument`` does."""
+    """Load every other instrumentor that is installed, as ``opentelemetry-instrument`` does; its records leave as ours.
+
+    It gets our providers, and none is set globally. A forked child has new ones: the parent's are not read there.
+    """
+    from tachograph.pipeline import running_pipeline
+
+    pipeline = running_pipeline()
+    lent = pipeline.lend_providers() if pipeline is not None else {}
     disabled = {name.strip() for name in text(environ, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS").split(",")}
     for entry_point in entry_points(group="opentelemetry_instrumentor"):
         if entry_point.value.startswith("tachograph.") or {entry_point.name, "*"} & disabled:
             continue
         try:
-            entry_point.load()().instrument()
+            if entry_point.name in _others:
+                _others[entry_point.name].uninstrument()
+            instrumentor = entry_point.load()()
+            instrumentor.instrument(**lent)
+            _others[entry_point.name] = instrumentor
         except Exception as error:  # noqa: BLE001 - the border to their code
             pass_on(error)
             registry.default.count_error("instrumentation")

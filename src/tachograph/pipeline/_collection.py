@@ -217,8 +217,8 @@ class Collection:
             for route in self._routes:
                 wanted = spans if route.spans else []
                 found = points if route.metrics else []
-                if found or wanted:
-                    sdk = read(route.temporality) if found else None
+                sdk = read(route.temporality) if route.metrics and metrics else None
+                if found or wanted or sdk is not None:
                     self._hand_over(route, Batch(found, sdk, wanted, resource, now))
             # A tick leaves the rest of the events to the end, once that begins.
             until = (lambda: self._stopped) if ticked else None

@@ -24,12 +24,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from tachograph.exporters.external_provider import ExternalProvider, external_meter_provider
-from tachograph.exporters.log_emitter import external_logger_provider, into_provider
+from tachograph.exporters.log_emitter import external_logger_provider, into_journal, into_provider
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.pipeline.destinations import Route, Temporalities
 from tachograph.pipeline.provider_watch import waiting_instruments
 from tachograph.pipeline.settings import Settings
 from tachograph.profiling import tracing
+from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
@@ -92,13 +93,7 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
     """
     if _Made.meter_provider is not None or not make:
         return _Made.meter_provider
-    # Exemplars of the SDK draw from the program's random numbers: only where the user asks for them.
-    asked = "OTEL_METRICS_EXEMPLAR_FILTER" in os.environ
-    made = MeterProvider(
-        resource=Resource(dict(resource)),
-        exemplar_filter=None if asked else AlwaysOffExemplarFilter(),
-        shutdown_on_exit=False,
-    )
+    made = MeterProvider(resource=Resource(dict(resource)), exemplar_filter=_exemplar_filter(), shutdown_on_exit=False)
     _Made.meter_provider = made  # before it is set, so that it is not taken for the program's
     metrics.set_meter_provider(made)
     if metrics.get_meter_provider() is not made:
@@ -106,6 +101,11 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
         return None
     logging.getLogger("opentelemetry.metrics._internal").addFilter(_Refusal("set_meter_provider"))
     return made
+
+
+def _exemplar_filter() -> AlwaysOffExemplarFilter | None:
+    """Return no filter where the user asks for exemplars: the SDK's draw from the program's random numbers."""
+    return None if "OTEL_METRICS_EXEMPLAR_FILTER" in os.environ else AlwaysOffExemplarFilter()
 
 
 def owns_meter_provider() -> bool:
@@ -149,16 +149,23 @@ def untap_spans(queue: SpanQueue) -> None:
 
 
 class SdkInstruments:
-    """The SDK instruments of other libraries in our own meter provider, read in each temporality that is asked for.
+    """The SDK instruments of other libraries in our own meter providers, read in each temporality that is asked for.
 
     A reader sees the values recorded after it was attached.
+
+    Args:
+        *providers: to read; more can be added.
     """
 
-    def __init__(self, provider: MeterProvider | None) -> None:
-        self._provider = provider
+    def __init__(self, *providers: MeterProvider) -> None:
+        self._providers = list(providers)
         self._lock = threading.Lock()
-        self._readers: dict[tuple[tuple[type, Any], ...], InMemoryMetricReader] = {}
-        self._mirrors: dict[MetricReader, InMemoryMetricReader] = {}
+        self._readers: dict[tuple[MeterProvider, _Key | MetricReader], InMemoryMetricReader] = {}
+
+    def add(self, provider: MeterProvider | None) -> None:
+        """Add one more provider, for the readers that are attached from now on."""
+        if provider is not None:
+            self._providers = [*self._providers, provider]
 
     def attach_all(self, routes: Iterable[Route]) -> None:
         """Begin to read as each of the routes wants it."""
@@ -170,43 +177,46 @@ class SdkInstruments:
 
     def _mirror(self, reader: MetricReader) -> None:
         """Begin to read as a reader prefers, for it alone: when it collects is its own affair."""
-        mirror = InMemoryMetricReader()
-        # A provider asks its readers for these; there are no public names for them.
-        for preferred in ("temporality", "aggregation", "cardinality_limit"):
-            name = f"_instrument_class_{preferred}"
-            setattr(mirror, name, getattr(reader, name, getattr(mirror, name, None)))
-        with self._lock:
-            if self._provider is not None and reader not in self._mirrors:
-                self._mirrors[reader] = mirror
-                self._provider.add_metric_reader(mirror)
+
+        def mirror() -> InMemoryMetricReader:
+            made = InMemoryMetricReader()
+            # A provider asks its readers for these; there are no public names for them.
+            for preferred in ("temporality", "aggregation", "cardinality_limit"):
+                name = f"_instrument_class_{preferred}"
+                setattr(made, name, getattr(reader, name, getattr(made, name, None)))
+            return made
+
+        self._attach(reader, mirror)
 
     def read_for(self, reader: MetricReader) -> MetricsData | None:
         """Collect as a reader prefers; None where nothing was recorded."""
-        mirror = self._mirrors.get(reader)
-        return mirror.get_metrics_data() if mirror is not None else None
+        return self._read(reader)
 
     def attach(self, temporality: Temporalities | None) -> None:
         """Begin to read with a temporality."""
         key = _key(temporality)
-        with self._lock:
-            if self._provider is not None and key not in self._readers:
-                self._readers[key] = InMemoryMetricReader(preferred_temporality=dict(key))
-                self._provider.add_metric_reader(self._readers[key])
+        self._attach(key, lambda: InMemoryMetricReader(preferred_temporality=dict(key)))
 
-    @property
-    def reads(self) -> bool:
-        """Tell whether there is a provider to read."""
-        return self._provider is not None
+    def _attach(self, key: _Key | MetricReader, make: Callable[[], InMemoryMetricReader]) -> None:
+        with self._lock:
+            for provider in self._providers:
+                if (provider, key) not in self._readers:
+                    self._readers[provider, key] = made = make()
+                    provider.add_metric_reader(made)
 
     def read(self, temporality: Temporalities | None) -> MetricsData | None:
         """Collect; None where nothing was recorded."""
         with self._lock:
-            reader = self._readers.get(_key(temporality))
-            return reader.get_metrics_data() if reader is not None else None
+            return self._read(_key(temporality))
+
+    def _read(self, key: _Key | MetricReader) -> MetricsData | None:
+        readers = [reader for (_, wanted), reader in list(self._readers.items()) if wanted == key]
+        found = [data for data in [reader.get_metrics_data() for reader in readers] if data is not None]
+        return MetricsData([resource for data in found for resource in data.resource_metrics]) if found else None
 
     def reading(self) -> Callable[[Temporalities | None], MetricsData | None]:
         """Return a function that reads each temporality once, however often it is called: a second delta is empty."""
-        found: dict[tuple[tuple[type, Any], ...], MetricsData | None] = {}
+        found: dict[_Key, MetricsData | None] = {}
 
         def read(temporality: Temporalities | None) -> MetricsData | None:
             key = _key(temporality)
@@ -221,15 +231,17 @@ class SdkInstruments:
         if not self._lock.acquire(timeout=timeout):
             return
         try:
-            if self._provider is not None:
-                for reader in (*self._readers.values(), *self._mirrors.values()):
-                    self._provider.remove_metric_reader(reader)
-            self._readers, self._mirrors = {}, {}
+            for (provider, _), reader in self._readers.items():
+                provider.remove_metric_reader(reader)
+            self._readers = {}
         finally:
             self._lock.release()
 
 
-def _key(temporality: Temporalities | None) -> tuple[tuple[type, Any], ...]:
+_Key = tuple[tuple[type, Any], ...]  # a temporality
+
+
+def _key(temporality: Temporalities | None) -> _Key:
     return tuple(sorted((temporality or {}).items(), key=repr))
 
 
@@ -245,7 +257,7 @@ class Providers:
     Attributes:
         external: the program's own meter provider, through which the registry is published; None where it has none.
         joins_logs: a logger provider of the program's is still waited for.
-        sdk: the instruments of other libraries in our meter provider.
+        sdk: the instruments of other libraries in our meter providers.
         spans: those that have ended; None where no destination takes spans.
     """
 
@@ -253,10 +265,10 @@ class Providers:
         self._settings, self._registry, self._joins = settings, registry, joins
         self.external: ExternalProvider | None = None
         self.joins_logs = joins_logs
-        self.sdk = SdkInstruments(None)
+        self.sdk = SdkInstruments()
         self.spans: SpanQueue | None = None
         self._looking = threading.Lock()
-        self._handed_over = False
+        self._reads_global = self._handed_over = False
         self._log_once = LogOnce()
 
     def connect(
@@ -280,10 +292,9 @@ class Providers:
             self.external = ExternalProvider(external, self._registry) if self._joins else None
         elif serves or any(route.metrics or route.reader for route in routes):
             make = self._settings.set_global and external is None
-            self.sdk = SdkInstruments(own_meter_provider(resource, make=make))
-            if serves:
-                self.sdk.attach(None)
-            self.sdk.attach_all(routes)
+            own = own_meter_provider(resource, make=make)
+            self._reads_global = own is not None
+            self._begin_reading(own, routes, serves=serves)
         if any(route.spans for route in routes):
             self.spans = SpanQueue(self._registry)
             tap_spans(self.spans, resource, set_global=self._settings.set_global)
@@ -304,8 +315,8 @@ class Providers:
             if self._looks():
                 external = None if owns_meter_provider() else external_meter_provider(load=False)
                 if owns_meter_provider():
-                    self.sdk = SdkInstruments(own_meter_provider(resource))
-                    self.sdk.attach_all(routes)
+                    self._reads_global = True
+                    self._begin_reading(own_meter_provider(resource), routes)
                 elif external is not None:
                     self.external = ExternalProvider(external, self._registry)
             loggers = external_logger_provider() if self.joins_logs else None
@@ -316,7 +327,43 @@ class Providers:
             self._looking.release()
 
     def _looks(self) -> bool:
-        return self._joins and self._settings.join and self.external is None and not self.sdk.reads
+        return self._joins and self._settings.join and self.external is None and not self._reads_global
+
+    def _begin_reading(self, provider: MeterProvider | None, routes: Iterable[Route], *, serves: bool = False) -> None:
+        self.sdk.add(provider)
+        if serves:
+            self.sdk.attach(None)
+        self.sdk.attach_all(routes)
+
+    def lend(
+        self, routes: Iterable[Route], resource: Mapping[str, AttributeValue], journal: Journal, *, serves: bool
+    ) -> dict[str, Any]:
+        """Return providers for instrumentors, by the names of their arguments: the records leave as ours do.
+
+        They are no global ones. A signal that no destination takes has none.
+
+        Args:
+            routes: the destinations.
+            resource: attributes of the process.
+            journal: takes the log records.
+            serves: a page of metrics wants them, too.
+        """
+        routes, said = list(routes), Resource(dict(resource))
+        lent: dict[str, Any] = {}
+        if serves or any(route.metrics or route.reader for route in routes):
+            lent["meter_provider"] = meters = MeterProvider(
+                resource=said, exemplar_filter=_exemplar_filter(), shutdown_on_exit=False
+            )
+            self._begin_reading(meters, routes, serves=serves)
+        if any(route.spans for route in routes):
+            self.spans = self.spans or SpanQueue(self._registry)
+            lent["tracer_provider"] = tracers = TracerProvider(
+                resource=said, id_generator=IdGenerator(), shutdown_on_exit=False
+            )
+            tracers.add_span_processor(self.spans)
+        if any(route.events for route in routes):
+            lent["logger_provider"] = into_journal(journal, said, self._registry)
+        return lent
 
     def joins(self) -> bool:
         """Tell whether the program's own meter provider is joined, or is there to be."""

@@ -27,6 +27,7 @@ _TAKES: Mapping[Signal, str] = {"metrics": "metrics", "traces": "spans", "logs":
 _POINT_BYTES = 500  # kept alive by a queued point, roughly
 
 PATIENCE = 0.5  # seconds for which a destination may take nothing at the end of the process
+_LOOK_AGAIN = 0.02
 CLOSING = 0.05  # seconds that the end of any part has at least
 LONGEST_EXIT = 10.0  # seconds that destinations may add to it which take their batches, but slowly
 
@@ -134,21 +135,35 @@ class Routes:
             longest: seconds that it may take.
 
         Returns:
-            False where no receiver has taken anything for half a second, or it took too long.
+            False where no receiver has taken anything for half a second, or for a whole one if it has taken some
+            before; or where it took too long. Batches are encoded meanwhile, for half of the time at most: requests of
+            this process are slow then, and a receiver is silent only if it takes nothing in the other half.
         """
         end = time.monotonic() + longest
         for route in self:
             route.retry_now(longest)
+        at_first = self.delivered()
         while time.monotonic() < end:
-            before, deadline = self.delivered(), min(time.monotonic() + PATIENCE, end)
-            handed_over = export(PATIENCE)
-            if self.flush(deadline) and handed_over:
-                return True
-            # Where there is more to hand over, all of them may still get it.
-            goes_on = handed_over is None or (self.goes_on(before) if handed_over else self.delivered() != before)
+            before, began = self.delivered(), time.monotonic()
+            handed_over = export(PATIENCE / 2)
+            patience = PATIENCE if self.delivered() == at_first else 2 * PATIENCE
+            silent = min(max(began + patience, time.monotonic() + patience / 2), end)
+            if handed_over:
+                arrived, goes_on = self.flush(silent), self.goes_on(before)
+                if arrived:
+                    return True
+            else:  # where there is more to hand over, all of them may still get it
+                goes_on = handed_over is None or self._moves_on(before, silent)
             if not goes_on and not any(route.is_loading() for route in self):
                 break
         return False
+
+    def _moves_on(self, before: Mapping[int, int], until: float) -> bool:
+        """Wait for a receiver to take something since ``before``, or for nothing to wait; False where none has."""
+        while self.delivered() == before and not self.flush(min(time.monotonic() + _LOOK_AGAIN, until)):
+            if time.monotonic() >= until:
+                return False
+        return True
 
     def delivered(self) -> dict[int, int]:
         """Return how much has arrived so far, by the id of the queue that it waited in."""

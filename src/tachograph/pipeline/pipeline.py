@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tachograph.exporters.external_provider import external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider
@@ -100,7 +100,7 @@ class Pipeline:
         self.hub_url: str | None = None if hub is None else hub.url
         self.last_moment: float | None = None
         self.guests: list[Pipeline] = []
-        self._registry = registry
+        self._registry, self._journal = registry, journal
         self._leads, self._ambient = feed is None, identity is not None
         self._identity: Identity = identity or GivenIdentity(settings, announces=self._leads, journal=journal)
         self._identity.on_renamed = self._renamed
@@ -125,7 +125,7 @@ class Pipeline:
         )
         self._collection.closed = idle
         self._free_locks()
-        self._serves = self._dying = self._collected_last = False
+        self._serves = self._dying = self._collected_last = self._takes = False
         self._started, self._entered, self._left_by_all = 1, 0, False
         if not idle:
             self._open()
@@ -229,6 +229,10 @@ class Pipeline:
         self._routes.attach(route)
         self._collection.begin()
 
+    def lend_providers(self) -> dict[str, Any]:
+        """Return providers for instrumentors, by the names of their arguments: the records leave as ours do."""
+        return self._providers.lend(self._routes.own, self._identity.resource, self._journal, serves=self._serves)
+
     def detach(self, route: Route) -> None:
         """Deliver to an attached destination no longer."""
         self._routes.detach(route)
@@ -286,7 +290,10 @@ class Pipeline:
             wanted = wanted and found is None
             return found
 
-        return EXIT_TIMEOUT if self._routes.hand_on(export, longest) else _STUCK_TIMEOUT
+        before = self._routes.delivered()
+        arrived = self._routes.hand_on(export, longest)
+        self._takes = arrived and self._routes.delivered() != before
+        return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
@@ -386,8 +393,9 @@ class Pipeline:
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._routes.delivered()
-        if not self.flush(max(0.0, _left(deadline) - CLOSING)) and self._routes.goes_on(taken):
-            self.hand_on(_left(last_moment))  # it takes by now
+        arrived = self.flush(max(0.0, _left(deadline) - CLOSING))
+        if not arrived and (self._takes or self._routes.goes_on(taken)):
+            self.hand_on(_left(last_moment))  # it takes by now, or has taken all that was there before
         self._collection.close()
         self._events.halt()
         self._collection.wait(_STUCK_TIMEOUT)  # the batch that a thread has in its hand still arrives
