@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tachograph.instrumentation.bridges.tensorboard import TensorBoardInstrumentor, TensorBoardXInstrumentor
+    from tachograph.instrumentation.bridges.tqdm import TqdmInstrumentor
     from tachograph.instrumentation.bridges.wandb import WandbInstrumentor
     from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
     from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
@@ -21,6 +22,7 @@ __all__ = [
     "TensorBoardXInstrumentor",
     "TorchElasticInstrumentor",
     "TorchMonitorInstrumentor",
+    "TqdmInstrumentor",
     "WandbInstrumentor",
 ]
 
@@ -29,6 +31,7 @@ _HOME = {
     "TensorBoardXInstrumentor": "bridges.tensorboard",
     "TorchElasticInstrumentor": "torchelastic",
     "TorchMonitorInstrumentor": "torch_monitor",
+    "TqdmInstrumentor": "bridges.tqdm",
     "WandbInstrumentor": "bridges.wandb",
 }
 

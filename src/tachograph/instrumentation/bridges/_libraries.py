@@ -91,4 +91,8 @@ LIBRARIES: Mapping[str, Library] = {
             PatchedName(_NOOP, "NoopRun.finish", "finish_disabled"),
         ),
     ),
+    "tqdm": Library(
+        *("tqdm", "4.66", "4.70", ("tqdm", "TqdmInstrumentor"), ("tqdm",)),
+        names=(PatchedName("tqdm.std", "tqdm.set_postfix", "set_postfix"),),
+    ),
 }
