@@ -55,8 +55,8 @@ show()
 Bridge().uninstrument()
 writer.add_scalar("train/loss", 100.0, 100)
 show()
-show_names = sorted(name for name, value in vars(SummaryWriter).items() if name[:4] == "add_" and hasattr(value, "__wrapped__"))
-print(json.dumps(show_names))
+patched = [name for name, value in vars(SummaryWriter).items() if name[:4] == "add_" and hasattr(value, "__wrapped__")]
+print(json.dumps(patched))
 """
     order = instrument + WRITER if early else WRITER + instrument
     found, later, names = shown(run(tmp_path, READER + begin + order + body))

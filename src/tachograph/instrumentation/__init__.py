@@ -13,25 +13,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tachograph.instrumentation.bridges.tensorboard import TensorBoardInstrumentor, TensorBoardXInstrumentor
     from tachograph.instrumentation.bridges.tqdm import TqdmInstrumentor
+    from tachograph.instrumentation.bridges.trainers import (
+        AccelerateInstrumentor,
+        LightningInstrumentor,
+        TransformersInstrumentor,
+    )
     from tachograph.instrumentation.bridges.wandb import WandbInstrumentor
     from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
     from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 
 __all__ = [
+    "AccelerateInstrumentor",
+    "LightningInstrumentor",
     "TensorBoardInstrumentor",
     "TensorBoardXInstrumentor",
     "TorchElasticInstrumentor",
     "TorchMonitorInstrumentor",
     "TqdmInstrumentor",
+    "TransformersInstrumentor",
     "WandbInstrumentor",
 ]
 
 _HOME = {
+    "AccelerateInstrumentor": "bridges.trainers",
+    "LightningInstrumentor": "bridges.trainers",
     "TensorBoardInstrumentor": "bridges.tensorboard",
     "TensorBoardXInstrumentor": "bridges.tensorboard",
     "TorchElasticInstrumentor": "torchelastic",
     "TorchMonitorInstrumentor": "torch_monitor",
     "TqdmInstrumentor": "bridges.tqdm",
+    "TransformersInstrumentor": "bridges.trainers",
     "WandbInstrumentor": "bridges.wandb",
 }
 

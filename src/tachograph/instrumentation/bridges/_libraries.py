@@ -64,6 +64,16 @@ def _writer(module: str) -> Iterable[PatchedName]:
         yield PatchedName(module, f"SummaryWriter.add_{kind}", f"add_{kind}", optional=True)
 
 
+def _lightning(package: str) -> Iterable[PatchedName]:
+    connector = f"{package}.trainer.connectors.logger_connector.logger_connector"
+    yield PatchedName(connector, "_LoggerConnector.log_metrics", "lightning_log", brings="lightning_brings")
+    yield PatchedName(f"{package}.trainer.trainer", "_log_hyperparams", "hyperparameters", brings="placeholder")
+
+
+def _fabric(package: str) -> Iterable[PatchedName]:
+    yield PatchedName(f"{package}.fabric", "Fabric.log_dict", "fabric_log", brings="fabric_brings")
+
+
 _RUN, _NOOP = "wandb.sdk.wandb_run", "wandb.sdk.lib.noop_run"
 
 LIBRARIES: Mapping[str, Library] = {
@@ -94,5 +104,29 @@ LIBRARIES: Mapping[str, Library] = {
     "tqdm": Library(
         *("tqdm", "4.66", "4.70", ("tqdm", "TqdmInstrumentor"), ("tqdm",)),
         names=(PatchedName("tqdm.std", "tqdm.set_postfix", "set_postfix"),),
+    ),
+    "transformers": Library(
+        *("transformers", "4.57", "5.23", ("trainers", "TransformersInstrumentor"), ("transformers",)),
+        names=(
+            PatchedName("transformers.trainer_callback", "CallbackHandler.on_log", "on_log", brings="logs_bring"),
+            PatchedName("transformers.trainer_callback", "CallbackHandler.on_train_begin", "on_train_begin"),
+        ),
+    ),
+    "accelerate": Library(
+        *("accelerate", "1.10", "1.15", ("trainers", "AccelerateInstrumentor"), ("accelerate",)),
+        names=(
+            PatchedName("accelerate.accelerator", "Accelerator.log", "log", brings="values_bring"),
+            PatchedName("accelerate.accelerator", "Accelerator.init_trackers", "init_trackers"),
+        ),
+    ),
+    "lightning": Library(
+        *("lightning", "2.5", "2.6", ("trainers", "LightningInstrumentor")),
+        ("lightning", "pytorch_lightning", "lightning_fabric"),
+        names=(
+            *_lightning("lightning.pytorch"),
+            *_lightning("pytorch_lightning"),
+            *_fabric("lightning.fabric"),
+            *_fabric("lightning_fabric"),
+        ),
     ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tachograph.recording.values import Number, Pending, is_readable, read
 
@@ -29,6 +30,16 @@ def alike(one: Number | Pending, other: Number | Pending) -> bool:
     if isinstance(one, Pending) or isinstance(other, Pending):
         return one is other
     return one == other or (one != one and other != other) or abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))  # noqa: PLR0124 - NaN
+
+
+def numbers_by_leaf(values: Mapping[Any, object]) -> dict[str, list[Number]]:
+    """Return the numbers among values, by leaf; one that is on its way from a device is none yet."""
+    found: dict[str, list[Number]] = {}
+    for tag, value in values.items():
+        number = read(value) if is_readable(value) else None
+        if number is not None and not isinstance(number, Pending):
+            found.setdefault(leaf_of(str(tag)), []).append(number)
+    return found
 
 
 class OutermostCall:

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import calls, leaf_of
+from tachograph.instrumentation.bridges._nesting import calls, numbers_by_leaf
 from tachograph.instrumentation.bridges._values import BridgedValues, Origin, unix_nano
 from tachograph.recording.values import Number
 
@@ -97,10 +97,7 @@ class WriterNotes:
         _writer: Any, _hparam_dict: Any, metric_dict: Mapping[str, Any], *_args: Any, **_kwargs: Any
     ) -> dict[str, list[Number]]:
         """Return the results, by leaf, which the writer logs as values, too."""
-        brought: dict[str, list[Number]] = {}
-        for tag, value in metric_dict.items():
-            brought.setdefault(leaf_of(tag), []).append(float(value))
-        return brought
+        return numbers_by_leaf(metric_dict)
 
 
 class TensorBoardInstrumentor(BridgeInstrumentor):
