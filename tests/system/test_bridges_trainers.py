@@ -47,7 +47,8 @@ ACCELERATE = """
 import json, random, sys
 from accelerate import Accelerator
 chance = random.Random(int(sys.argv[1]))
-accelerator = Accelerator(log_with=[name for name in sys.argv[2].split(",") if name != "none"] or None, project_dir="out")
+trackers = [name for name in sys.argv[2].split(",") if name != "none"]
+accelerator = Accelerator(log_with=trackers or None, project_dir="out")
 accelerator.init_trackers("project", config={"lr": 0.1, "layers": 3})
 noted = []
 for step in range(50):
@@ -135,6 +136,12 @@ def noted(folder: Path) -> Any:
     return json.loads((folder / "noted.json").read_text())
 
 
+def rows_as_curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return the numbers of the program's notes, a row a step, by name."""
+    rows = list(enumerate(noted(folder)))
+    return {name: [(float(step), row[name]) for step, row in rows] for name in ("train/loss", "accuracy")}
+
+
 @pytest.mark.parametrize("reports", ["none", "tensorboard,wandb"])
 def test_transformers(tmp_path: Path, reports: str) -> None:
     """What is in the trainer's own history is in the run, with its steps; its arguments are the configuration."""
@@ -168,7 +175,7 @@ def test_lightning(tmp_path: Path) -> None:
     seed = secrets.randbelow(2**30)
     found = launched(tmp_path, LIGHTNING, seed, "tensorboard,wandb,csv")
     (path,) = tmp_path.glob("rows/**/metrics.csv")
-    rows = list(csv.DictReader(path.open()))
+    rows = list(csv.DictReader(path.read_text().splitlines()))
     curves = stored(found)
     for name in ("train/loss", "val/loss"):
         of_file = [(float(row["step"]), float(row[name])) for row in rows if row[name]]

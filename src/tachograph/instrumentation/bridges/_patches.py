@@ -79,12 +79,14 @@ class Patches:
             if not self.on or calls.outermost is not None:
                 return noting(*args, **kwargs)
             try:
-                call = OutermostCall(brings(*args, **kwargs))
+                brought = brings(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - the border to the objects of the program
                 pass_on(error)
                 self._failed(error)
                 return noting(*args, **kwargs)
-            calls.outermost = call
+            if not brought:
+                return noting(*args, **kwargs)
+            calls.outermost = call = OutermostCall(brought)
             try:
                 result = original(*args, **kwargs)
             except BaseException:

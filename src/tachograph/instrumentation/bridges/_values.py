@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import hashlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
 from tachograph.instrumentation.bridges._nesting import alike, calls, leaf_of
@@ -23,6 +24,8 @@ from tachograph.recording.own_metrics import BRIDGE_NOT_TAKEN, BRIDGE_REPEATED, 
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
 from tachograph.recording.values import Number, Pending, is_readable
+
+Found = TypeVar("Found")
 
 MOST_SERIES = 16_384
 MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that trains is bounded
@@ -82,6 +85,26 @@ class Origin:
     def __init__(self, library: str, group: str) -> None:
         self.library, self.group = library, group
         self.series: dict[str, _Series] = {}
+
+
+class ByObject(dict[int, Found]):
+    """Notes about the writers or runs of a library, by ``id``: a look-up costs a tenth of a weak dictionary's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def keep(self, whose: Any, found: Found) -> Found:
+        """Keep ``found`` as long as its object lives, and return it."""
+        key = id(whose)
+
+        def forget(_: object) -> None:
+            self.pop(key, None)
+            self._alive.pop(key, None)
+
+        self._alive[key] = weakref.ref(whose, forget)
+        self[key] = found
+        return found
 
 
 class BridgedValues:

@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._nesting import calls, numbers_by_leaf
-from tachograph.instrumentation.bridges._values import BridgedValues, Origin, unix_nano
+from tachograph.instrumentation.bridges._values import BridgedValues, ByObject, Origin, unix_nano
 from tachograph.recording.values import Number
 
 
@@ -26,7 +25,7 @@ class WriterNotes:
 
     def __init__(self, library: str, values: BridgedValues) -> None:
         self._library, self._values = library, values
-        self._origins: WeakKeyDictionary[Any, Origin] = WeakKeyDictionary()
+        self._origins: ByObject[Origin] = ByObject()
 
     def __getattr__(self, name: str) -> Any:
         kind = name.removeprefix("add_")
@@ -42,11 +41,11 @@ class WriterNotes:
         self._values.not_taken(self._library, kind)
 
     def _origin(self, writer: Any) -> Origin:
-        found = self._origins.get(writer)
+        found = self._origins.get(id(writer))
         if found is None:
             folder = os.fspath(getattr(writer, "log_dir", "") or getattr(writer, "logdir", ""))
             name = os.path.basename(folder.rstrip("/"))  # noqa: PTH119 - may be the URL of a bucket
-            found = self._origins[writer] = self._values.origin(self._library, folder, name or folder)
+            found = self._origins.keep(writer, self._values.origin(self._library, folder, name or folder))
         return found
 
     def add_scalar(  # noqa: D102 - as the writer's
@@ -65,8 +64,11 @@ class WriterNotes:
                 global_step = said.get("global_step") if global_step is None else global_step
                 walltime = said.get("walltime") if walltime is None else walltime
         at = None if walltime is None else unix_nano(walltime)
+        if calls.outermost is None:
+            self._values.scalar(self._origin(writer), tag, scalar_value, global_step, time_unix_nano=at)
+            return
         record = partial(self._record, writer, tag, scalar_value, global_step, at)
-        if calls.outermost is None or not self._values.passed_over(self._library, tag, scalar_value, record):
+        if not self._values.passed_over(self._library, tag, scalar_value, record):
             record()
 
     def _record(self, writer: Any, tag: str, value: object, step: object, at: int | None) -> None:

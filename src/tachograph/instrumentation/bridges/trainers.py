@@ -43,7 +43,7 @@ class TransformersNotes(_TrainerNotes):
     def on_log(
         self, _handler: Any, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any], **_more: Any
     ) -> None:
-        """Take what ``Trainer.log`` was given: ``eval_loss`` is ``eval/loss``, ``loss`` is ``train/loss``."""
+        """Take the values of ``Trainer.log``: ``eval_loss`` is ``eval/loss``, ``loss`` is ``train/loss``."""
         if state.is_world_process_zero:
             self._take({_grouped(tag): value for tag, value in logs.items()}, state.global_step)
 
@@ -81,7 +81,7 @@ class AccelerateNotes(_TrainerNotes):
     @staticmethod
     def values_bring(accelerator: Any, values: Mapping[str, Any], *_more: Any, **_kwargs: Any) -> Brought:
         """Return the values by leaf."""
-        return numbers_by_leaf(values) if accelerator.is_main_process and accelerator.trackers else {}
+        return numbers_by_leaf(values) if accelerator.trackers and accelerator.is_main_process else {}
 
     def init_trackers(self, accelerator: Any, _project: str, config: Any = None, *_more: Any, **_kwargs: Any) -> None:
         """Take the configuration."""
@@ -126,7 +126,7 @@ class LightningNotes(_TrainerNotes):
     @staticmethod
     def fabric_brings(fabric: Any, metrics: Mapping[str, Any], step: Any = None) -> Brought:  # noqa: ARG004 - as it is called
         """Return the values by leaf."""
-        return numbers_by_leaf(metrics) if fabric.is_global_zero and fabric.loggers else {}
+        return numbers_by_leaf(metrics) if fabric.loggers and fabric.is_global_zero else {}
 
 
 def _step_of(connector: Any, metrics: Mapping[str, Any], step: Any) -> Any:
@@ -137,7 +137,7 @@ def _step_of(connector: Any, metrics: Mapping[str, Any], step: Any) -> Any:
 
 
 class TransformersInstrumentor(BridgeInstrumentor):
-    """Records what the ``Trainer`` of transformers logs, whatever its ``report_to`` is."""
+    """Records the values that the ``Trainer`` of transformers logs, with any ``report_to``."""
 
     library = "transformers"
 
@@ -146,7 +146,7 @@ class TransformersInstrumentor(BridgeInstrumentor):
 
 
 class AccelerateInstrumentor(BridgeInstrumentor):
-    """Records the values of ``Accelerator.log``, whatever its ``log_with`` is."""
+    """Records the values of ``Accelerator.log``, with any ``log_with``."""
 
     library = "accelerate"
 
@@ -155,7 +155,7 @@ class AccelerateInstrumentor(BridgeInstrumentor):
 
 
 class LightningInstrumentor(BridgeInstrumentor):
-    """Records what a ``LightningModule`` and ``Fabric`` log, whatever their loggers are; under both package names."""
+    """Records the values that a ``LightningModule`` and ``Fabric`` log, with any loggers; under both package names."""
 
     library = "lightning"
 

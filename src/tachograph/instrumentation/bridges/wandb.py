@@ -6,11 +6,11 @@ import atexit
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._nesting import calls
-from tachograph.instrumentation.bridges._values import BridgedValues, Origin
+from tachograph.instrumentation.bridges._values import BridgedValues, ByObject, Origin
 
 _OWN = "_"  # wandb's own keys begin with it
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
@@ -53,7 +53,7 @@ class RunNotes:
 
     def __init__(self, values: BridgedValues) -> None:
         self._values = values
-        self._runs: WeakKeyDictionary[Any, _Run] = WeakKeyDictionary()
+        self._runs: ByObject[_Run] = ByObject()
         self._disabled: WeakSet[Any] = WeakSet()
         atexit.register(self.close)
 
@@ -64,12 +64,13 @@ class RunNotes:
             self.finish_disabled(run)
 
     def _run(self, run: Any) -> _Run:
-        found = self._runs.get(run)
+        found = self._runs.get(id(run))
         if found is None:
             settings = run.settings
             key = settings.run_id or f"disabled {len(self._disabled)}"
             label = settings.run_name or settings.run_id or "disabled"
-            found = self._runs[run] = _Run(self._values.origin(_LIBRARY, key, label), disabled=run.disabled)
+            origin = self._values.origin(_LIBRARY, key, label)
+            found = self._runs.keep(run, _Run(origin, disabled=run.disabled))
         return found
 
     def begin(self, run: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -109,9 +110,11 @@ class RunNotes:
         **_kwargs: Any,
     ) -> None:
         """Take the values of one call; x is the step metric that was defined for a key, or else the step."""
-        known = self._runs.get(run) or self._run(run)
-        own_step = self._own_step(run, known, step, commit)
-        x, counted = (own_step, True) if step is None else (step, False)
+        known = self._runs.get(id(run)) or self._run(run)
+        x, counted = step, step is None
+        if counted or known.disabled:
+            own_step = self._own_step(run, known, step, commit)
+            x = own_step if counted else step
         if known.disabled:
             known.known.update(data)
         take = self._values.scalar if calls.outermost is None else self._take_inside
