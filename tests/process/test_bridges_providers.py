@@ -48,7 +48,7 @@ def test_values_reach_the_providers_that_were_given(tmp_path: Path, early: bool)
     begin = "from tachograph.instrumentation import TensorBoardInstrumentor as Bridge\n"
     instrument = "Bridge().instrument(meter_provider=provider)\n"
     body = """
-for step in range(5):
+for step in range(2005):
     writer.add_scalar("train/loss", step / 2, step)
 writer.add_histogram("weights", numpy.array([1.0, 2.0, 3.0]), 0)
 show()
@@ -57,12 +57,17 @@ writer.add_scalar("train/loss", 100.0, 100)
 show()
 patched = [name for name, value in vars(SummaryWriter).items() if name[:4] == "add_" and hasattr(value, "__wrapped__")]
 print(json.dumps(patched))
+from tachograph.instrumentation.bridges import _values
+[values] = _values._everywhere
+rows = [len(table.rows) + sum(len(part.x) for part in table.parts) for table in values._tables.tables.values()]
+print(json.dumps(rows))
 """
     order = instrument + WRITER if early else WRITER + instrument
-    found, later, names = shown(run(tmp_path, READER + begin + order + body))
-    assert found == {"train/loss": 2.0, "tachograph.metric/weights": 3}
-    assert later["train/loss"] == 2.0
+    found, later, names, waiting = shown(run(tmp_path, READER + begin + order + body))
+    assert found == {"train/loss": 1002.0, "tachograph.metric/weights": 3}
+    assert later["train/loss"] == 1002.0
     assert names == []
+    assert max(waiting) < 256  # the points of curves, which no provider takes, are not kept
 
 
 @pytest.mark.torch
