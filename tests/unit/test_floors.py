@@ -24,7 +24,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # the value types of the doors
     "exporters": ("recording", "identity", "elastic", "monitor", "logger"),
     "pipeline": ("recording", "identity", "profiling", "hardware", "elastic", "monitor", "logger", "exporters"),
-    "instrumentation": ("recording", "identity", "profiling", "elastic", "monitor", "exporters", "pipeline"),
+    "instrumentation": (
+        *("recording", "identity", "profiling", "elastic", "monitor", "metric", "exporters", "pipeline"),
+    ),
     "runs": ("recording", "identity"),
     "studio": ("recording", "identity", "exporters", "runs"),
     "hub": ("recording", "identity", "hardware", "exporters", "runs", "studio"),

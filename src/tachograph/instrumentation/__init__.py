@@ -1,7 +1,8 @@
 """Instrumentors in OpenTelemetry's sense: telemetry of other libraries, recorded without a change to the program.
 
 Its face beside the instrumentors: ``profiles`` and ``child_environment`` for the command ``run``; ``distro`` and
-``logs_specs`` are entry points. An instrumentor is loaded at its first use: the command needs none.
+``logs_specs`` are entry points; ``bridges`` has the instrumentors of libraries that programs log with. An instrumentor
+is loaded at its first use: the command needs none.
 """
 
 from __future__ import annotations
@@ -10,12 +11,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tachograph.instrumentation.bridges.tensorboard import TensorBoardInstrumentor, TensorBoardXInstrumentor
+    from tachograph.instrumentation.bridges.tqdm import TqdmInstrumentor
+    from tachograph.instrumentation.bridges.trainers import (
+        AccelerateInstrumentor,
+        LightningInstrumentor,
+        TransformersInstrumentor,
+    )
+    from tachograph.instrumentation.bridges.wandb import WandbInstrumentor
     from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
     from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 
-__all__ = ["TorchElasticInstrumentor", "TorchMonitorInstrumentor"]
+__all__ = [
+    "AccelerateInstrumentor",
+    "LightningInstrumentor",
+    "TensorBoardInstrumentor",
+    "TensorBoardXInstrumentor",
+    "TorchElasticInstrumentor",
+    "TorchMonitorInstrumentor",
+    "TqdmInstrumentor",
+    "TransformersInstrumentor",
+    "WandbInstrumentor",
+]
 
-_HOME = {"TorchElasticInstrumentor": "torchelastic", "TorchMonitorInstrumentor": "torch_monitor"}
+_HOME = {
+    "AccelerateInstrumentor": "bridges.trainers",
+    "LightningInstrumentor": "bridges.trainers",
+    "TensorBoardInstrumentor": "bridges.tensorboard",
+    "TensorBoardXInstrumentor": "bridges.tensorboard",
+    "TorchElasticInstrumentor": "torchelastic",
+    "TorchMonitorInstrumentor": "torch_monitor",
+    "TqdmInstrumentor": "bridges.tqdm",
+    "TransformersInstrumentor": "bridges.trainers",
+    "WandbInstrumentor": "bridges.wandb",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -92,6 +92,7 @@ class GivenProviders:
             if found.provider is provider:
                 return found.registry
         registry = Registry()
+        registry.points.wanted = False  # a provider takes no curves; a feed of a journal beside it asks anew
         self._meters = [*self._meters, _Meters(provider, registry, ExternalProvider(provider, registry))]
         self._begin()
         return registry

@@ -15,6 +15,7 @@ from tachograph.identity.environment import setting, text
 from tachograph.identity.process_group import group_watch
 from tachograph.identity.program import command_name, unmark_start
 from tachograph.identity.rank import HELPERS, is_helper
+from tachograph.instrumentation.bridges import begin_bridges, end_bridges
 from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
@@ -193,11 +194,12 @@ def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 
     Args:
         prof: patterns as for :func:`tachograph.instrumentation.profiles.parse`.
-        environ: holds ``TACHOGRAPH_WAIT_COUNTERS`` and the process's place in the job.
+        environ: holds ``TACHOGRAPH_WAIT_COUNTERS``, ``TACHOGRAPH_BRIDGES`` and the process's place in the job.
     """
     _attempt("torchelastic", _torchelastic)
     _attempt("torch.monitor", lambda: _torch_monitor(environ))
     _attempt("--prof", lambda: _profile(prof, environ))
+    _attempt("what other libraries log", lambda: begin_bridges(environ))
 
 
 def uninstrument() -> None:
@@ -208,6 +210,7 @@ def uninstrument() -> None:
     for profiles in _profiles.values():
         profiles.close()
     _profiles.clear()
+    end_bridges()
 
 
 def _attempt(what: str, begin: Callable[[], None]) -> None:

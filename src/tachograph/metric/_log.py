@@ -16,13 +16,14 @@ from math import isfinite, nan
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tachograph.metric.execution import process
+from tachograph.metric.execution import Execution, process
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, MetricGroup, finite
 from tachograph.recording.forking import at_fork
 from tachograph.recording.ids import NumberSequence
 from tachograph.recording.naming import check_name
 from tachograph.recording.packed_points import LEFT_OUT, PackedPoints, first_branch
+from tachograph.recording.points import Attributes
 from tachograph.recording.registry import Registry
 from tachograph.recording.registry import default as default_registry
 from tachograph.recording.switch import switch
@@ -76,14 +77,25 @@ class _Table:
 
     Args:
         keys: group and metric of each.
+        gauges: of each.
         counted: its steps are counts of calls, which two threads may append in another order.
+        attributes: those that distinguish its curves from others of the same names.
     """
 
-    __slots__ = ("_branch", "_lock", "_newest", "_shown", "_x", "counted", "gauges", "keys", "late", "parts", "rows")
+    __slots__ = (
+        *("_attributes", "_branch", "_lock", "_newest", "_shown", "_x"),
+        *("counted", "gauges", "keys", "late", "parts", "rows"),
+    )
 
-    def __init__(self, keys: Sequence[tuple[str, str]], *, counted: bool) -> None:
-        self.keys, self.counted = keys, counted
-        self.gauges = [_gauge(group, metric) for group, metric in keys]
+    def __init__(
+        self,
+        keys: Sequence[tuple[str, str]],
+        gauges: Sequence[LastValue],
+        *,
+        counted: bool,
+        attributes: Attributes = (),
+    ) -> None:
+        self.keys, self.gauges, self.counted, self._attributes = keys, gauges, counted, attributes
         self._shown = [_Shown(self, place) for place in range(len(keys))]
         self.rows: list[tuple[Any, ...]] = []
         self.parts: tuple[_Part, ...] = ()
@@ -236,7 +248,7 @@ class _Table:
             left_out = b"".join([bytes(missing[place]) for place in places])
             more = {LEFT_OUT: left_out} if any(left_out) else {}
             metrics = tuple(self.keys[place][1] for place in places)
-            yield PackedPoints(metrics, group, (), "", branch, times, x, values, more)
+            yield PackedPoints(metrics, group, self._attributes, "", branch, times, x, values, more)
 
 
 def _together(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
@@ -251,8 +263,8 @@ def _together(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
         yield some
 
 
-def _gauge(group: str, metric: str) -> LastValue:
-    return process.gauge(Definition(metric, MetricGroup(group) if group else None, None))
+def _gauge(execution: Execution, group: str, metric: str, **attributes: str) -> LastValue:
+    return execution.gauge(Definition(metric, MetricGroup(group) if group else None, None), **attributes)
 
 
 class LogTables:
@@ -260,6 +272,7 @@ class LogTables:
 
     Args:
         registry: where losses are counted, and that is asked for points.
+        execution: has their gauges.
 
     Attributes:
         registry: see above.
@@ -267,8 +280,9 @@ class LogTables:
         tables: by group, whether steps are counted, and keys.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, execution: Execution = process) -> None:
         self.registry = registry
+        self._execution = execution
         self.tables: dict[Any, _Table] = {}
         self._old: list[_Table] = []
         self.reset()
@@ -299,11 +313,28 @@ class LogTables:
         if table is None:
             if group is not None:
                 check_name(group, "the group of log()")
-            made = _Table([_named(key, group) for key in flat], counted=counted)
+            keys = [_named(key, group) for key in flat]
+            made = _Table(keys, [_gauge(self._execution, *key) for key in keys], counted=counted)
             if len(self.tables) >= MOST_TABLES:
                 self._put_aside(self.tables.pop(next(iter(self.tables))))
             table = self.tables.setdefault(place, made)
         return table, [*flat.values()]
+
+    def series(self, group: str, metric: str, attributes: Attributes = ()) -> _Table:
+        """Return the table of one series, new where it is not there yet; it stays as long as the tables do.
+
+        Args:
+            group: of the metric; empty for none.
+            metric: its name.
+            attributes: those that distinguish the series from others of the metric; strings.
+        """
+        place = (group, metric, attributes)
+        table = self.tables.get(place)
+        if table is None:
+            gauge = _gauge(self._execution, group, metric, **{key: str(value) for key, value in attributes})
+            made = _Table([(group, metric)], [gauge], counted=False, attributes=attributes)
+            table = self.tables.setdefault(place, made)
+        return table
 
     def _put_aside(self, table: _Table) -> None:
         """Keep a table only until its rows have left; of very many that wait, the oldest goes."""

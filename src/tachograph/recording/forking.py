@@ -32,6 +32,7 @@ Part = Literal[
     "influxdb_exporters",
     "windowed_readers",
     "bridges",
+    "bridged_values",
     "given_providers",
     "sigterm",
     "pipeline",  # last: it may begin anew in the child, with all that is above

@@ -80,7 +80,7 @@ REASONS: Mapping[Reason, str] = {
     "replay_late": "Values from before your own SDK's provider was found; its histogram lacks them.",
     "replay_negative": "Negative values, which an SDK's histogram does not take.",
     "replay_aggregated": "Values that came added up, as a `Stat`'s do; your own SDK's histogram lacks them.",
-    "cardinality": "The hub has no room for one more series of this metric, or for one more process.",
+    "cardinality": "There is no room for one more series: of this metric or process in the hub, or of a bridge.",
     "malformed": "A histogram came to the hub whose bounds and counts do not fit each other.",
     "no_value": "A data point came to the hub without a value.",
     "illegal_name": "A name or key came to the hub empty, with a NUL (Prometheus refuses it) or over 1,024 characters.",
@@ -134,6 +134,16 @@ RESENT = _ours(
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
 EXPORT_DURATION = _ours(
     "tachograph.export.duration", "s", "histogram", "Time that one export took, by destination.", "destination"
+)
+BRIDGE_REPEATED = _ours(
+    "tachograph.bridge.repeated", "{value}", "counter", "Values that came by two libraries, and count once.", "library"
+)
+BRIDGE_NOT_TAKEN = _ours(
+    "tachograph.bridge.not_taken",
+    "{item}",
+    "counter",
+    "What a library was given that makes no curve: images, texts, tables.",
+    *("library", "kind"),
 )
 
 FUNCTION_DURATION = OwnMetric(
@@ -227,7 +237,7 @@ HUB = {
 
 ALL = (
     *(FUNCTION_DURATION, FUNCTION_CALLS),
-    *(DROPPED, RESENT, NONFINITE, ERRORS, EXPORT_DURATION),
+    *(DROPPED, RESENT, NONFINITE, ERRORS, EXPORT_DURATION, BRIDGE_REPEATED, BRIDGE_NOT_TAKEN),
     *(RESTARTS, WORKER_STATUS, WORKER_GROUP_STATE, *WORKERS.values(), *PHASES.values()),
     WAIT_DURATION,
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),

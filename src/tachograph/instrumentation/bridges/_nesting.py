@@ -1,0 +1,75 @@
+"""Calls inside of calls: a trainer that hands a value on to three trackers has logged it once.
+
+The outermost call of a bridge that knows its values declares them, by leaf: the name without its group. A bridge that
+is called inside of it passes over a value of the same leaf and size; float32 is all that TensorBoard keeps of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tachograph.recording.values import Number, Pending, is_readable, read
+
+_TOLERANCE = 1e-6
+_PREFIXES = ("train_", "eval_", "test_", "val_")
+
+
+def leaf_of(tag: str) -> str:
+    """Return the name of a value without its group: ``loss`` for ``train/loss`` and ``eval_loss``."""
+    leaf = tag.rpartition("/")[2]
+    for prefix in _PREFIXES:
+        if leaf.startswith(prefix) and leaf != prefix:
+            return leaf.removeprefix(prefix)
+    return leaf
+
+
+def alike(one: Number | Pending, other: Number | Pending) -> bool:
+    """Tell whether two values are the same one, as far as float32 tells; False for one that is still on its way."""
+    if isinstance(one, Pending) or isinstance(other, Pending):
+        return one is other
+    return one == other or (one != one and other != other) or abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))  # noqa: PLR0124 - NaN
+
+
+def numbers_by_leaf(values: Mapping[Any, object]) -> dict[str, list[Number]]:
+    """Return the numbers among values, by leaf; one that is on its way from a device is none yet."""
+    found: dict[str, list[Number]] = {}
+    for tag, value in values.items():
+        number = read(value) if is_readable(value) else None
+        if number is not None and not isinstance(number, Pending):
+            found.setdefault(leaf_of(str(tag)), []).append(number)
+    return found
+
+
+class OutermostCall:
+    """The outermost call of a bridge that is under way in this thread.
+
+    Args:
+        brings: the values that it will record itself, by leaf.
+    """
+
+    def __init__(self, brings: Mapping[str, list[Number]]) -> None:
+        self._brings = brings
+        self._passed_over: list[Callable[[], object]] = []
+
+    def passes_over(self, leaf: str, value: object, record: Callable[[], object]) -> bool:
+        """Tell whether a value is one of the call's own; ``record`` is kept for a call that fails."""
+        own = self._brings.get(leaf)
+        if own is None or not is_readable(value) or not any(alike(read(value), number) for number in own):
+            return False
+        self._passed_over.append(record)
+        return True
+
+    def failed(self) -> None:
+        """Record the values that were passed over: the call has raised, and records nothing itself."""
+        passed_over, self._passed_over = self._passed_over, []
+        for record in passed_over:
+            record()
+
+
+class _Calls(threading.local):
+    outermost: OutermostCall | None = None
+
+
+calls = _Calls()

@@ -1,0 +1,365 @@
+"""Values that other libraries log: their names, their x, each once, and the count of all that makes no curve."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
+from tachograph.instrumentation.bridges._nesting import alike, calls, leaf_of
+from tachograph.metric import Dictionary, LogTables, config, summary
+from tachograph.metric.execution import SCOPE, Execution, process
+from tachograph.recording.chart import finite
+from tachograph.recording.forking import at_fork
+from tachograph.recording.ids import NumberSequence
+from tachograph.recording.journal import CONFIG, SUMMARY
+from tachograph.recording.log import LogOnce, log
+from tachograph.recording.naming import MAX_NAME_LENGTH
+from tachograph.recording.own_metrics import BRIDGE_NOT_TAKEN, BRIDGE_REPEATED, OWN_GROUP
+from tachograph.recording.points import Attributes
+from tachograph.recording.switch import switch
+from tachograph.recording.values import Number, Pending, is_readable
+
+Found = TypeVar("Found")
+
+MOST_SERIES = 16_384
+MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that trains is bounded
+_REMEMBERED = 32  # values of a metric, for those that come again by another library
+_ROWS = 256  # of a table, that are packed at once
+_LABEL = 100  # characters
+_DIGEST = 8
+
+
+class _Metric:
+    """A metric, and its last values from all libraries.
+
+    Args:
+        owner: the library whose values are the plain series; others have theirs with the attribute ``source``.
+    """
+
+    __slots__ = ("owner", "recent", "shared")
+
+    def __init__(self, owner: str) -> None:
+        self.owner, self.shared = owner, False
+        # x (None: the value had none), value, library, and the libraries that it came from once more, each with a comma
+        self.recent: deque[list[Any]] = deque(maxlen=_REMEMBERED)
+
+    def repeated(self, library: str, value: Number | Pending, x: Number | None) -> bool:
+        """Tell whether another library has logged the value already; each value of its stands for one."""
+        for known in list(self.recent):
+            known_x, known_value, source, again = known
+            if source == library or library in again.split(",") or not alike(known_value, value):
+                continue
+            if known_x is None or x is None or known_x == x:
+                known[3] = f"{again}{library},"
+                return True
+        return False
+
+
+class _Series:
+    """One tag of an origin."""
+
+    __slots__ = ("calls", "metric", "table")
+
+    def __init__(self, table: Any, metric: _Metric) -> None:
+        self.table, self.metric = table, metric
+        self.calls = NumberSequence(0).next
+
+
+class Origin:
+    """A writer or run of a library: values of one name from two of them are two curves.
+
+    Attributes:
+        library: its name, as in the setting TACHOGRAPH_BRIDGES.
+        group: stands before the groups of its values; empty for the first one of a library.
+        series: by tag.
+    """
+
+    __slots__ = ("group", "library", "series")
+
+    def __init__(self, library: str, group: str) -> None:
+        self.library, self.group = library, group
+        self.series: dict[str, _Series] = {}
+
+
+class ByObject(dict[int, Found]):
+    """Notes about the writers or runs of a library, by ``id``: a look-up costs a tenth of a weak dictionary's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: dict[int, weakref.ref[Any]] = {}
+
+    def keep(self, whose: Any, found: Found) -> Found:
+        """Keep ``found`` as long as its object lives, and return it."""
+        key = id(whose)
+
+        def forget(_: object) -> None:
+            self.pop(key, None)
+            self._alive.pop(key, None)
+
+        self._alive[key] = weakref.ref(whose, forget)
+        self[key] = found
+        return found
+
+
+class BridgedValues:
+    """The values of all bridges that record into the same providers.
+
+    Args:
+        recording: the registry and the journal.
+        most_series: of all libraries.
+    """
+
+    def __init__(self, recording: Recording, *, most_series: int = MOST_SERIES) -> None:
+        self.recording, self._registry = recording, recording.registry
+        self._execution = (
+            process if recording == EVERYWHERE else Execution(registry=recording.registry, journal=recording.journal)
+        )
+        self._tables, self._most_series = LogTables(recording.registry, self._execution), most_series
+        self._config: Callable[[object], None] = config
+        self._summary: Callable[[object], None] = summary
+        if recording.journal is not EVERYWHERE.journal:
+            registry, journal = recording
+            self._config = Dictionary(CONFIG, registry=registry, journal=journal).merge
+            self._summary = Dictionary(SUMMARY, registry=registry, journal=journal).merge
+        self._log_once = LogOnce()
+        self._repeated: dict[str, Callable[[object], None]] = {}
+        self._not_taken: dict[tuple[str, str], int] = {}
+        self._origins: dict[tuple[str, str], Origin] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but the origins' names, as a forked child does."""
+        self._metrics: dict[tuple[str, str], _Metric] = {}
+        self._tables.reset()
+        for origin in self._origins.values():
+            origin.series = {}
+        self._not_taken = {}
+
+    def origin(self, library: str, key: str, label: str) -> Origin:
+        """Return the origin of this key, new where there was none: the second one of a library is a group, and said.
+
+        Args:
+            library: its name.
+            key: of the writer or run.
+            label: its name for people.
+        """
+        found = self._origins.get((library, key))
+        if found is not None:
+            return found
+        others = [origin for (of, _), origin in self._origins.items() if of == library]
+        group = ""
+        if others:
+            group = legal(label)[:_LABEL]
+            if any(origin.group == group for origin in others):
+                group = f"{group} ({len(others) + 1})"
+            message = "%s logs from %d places in this process: values of the next one are in the group %r"
+            self._log_once(("origin", library), message, library, len(others) + 1, group)
+        return self._origins.setdefault((library, key), Origin(library, group))
+
+    def scalar(
+        self,
+        origin: Origin,
+        tag: str,
+        value: object,
+        x: object = None,
+        *,
+        counted: bool = False,
+        time_unix_nano: int | None = None,
+    ) -> None:
+        """Record a value of a curve, unless it has come already.
+
+        Args:
+            origin: of the value.
+            tag: ``train/loss`` is the metric ``loss`` of the group ``train``.
+            value: a number of Python, NumPy or torch; anything else is counted, and said once.
+            x: of the value; None or no finite number for the count of the series' values.
+            counted: the library has counted x itself: by another library, the value may have another one.
+            time_unix_nano: of the value; None for now.
+        """
+        if not switch.on:
+            return
+        series = origin.series.get(tag) or self._new_series(origin, tag, value)
+        if series is None:
+            return
+        number: Any = value
+        if number.__class__ is not float and number.__class__ is not int:
+            number = series.table.read((value,))[0]
+            if number is None:
+                return
+        if x.__class__ is not int:
+            x = _finite(x)
+        at: Any = None if counted else x
+        metric, table = series.metric, series.table
+        if metric.shared and metric.repeated(origin.library, number, at):
+            self._count_repeated(origin.library)
+            return
+        metric.recent.append([at, number, origin.library, ""])
+        table.rows.append((time_unix_nano or time.time_ns(), series.calls() if x is None else x, number))
+        if len(table.rows) >= _ROWS:
+            self._tables.bound(table)
+
+    def passed_over(self, library: str, tag: str, value: object, record: Callable[[], object]) -> bool:
+        """Tell whether a value is one that the call of another bridge around this one records itself.
+
+        Args:
+            library: that got it.
+            tag: of the value.
+            value: see above.
+            record: records it; called where the call around this one fails.
+        """
+        outermost = calls.outermost
+        if outermost is None or not outermost.passes_over(leaf_of(tag), value, record):
+            return False
+        self._count_repeated(library)
+        return True
+
+    def _new_series(self, origin: Origin, tag: str, value: object) -> _Series | None:
+        """Return the series of a tag; None where the value is no number, or there is no room: both are counted."""
+        if not is_readable(value):
+            self._registry.count_dropped("no_number", "registry")
+            message = "%s: a value of %r was not recorded (further ones are counted): it is no number, but %s"
+            self._log_once(("no_number", origin.library), message, origin.library, tag, type(value).__name__)
+            return None
+        group, name = self._named(origin, tag)
+        metric = self._metrics.setdefault((group, name), _Metric(origin.library))
+        attributes: Attributes = ()
+        if metric.owner != origin.library:
+            metric.shared = True
+            attributes = (("source", origin.library),)
+        if len(self._tables.tables) >= self._most_series:
+            self._registry.count_dropped("cardinality", "registry")
+            self._log_once("cardinality", "no more than %d series of bridges are recorded", self._most_series)
+            return None
+        found = _Series(self._tables.series(group, name, attributes), metric)
+        return origin.series.setdefault(tag, found)
+
+    @staticmethod
+    def _named(origin: Origin, tag: str) -> tuple[str, str]:
+        """Return group and metric of a tag."""
+        tag = legal(tag)
+        before, _, behind = tag.partition("/")
+        group, name = (before, behind) if before and behind else ("", tag)
+        return "/".join(part for part in (origin.group, group) if part), name
+
+    def _count_repeated(self, library: str) -> None:
+        count = self._repeated.get(library)
+        if count is None:
+            count = self._repeated[library] = self._registry.group(OWN_GROUP).own(BRIDGE_REPEATED).bind(library=library)
+        count(1)
+
+    def distribution(self, origin: Origin, tag: str, values: Any) -> None:
+        """Record values into a histogram: of more than 2,048, as many that lie evenly among them.
+
+        Args:
+            origin: of the values.
+            tag: as for :meth:`scalar`.
+            values: a list, an array or a tensor of any shape.
+        """
+        if not switch.on:
+            return
+        group, name = self._named(origin, tag)
+        try:
+            instrument = self._registry.group(group or SCOPE).declare(
+                name, kind="histogram", unit=None, description="", boundaries=None
+            )
+        except ValueError as error:  # the name of a gauge, too
+            self._registry.count_dropped("name_conflict", "registry")
+            self._log_once(("histogram", group, name), "%s: a histogram is not recorded: %s", origin.library, error)
+            return
+        record = instrument.series({}).record
+        for value in _some(values):
+            record(value)
+
+    def config(self, origin: Origin, values: Mapping[Any, Any]) -> None:
+        """Add to the configuration of the run; that of a second origin has its group before the keys."""
+        self._config({origin.group: values} if origin.group else values)
+
+    def summary(self, origin: Origin, values: Mapping[Any, Any]) -> None:
+        """Add to the results of the run."""
+        self._summary({origin.group: values} if origin.group else values)
+
+    def not_taken(self, library: str, kind: str) -> None:
+        """Count an image, a text, a table …: their number is said at the end of the process."""
+        if not switch.on:
+            return
+        if not self._not_taken:
+            atexit.unregister(self.say_not_taken)
+            atexit.register(self.say_not_taken)
+        self._not_taken[library, kind] = self._not_taken.get((library, kind), 0) + 1
+        self._registry.group(OWN_GROUP).own(BRIDGE_NOT_TAKEN).record(1, {"library": library, "kind": kind})
+
+    def say_not_taken(self) -> None:
+        """Say the numbers of images, texts and the like."""
+        counts, self._not_taken = self._not_taken, {}
+        for library in dict.fromkeys(library for library, _ in counts):
+            told = ", ".join(f"{kind}: {n}" for (of, kind), n in counts.items() if of == library)
+            log.warning("%s: not taken, as they make no curves: %s", library, told)
+
+    def failed(self, library: str, error: Exception) -> None:
+        """Count a failure of a bridge, and say the first one."""
+        self._registry.count_error(f"bridge {library}")
+        self._log_once(
+            ("failed", library), "%s: a call was not recorded (further ones are counted): %r", library, error
+        )
+
+
+def legal(tag: object) -> str:
+    """Return a tag as a name that can be stored and exported: NULs and lone surrogates are escaped, ends cut off."""
+    name = str(tag).replace("\0", "\\x00")
+    name = name.encode("utf-8", "backslashreplace").decode() or '""'
+    if len(name) > MAX_NAME_LENGTH:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+        name = f"{name[: MAX_NAME_LENGTH - _DIGEST - _LABEL - 8]}…{digest}"
+    return name
+
+
+def unix_nano(seconds: object) -> int | None:
+    """Return a wall time in nanoseconds; None where it is none."""
+    found = _finite(seconds)
+    return int(found * 1e9) if found is not None and 0 < found < 2**33 else None
+
+
+def _finite(x: object) -> float | None:
+    if x is None:
+        return None
+    try:
+        return finite(x, "a step")
+    except (TypeError, ValueError):
+        return None
+
+
+def _some(values: Any) -> list[Any]:
+    """Return up to 2,048 of some values as plain numbers."""
+    if hasattr(values, "detach"):
+        values = values.detach()
+    flat = values.reshape(-1) if hasattr(values, "reshape") else list(values)
+    few: Any = flat[:: -(-len(flat) // MOST_OF_A_HISTOGRAM) or 1]
+    if type(few).__module__.partition(".")[0] == "torch":
+        few = few.float().cpu()  # half precision, too; the library has waited for the device already
+    return list(few.tolist() if hasattr(few, "tolist") else few)
+
+
+_everywhere: list[BridgedValues] = []
+
+
+def bridged_values(recording: Recording) -> BridgedValues:
+    """Return the values of the bridges that record there: one object, so that each value counts once."""
+    for found in _everywhere:
+        if found.recording == recording:
+            return found
+    _everywhere.append(BridgedValues(recording))
+    return _everywhere[-1]
+
+
+def _after_fork_in_child() -> None:
+    for values in _everywhere:
+        values.reset()
+
+
+at_fork("bridged_values", in_child=_after_fork_in_child)

@@ -1,0 +1,163 @@
+"""The bridges from trainers: transformers, Accelerate, Lightning and its Fabric.
+
+A trainer hands its values on to loggers, or to none: its own call is seen in either case. Its calls come in every rank;
+values are taken in the one that the trainer logs in. No callback, tracker or logger is added to its lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
+from tachograph.instrumentation.bridges._nesting import numbers_by_leaf
+from tachograph.instrumentation.bridges._values import BridgedValues
+from tachograph.recording.values import Number
+
+Brought = dict[str, list[Number]]
+
+
+class _TrainerNotes:
+    """The notes of one trainer.
+
+    Args:
+        library: its name.
+        values: where they go.
+    """
+
+    def __init__(self, library: str, values: BridgedValues) -> None:
+        self._values, self._origin = values, values.origin(library, "", "")
+
+    def close(self) -> None:
+        """Do nothing: a trainer's notes hold nothing of it."""
+
+    def _take(self, metrics: Mapping[str, Any], step: object) -> None:
+        for tag, value in metrics.items():
+            if not isinstance(value, str | None):  # a tracker's own text
+                self._values.scalar(self._origin, tag, value, step)
+
+
+class TransformersNotes(_TrainerNotes):
+    """The notes of the ``CallbackHandler`` of transformers: its own calls, before it asks the callbacks."""
+
+    def on_log(
+        self, _handler: Any, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any], **_more: Any
+    ) -> None:
+        """Take the values of ``Trainer.log``: ``eval_loss`` is ``eval/loss``, ``loss`` is ``train/loss``."""
+        if state.is_world_process_zero:
+            self._take({_grouped(tag): value for tag, value in logs.items()}, state.global_step)
+
+    @staticmethod
+    def logs_bring(
+        _handler: Any, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any], **_more: Any
+    ) -> Brought:
+        """Return the values by leaf, with the step, which W&B's callback logs as one."""
+        return numbers_by_leaf({**logs, "global_step": state.global_step}) if state.is_world_process_zero else {}
+
+    def on_train_begin(self, _handler: Any, args: Any, state: Any, *_more: Any, **_even_more: Any) -> None:
+        """Take the arguments of the training as the configuration."""
+        if state.is_world_process_zero:
+            self._values.config(self._origin, args.to_dict())
+
+
+def _grouped(tag: str) -> str:
+    """Return a tag with its group, as transformers' own callbacks name it (``rewrite_logs``)."""
+    for group in ("eval", "test"):
+        if tag.startswith(f"{group}_"):
+            return f"{group}/{tag.removeprefix(f'{group}_')}"
+    return f"train/{tag}"
+
+
+class AccelerateNotes(_TrainerNotes):
+    """The notes of ``Accelerator``: with ``log_with=None``, too."""
+
+    def log(
+        self, accelerator: Any, values: Mapping[str, Any], step: object = None, *_more: Any, **_kwargs: Any
+    ) -> None:
+        """Take the values of one call; without a step, x is their count."""
+        if accelerator.is_main_process:
+            self._take(values, step)
+
+    @staticmethod
+    def values_bring(accelerator: Any, values: Mapping[str, Any], *_more: Any, **_kwargs: Any) -> Brought:
+        """Return the values by leaf."""
+        return numbers_by_leaf(values) if accelerator.trackers and accelerator.is_main_process else {}
+
+    def init_trackers(self, accelerator: Any, _project: str, config: Any = None, *_more: Any, **_kwargs: Any) -> None:
+        """Take the configuration."""
+        if config and accelerator.is_main_process:
+            self._values.config(self._origin, config)
+
+
+class LightningNotes(_TrainerNotes):
+    """The notes of Lightning's ``Trainer``, with ``logger=False``, too, and of ``Fabric``."""
+
+    def lightning_log(self, connector: Any, metrics: Mapping[str, Any], step: object = None) -> None:
+        """Take the values of ``self.log``; x is the step that the trainer's loggers get."""
+        if connector.trainer.is_global_zero:
+            self._take(
+                {tag: value for tag, value in metrics.items() if tag != "step"}, _step_of(connector, metrics, step)
+            )
+
+    @staticmethod
+    def lightning_brings(connector: Any, metrics: Mapping[str, Any], step: Any = None) -> Brought:
+        """Return the values by leaf, with those that the trainer and W&B's logger add: the epoch and the step."""
+        if not connector.trainer.loggers or not connector.trainer.is_global_zero:
+            return {}
+        added = {"epoch": connector.trainer.current_epoch, "global_step": _step_of(connector, metrics, step)}
+        return numbers_by_leaf({**added, **metrics})
+
+    def hyperparameters(self, trainer: Any) -> None:
+        """Take the hyperparameters that the model and the data have saved."""
+        for module in (trainer.lightning_module, trainer.datamodule):
+            if trainer.is_global_zero and getattr(module, "hparams_initial", None):
+                self._values.config(self._origin, dict(module.hparams_initial))
+
+    @staticmethod
+    def placeholder(_trainer: Any) -> Brought:
+        """Return the value that the logger of TensorBoard gives its table of hyperparameters before there is one."""
+        return {"hp_metric": [-1]}
+
+    def fabric_log(self, fabric: Any, metrics: Mapping[str, Any], step: object = None) -> None:
+        """Take the values of ``fabric.log``; without a step, x is their count."""
+        if fabric.is_global_zero:
+            self._take(metrics, step)
+
+    @staticmethod
+    def fabric_brings(fabric: Any, metrics: Mapping[str, Any], step: Any = None) -> Brought:  # noqa: ARG004 - as it is called
+        """Return the values by leaf."""
+        return numbers_by_leaf(metrics) if fabric.loggers and fabric.is_global_zero else {}
+
+
+def _step_of(connector: Any, metrics: Mapping[str, Any], step: Any) -> Any:
+    """Return the step of a call by the rule of ``_LoggerConnector.log_metrics``."""
+    if step is None:
+        step = metrics.get("step")
+    return connector.trainer.fit_loop.epoch_loop._batches_that_stepped if step is None else int(step)  # noqa: SLF001
+
+
+class TransformersInstrumentor(BridgeInstrumentor):
+    """Records the values that the ``Trainer`` of transformers logs, with any ``report_to``."""
+
+    library = "transformers"
+
+    def notes(self, values: BridgedValues) -> TransformersNotes:  # noqa: D102 - as the base class says
+        return TransformersNotes(self.library, values)
+
+
+class AccelerateInstrumentor(BridgeInstrumentor):
+    """Records the values of ``Accelerator.log``, with any ``log_with``."""
+
+    library = "accelerate"
+
+    def notes(self, values: BridgedValues) -> AccelerateNotes:  # noqa: D102 - as the base class says
+        return AccelerateNotes(self.library, values)
+
+
+class LightningInstrumentor(BridgeInstrumentor):
+    """Records the values that a ``LightningModule`` and ``Fabric`` log, with any loggers; under both package names."""
+
+    library = "lightning"
+
+    def notes(self, values: BridgedValues) -> LightningNotes:  # noqa: D102 - as the base class says
+        return LightningNotes(self.library, values)

@@ -1,0 +1,211 @@
+"""The bridge from Weights & Biases: online, offline and disabled."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
+from tachograph.instrumentation.bridges._nesting import calls
+from tachograph.instrumentation.bridges._values import BridgedValues, ByObject, Origin
+
+_OWN = "_"  # wandb's own keys begin with it
+_DEPTH = 32  # of nested dictionaries: one that holds itself has no end
+_LIBRARY = "wandb"
+
+
+class _Run:
+    """A run, as its calls tell it.
+
+    Attributes:
+        origin: of its values.
+        disabled: nothing of it leaves by wandb.
+        axes: the step metric of each name, or of each beginning before an asterisk, that ``define_metric`` was given.
+        last: the last value of each step metric.
+        step: of a disabled run, which has none.
+        known: the last value of each key, of a disabled run; its summary has these, too.
+    """
+
+    def __init__(self, origin: Origin, *, disabled: bool) -> None:
+        self.origin, self.disabled = origin, disabled
+        self.axes: dict[str, str] = {}
+        self.last: dict[str, object] = {}
+        self.step = 0
+        self.known: dict[str, object] = {}
+
+    def axis(self, key: str) -> str | None:
+        """Return the step metric of a key: its own name counts before the longest beginning."""
+        if key in self.axes:
+            return self.axes[key]
+        fits = [name for name in self.axes if name.endswith("*") and key.startswith(name[:-1])]
+        return self.axes[max(fits, key=len)] if fits else None
+
+
+class RunNotes:
+    """The notes of wandb's ``Run`` and ``NoopRun``: each method has the arguments of the run's own.
+
+    Args:
+        values: where they go.
+    """
+
+    def __init__(self, values: BridgedValues) -> None:
+        self._values = values
+        self._runs: ByObject[_Run] = ByObject()
+        self._disabled: WeakSet[Any] = WeakSet()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Take the results of the disabled runs that have not finished."""
+        atexit.unregister(self.close)
+        for run in list(self._disabled):
+            self.finish_disabled(run)
+
+    def _run(self, run: Any) -> _Run:
+        found = self._runs.get(id(run))
+        if found is None:
+            settings = run.settings
+            key = settings.run_id or f"disabled {len(self._disabled)}"
+            label = settings.run_name or settings.run_id or "disabled"
+            origin = self._values.origin(_LIBRARY, key, label)
+            found = self._runs.keep(run, _Run(origin, disabled=run.disabled))
+        return found
+
+    def begin(self, run: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Take the configuration that ``wandb.init`` was given, of which its callback hears nothing."""
+        config = getattr(run, "_config", None)
+        if config is None:  # a disabled run, whose configuration comes a moment later
+            return
+        self._values.config(self._run(run).origin, dict(config.items()))
+        if run.disabled:
+            self._disabled.add(run)
+
+    def config(self, run: Any, key: Any = None, val: Any = None, data: Mapping[str, Any] | None = None) -> None:
+        """Take a change of the configuration."""
+        changed = data if data is not None else {".".join(key) if isinstance(key, tuple | list) else key: val}
+        own = {key: value for key, value in changed.items() if not str(key).startswith(_OWN)}
+        if own:
+            self._values.config(self._run(run).origin, own)
+
+    def summary(self, run: Any, summary_record: Any) -> None:
+        """Take results that the program sets: ``run.summary["best"] = 1``."""
+        told = {".".join(item.key): item.value for item in summary_record.update}
+        if told:
+            self._values.summary(self._run(run).origin, told)
+
+    def define_metric(self, run: Any, name: str, step_metric: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        """Take the axis of a metric, or of all that begin alike."""
+        if step_metric is not None:
+            self._run(run).axes[name] = getattr(step_metric, "name", step_metric)
+
+    def log(
+        self,
+        run: Any,
+        data: Mapping[str, Any],
+        step: Any = None,
+        commit: bool | None = None,
+        *_args: Any,
+        **_kwargs: Any,
+    ) -> None:
+        """Take the values of one call; x is the step metric that was defined for a key, or else the step."""
+        known = self._runs.get(id(run)) or self._run(run)
+        x, counted = step, step is None
+        if counted or known.disabled:
+            own_step = self._own_step(run, known, step, commit)
+            x = own_step if counted else step
+        if known.disabled:
+            known.known.update(data)
+        take = self._values.scalar if calls.outermost is None else self._take_inside
+        if not known.axes:
+            origin = known.origin
+            for key, value in data.items():
+                if value.__class__ is float and key[:1] != _OWN:
+                    take(origin, key, value, x, counted=counted)
+                else:
+                    self._take_any(known, {key: value}, take, x, counted=counted)
+            return
+        flat = dict(_flat(data))
+        known.last.update({key: flat[key] for key in set(known.axes.values()) if key in flat})
+        for key, value in flat.items():
+            axis = known.axis(key)
+            if axis is not None and axis != key and axis in known.last:
+                self._take_any(known, {key: value}, take, known.last[axis], counted=False)
+            else:
+                self._take_any(known, {key: value}, take, x, counted=counted)
+
+    def _take_any(
+        self, run: _Run, data: Mapping[str, Any], take: Callable[..., object], x: Any, *, counted: bool
+    ) -> None:
+        """Take values of any type: an image, a table, a text or nothing is counted."""
+        for key, value in _flat(data):
+            one = value[0] if isinstance(value, list | tuple) and value else value
+            if one is not value or one is None or isinstance(one, str) or type(one).__module__.startswith("wandb."):
+                self._values.not_taken(_LIBRARY, type(one).__name__)
+            else:
+                take(run.origin, key, value, x, counted=counted)
+
+    def _take_inside(self, origin: Origin, key: str, value: Any, x: Any, *, counted: bool) -> None:
+        """Take a value inside of the call of another bridge, unless that records it."""
+        record = partial(self._values.scalar, origin, key, value, x, counted=counted)
+        if not self._values.passed_over(_LIBRARY, key, value, record):
+            record()
+
+    @staticmethod
+    def _own_step(run: Any, known: _Run, step: Any, commit: bool | None) -> int:
+        """Return the step of a call that was given none: wandb counts the calls that commit, and follows given steps.
+
+        A disabled run counts nothing: this does it by the rule of ``Run._log``.
+        """
+        commits = step is None if commit is None else commit
+        if not known.disabled:
+            after: int = run._local_step  # noqa: SLF001 - its property `step` asks the service, where it may wait
+            return after - commits
+        if step is not None and step > known.step:
+            known.step = step
+        known.step += commits
+        return known.step - commits
+
+    def log_artifact(self, _run: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Count an artifact."""
+        self._values.not_taken(_LIBRARY, "artifact")
+
+    def alert(self, _run: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Count an alert."""
+        self._values.not_taken(_LIBRARY, "alert")
+
+    def finish_disabled(self, run: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Take the configuration and the results of a disabled run, which has no callbacks, at its end."""
+        self._disabled.discard(run)
+        known = self._run(run)
+        self._values.config(known.origin, dict(run.config.items()))
+        told = {
+            key: value for key, value in run.summary.items() if key not in known.known or known.known[key] is not value
+        }
+        if told:
+            self._values.summary(known.origin, told)
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values; nested ones with a dot between, as wandb names them."""
+    for key, value in data.items():
+        if str(key).startswith(_OWN) and not prefix:
+            continue
+        if isinstance(value, Mapping) and depth < _DEPTH:
+            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+        else:
+            yield f"{prefix}{key}", value
+
+
+class WandbInstrumentor(BridgeInstrumentor):
+    """Records the values of ``wandb.log``, online, offline and disabled.
+
+    x is the step, or the metric that ``define_metric`` names. ``wandb.config`` is the run's configuration; values that
+    are set in ``wandb.summary`` are its results. A second run in the process is a group of its own.
+    """
+
+    library = _LIBRARY
+
+    def notes(self, values: BridgedValues) -> RunNotes:  # noqa: D102 - as the base class says
+        return RunNotes(values)

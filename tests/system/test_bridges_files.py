@@ -1,0 +1,236 @@
+"""Unmodified programs under ``tachograph run``: each value that they log is in the run once, as in the library's file.
+
+The values are random in each run of the tests. A library that is missing is a failure: its package is among those of
+the tests.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tachograph
+from launches import run
+from logged_files import Logged, tensorboard_values, wandb_values
+from programs import environment, write
+from tachograph.runs.run import Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import hashlib, math, os, random, sys
+import numpy as np
+import torch
+
+seed, kinds, rank = int(sys.argv[1]), sys.argv[2].split(","), int(os.environ.get("RANK", "0"))
+random.seed(seed + rank)
+np.random.seed(seed % 2**32)
+torch.manual_seed(seed + rank)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+settings = {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed}
+writers = []
+if "tensorboard" in kinds:
+    from torch.utils.tensorboard import SummaryWriter
+    writers.append(SummaryWriter(f"runs/{rank}"))
+if "tensorboardx" in kinds:
+    import tensorboardX
+    writers.append(tensorboardX.SummaryWriter(f"runs-x/{rank}"))
+run = None
+if "wandb" in kinds:
+    import wandb
+    run = wandb.init(project="p", config=settings, dir=f"wandb-{rank}", settings=wandb.Settings(console="off"))
+    run.define_metric("val/*", step_metric="epoch")
+for turn, step in enumerate([*range(300), *range(280, 320)]):
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    shown = loss.detach() * (math.nan if turn == 7 else 1)
+    accuracy = {"train": random.random(), "valid": random.random()}
+    for writer in writers:
+        writer.add_scalar("train/loss", shown, step)
+        writer.add_scalar("lr", np.float64(random.random()) if len(writers) == 1 and run is None else 0.01 * step, step)
+        writer.add_scalars("accuracy", accuracy, step)
+        if turn % 100 == 0:
+            writer.add_histogram("weights", model[0].weight, step)
+            writer.add_text("note", "text", step)
+    if run is not None:
+        run.log({"train/loss": shown.item(), "lr": 0.01 * step, "nested": {"value": accuracy["train"]}}, step=step)
+        if turn % 50 == 49 and turn < 300:
+            run.log({"val/accuracy": accuracy["valid"], "epoch": turn // 50}, step=step)
+for writer in writers:
+    called = "run_name" if hasattr(writer, "log_dir") else "name"
+    writer.add_hparams(settings, {"final": 0.5}, **{called: "hp"})
+    writer.close()
+if run is not None:
+    run.summary["best"] = 0.75
+    run.config.update({"late": 7})
+    run.finish()
+weights = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
+state = repr((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())).encode()
+print("weights", hashlib.sha256(weights).hexdigest(), "random", hashlib.sha256(state).hexdigest())
+sys.exit(3)
+"""
+WANDB = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+
+
+def launched(folder: Path, kinds: str, *, ranks: int = 1, seed: int, name: str = "job", **more: str) -> Run:
+    """Run the program under ``tachograph run``, and return what its hub has recorded."""
+    path = write(folder, PROGRAM)
+    command = [sys.executable, str(path)]
+    if ranks > 1:
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+            str(path),
+        ]
+    for rank in range(ranks):
+        (folder / f"wandb-{rank}").mkdir(exist_ok=True)
+    options = ("--run-id", name, "--port", "0", "--linger", "0")
+    done = run(folder, *command, str(seed), kinds, options=options, timeout=250, **{**WANDB, **more})
+    assert done.returncode == (3 if ranks == 1 else 1), done.stderr
+    assert "could not be instrumented" not in done.stderr
+    assert "was not recorded" not in done.stderr
+    (folder / "said.txt").write_text(done.stdout)
+    return tachograph.runs.open(name, folder / "store")
+
+
+def stored(found: Run, rank: int | None) -> Logged:
+    """Return the points of every curve of a rank: ``group/metric``, with ``source`` behind an @ where there is one."""
+    curves: Logged = {}
+    for point in found.points(rank=rank):
+        source = point.attributes.get("source")
+        name = "/".join(part for part in (point.group, point.metric) if part) + (f" @{source}" if source else "")
+        curves.setdefault(name, []).append((point.x, point.value))
+    return curves
+
+
+def as_single(points: Sequence[tuple[float, float]]) -> list[tuple[float, str]]:
+    """Return points in single precision, which is what TensorBoard keeps; NaN is equal to itself."""
+    return [(x, str(np.float32(value))) for x, value in points]
+
+
+def of_writer(folder: Path) -> Logged:
+    """Return a writer's values by the names that they have with us."""
+    found: Logged = {}
+    for tag, points in tensorboard_values(folder).items():
+        below, _, name = tag.rpartition(":")
+        if below.startswith("accuracy"):  # a folder of its own for each curve: torch's accuracy_train, accuracy/train
+            name = "accuracy/" + below.removeprefix("accuracy")[1:]
+        elif below:
+            continue  # of add_hparams, whose results are the summary
+        found[name] = points
+    return found
+
+
+def offline_file(folder: Path, rank: int) -> Path:
+    """Return the file of the one run that a rank has logged to W&B."""
+    (path,) = folder.glob(f"wandb-{rank}/wandb/offline-run-*/*.wandb")
+    return path
+
+
+def alike(one: Logged, other: Logged) -> None:
+    """Check that two sources have the same values at the same x, in single precision."""
+    assert {name: as_single(points) for name, points in one.items()} == {
+        name: as_single(points) for name, points in other.items()
+    }
+
+
+def repeated(found: Run) -> float:
+    """Return the number of values that came by a second library."""
+    return sum(float(series.value) for series in found.series("tachograph.bridge.repeated"))
+
+
+@pytest.mark.parametrize(("kind", "folder"), [("tensorboard", "runs"), ("tensorboardx", "runs-x")])
+def test_a_writers_values_are_those_of_its_file(tmp_path: Path, kind: str, folder: str) -> None:
+    """TensorBoard alone: values, steps, configuration, results, histograms; a step that goes back is a branch."""
+    seed = secrets.randbelow(2**40)
+    found = launched(tmp_path, kind, seed=seed)
+    curves = stored(found, None)
+    alike(curves, of_writer(tmp_path / folder / "0"))
+    assert set(curves) == {"train/loss", "lr", "accuracy/train", "accuracy/valid"}
+    assert {point.branch for point in found.points("loss")} == {0, 1}
+    assert sum(math.isnan(value) for _, value in curves["train/loss"]) == 1
+    assert found.config == {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed}
+    assert found.summary == {"final": 0.5}
+    (weights,) = found.series("weights")
+    assert weights.value.count == 4 * 128
+    (texts,) = found.series("tachograph.bridge.not_taken")
+    assert (texts.value, texts.attributes) == (4, {"library": kind, "kind": "text"})
+
+
+def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
+    """W&B offline: values, steps, an axis of its own, configuration and results; disabled, all of it as well."""
+    seed = secrets.randbelow(2**40)
+    found = launched(tmp_path, "wandb", seed=seed)
+    curves, of_file = stored(found, None), wandb_values(offline_file(tmp_path, 0))
+    epochs = [epoch for _, epoch in of_file["epoch"]]
+    of_file["val/accuracy"] = [
+        (epoch, value) for epoch, (_, value) in zip(epochs, of_file["val/accuracy"], strict=True)
+    ]
+    kept = dict(curves)
+    for name in ("train/loss", "lr", "nested.value"):
+        assert len(kept[name]) == 340
+        # W&B refuses steps that go back, which are a branch here; a step that comes again takes its row over.
+        kept[name] = kept[name][:299] + [point for point in kept[name][300:] if point[0] >= 299]
+    alike(kept, of_file)
+    assert found.config == {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed, "late": 7}
+    assert found.summary == {"best": 0.75}
+    disabled = launched(tmp_path, "wandb", seed=seed, name="disabled", WANDB_MODE="disabled")
+    alike(stored(disabled, None), curves)
+    assert (disabled.config, disabled.summary) == (found.config, found.summary)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_all_at_once_each_value_is_there_once(tmp_path: Path, ranks: int) -> None:
+    """Three libraries log the same: each value is one point of each rank, and the job has not changed.
+
+    Its weights and the state of its random numbers are those of a run without us, as are its output, its exit code and
+    its files.
+    """
+    seed, kinds = secrets.randbelow(2**40), "tensorboard,tensorboardx,wandb"
+    found = launched(tmp_path, kinds, ranks=ranks, seed=seed)
+    for number in range(ranks):
+        curves = stored(found, number if ranks > 1 else None)
+        of_wandb = {name: curves.pop(name) for name in ("nested.value", "val/accuracy", "epoch")}
+        alike(curves, of_writer(tmp_path / "runs" / str(number)))
+        alike(curves, of_writer(tmp_path / "runs-x" / str(number)))
+        own = wandb_values(offline_file(tmp_path, number))
+        assert [value for _, value in of_wandb["val/accuracy"]] == [value for _, value in own["val/accuracy"]]
+        assert len(of_wandb["nested.value"]) == 340
+    # Of four curves of a second writer, and two of W&B's.
+    assert repeated(found) == ranks * 340 * (4 + 2) + ranks * 2
+    if ranks > 1:
+        return
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "wandb-0").mkdir()
+    command = [sys.executable, str(write(plain, PROGRAM)), str(seed), kinds]
+    without = subprocess.run(
+        command, cwd=plain, env=environment(plain, **WANDB), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert without.returncode == 3, without.stderr
+    assert (tmp_path / "said.txt").read_text() == without.stdout
+    for folder in ("runs", "runs-x"):
+        assert repr(tensorboard_values(plain / folder)) == repr(tensorboard_values(tmp_path / folder))
+    assert repr(wandb_values(offline_file(plain, 0))) == repr(wandb_values(offline_file(tmp_path, 0)))
+    ours = {"plain", "store", "said.txt"}
+    assert {path.name for path in tmp_path.iterdir()} - ours == {path.name for path in plain.iterdir()} - ours
+
+
+@pytest.mark.parametrize("asked", ["none", "wandb"])
+def test_a_bridge_that_was_not_asked_for_takes_nothing(tmp_path: Path, asked: str) -> None:
+    """TACHOGRAPH_BRIDGES names the libraries; the values of others are not recorded."""
+    found = launched(tmp_path, "tensorboard", seed=1, TACHOGRAPH_BRIDGES=asked)
+    assert stored(found, None) == {}

@@ -1,0 +1,198 @@
+"""Trainers under ``tachograph run``: what they log is in the run once, with loggers of theirs and without any."""
+
+from __future__ import annotations
+
+import csv
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tachograph
+from launches import run_program
+from tachograph.runs.run import Run
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1"}
+TRANSFORMERS = """
+import json, random, sys, torch
+from transformers import DefaultFlowCallback, Trainer, TrainingArguments
+torch.manual_seed(int(sys.argv[1]))
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+
+    def forward(self, x=None, labels=None):
+        shown = self.linear(x)
+        return {"loss": (shown - labels).square().mean(), "logits": shown}
+
+data = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(64)]
+reports = [name for name in sys.argv[2].split(",") if name != "none"] or "none"
+arguments = TrainingArguments(
+    "out", logging_steps=2, num_train_epochs=2, per_device_train_batch_size=8, report_to=reports,
+    eval_strategy="epoch", disable_tqdm=True, save_strategy="no", use_cpu=True, learning_rate=0.0125,
+)
+trainer = Trainer(Model(), arguments, train_dataset=data, eval_dataset=data)
+trainer.train()
+with open("noted.json", "w") as file:
+    json.dump(trainer.state.log_history, file)
+print(len(trainer.callback_handler.callbacks))
+"""
+ACCELERATE = """
+import json, random, sys
+from accelerate import Accelerator
+chance = random.Random(int(sys.argv[1]))
+trackers = [name for name in sys.argv[2].split(",") if name != "none"]
+accelerator = Accelerator(log_with=trackers or None, project_dir="out")
+accelerator.init_trackers("project", config={"lr": 0.1, "layers": 3})
+noted = []
+for step in range(50):
+    noted.append({"train/loss": chance.random(), "accuracy": chance.random(), "note": "text"})
+    accelerator.log(noted[-1], step=step)
+accelerator.end_training()
+with open("noted.json", "w") as file:
+    json.dump(noted, file)
+print(len(accelerator.trackers))
+"""
+LIGHTNING = """
+import sys, torch
+import lightning
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+lightning.seed_everything(int(sys.argv[1]))
+made = {
+    "tensorboard": lambda: TensorBoardLogger("board"),
+    "wandb": lambda: WandbLogger(project="p", offline=True),
+    "csv": lambda: CSVLogger("rows", name="", version=""),
+}
+
+class Model(lightning.LightningModule):
+    def __init__(self, rate=0.1):
+        super().__init__()
+        self.save_hyperparameters()
+        self.linear = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, number):
+        loss = self.linear(batch[0]).square().mean()
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch, number):
+        self.log("val/loss", self.linear(batch[0]).square().mean())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.rate)
+
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 4)), batch_size=8)
+loggers = [made[name]() for name in sys.argv[2].split(",") if name != "none"] or False
+trainer = lightning.Trainer(
+    max_epochs=2, logger=loggers, log_every_n_steps=2, enable_checkpointing=False, accelerator="cpu",
+    enable_model_summary=False,
+)
+trainer.fit(Model(), data, data)
+print(len(trainer.loggers), len(trainer.callbacks))
+"""
+FABRIC = """
+import json, random, sys
+from lightning.fabric import Fabric
+from lightning.fabric.loggers import TensorBoardLogger
+chance = random.Random(int(sys.argv[1]))
+fabric = Fabric(accelerator="cpu", loggers=[] if sys.argv[2] == "none" else [TensorBoardLogger("board")])
+noted = []
+for step in range(50):
+    noted.append({"train/loss": chance.random(), "accuracy": chance.random()})
+    fabric.log("train/loss", noted[-1]["train/loss"], step)
+    fabric.log_dict({"accuracy": noted[-1]["accuracy"]}, step)
+with open("noted.json", "w") as file:
+    json.dump(noted, file)
+"""
+
+
+def launched(folder: Path, program: str, seed: int, loggers: str, name: str = "job") -> Run:
+    """Run a program under ``tachograph run``, and return what its hub has recorded."""
+    options = ("--run-id", name, "--port", "0", "--linger", "0")
+    done = run_program(folder, program, str(seed), loggers, options=options, timeout=200, **OFFLINE)
+    assert done.returncode == 0, done.stderr
+    assert "was not recorded" not in done.stderr
+    return tachograph.runs.open(name, folder / "store")
+
+
+def stored(found: Run) -> dict[str, list[tuple[float, float]]]:
+    """Return x and value of every point, by group and metric; a second library's would have a name of their own."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for point in found.points():
+        source = "".join(f" @{point.attributes[key]}" for key in ("source",) if key in point.attributes)
+        name = "/".join(part for part in (point.group, point.metric) if part) + source
+        curves.setdefault(name, []).append((point.x, point.value))
+    return curves
+
+
+def noted(folder: Path) -> Any:
+    """Return the program's own notes."""
+    return json.loads((folder / "noted.json").read_text())
+
+
+def rows_as_curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return the numbers of the program's notes, a row a step, by name."""
+    rows = list(enumerate(noted(folder)))
+    return {name: [(float(step), row[name]) for step, row in rows] for name in ("train/loss", "accuracy")}
+
+
+@pytest.mark.parametrize("reports", ["none", "tensorboard,wandb"])
+def test_transformers(tmp_path: Path, reports: str) -> None:
+    """What is in the trainer's own history is in the run, with its steps; its arguments are the configuration."""
+    found = launched(tmp_path, TRANSFORMERS, secrets.randbelow(2**30), reports)
+    wanted: dict[str, list[tuple[float, float]]] = {}
+    for entry in noted(tmp_path):
+        for key, value in entry.items():
+            if key not in ("step", "total_flos"):
+                name = "eval/" + key.removeprefix("eval_") if key.startswith("eval_") else f"train/{key}"
+                wanted.setdefault(name, []).append((float(entry["step"]), float(value)))
+    curves = stored(found)
+    curves.pop("train/total_flos", None)
+    assert curves == wanted
+    assert found.config["learning_rate"] == 0.0125
+    assert found.config["num_train_epochs"] == 2
+
+
+@pytest.mark.parametrize("trackers", ["none", "tensorboard,wandb"])
+def test_accelerate(tmp_path: Path, trackers: str) -> None:
+    """Each value of ``accelerator.log`` is one point, whatever its trackers are; so is its configuration."""
+    found = launched(tmp_path, ACCELERATE, secrets.randbelow(2**30), trackers)
+    assert stored(found) == {
+        name: [(float(step), row[name]) for step, row in enumerate(noted(tmp_path))]
+        for name in ("train/loss", "accuracy")
+    }
+    assert found.config == {"lr": 0.1, "layers": 3}
+
+
+def test_lightning(tmp_path: Path) -> None:
+    """Values of ``self.log`` are those of Lightning's own CSV file, once with three loggers; without any, the same."""
+    seed = secrets.randbelow(2**30)
+    found = launched(tmp_path, LIGHTNING, seed, "tensorboard,wandb,csv")
+    (path,) = tmp_path.glob("rows/**/metrics.csv")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    curves = stored(found)
+    for name in ("train/loss", "val/loss"):
+        of_file = [(float(row["step"]), float(row[name])) for row in rows if row[name]]
+        assert len(of_file) == {"train/loss": 8, "val/loss": 2}[name]
+        assert curves[name] == [(step, pytest.approx(value, rel=1e-6)) for step, value in of_file]
+    assert set(curves) == {"train/loss", "val/loss"}
+    assert found.config["rate"] == 0.1
+    without = launched(tmp_path, LIGHTNING, seed, "none", "without")
+    assert stored(without) == curves
+    assert without.config["rate"] == 0.1
+
+
+@pytest.mark.parametrize("loggers", ["none", "tensorboard"])
+def test_fabric(tmp_path: Path, loggers: str) -> None:
+    """Each value of ``fabric.log`` and ``log_dict`` is one point, with a logger and without."""
+    found = launched(tmp_path, FABRIC, secrets.randbelow(2**30), loggers)
+    assert stored(found) == {
+        name: [(float(step), row[name]) for step, row in enumerate(noted(tmp_path))]
+        for name in ("train/loss", "accuracy")
+    }
