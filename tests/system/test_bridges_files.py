@@ -22,7 +22,7 @@ from logged_files import Logged, tensorboard_values, wandb_values
 from programs import environment, write
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(300)]  # the real libraries
 
 PROGRAM = """
 import hashlib, math, os, random, sys

@@ -14,7 +14,7 @@ import tachograph
 from launches import run_program
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(300)]  # the real libraries
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1"}
 TRANSFORMERS = """

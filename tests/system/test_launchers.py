@@ -31,7 +31,12 @@ def stored(folder: Path, metric: str) -> list[tuple[int | None, float]]:
     return sorted(((point.rank, point.value) for point in points), key=str)
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
+EACH_TIME = ("torchrun", "spawn", "fork")  # the others take minutes together
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.long) for name in LAUNCHERS]
+)
 def test_each_value_is_stored_once_under_its_rank(tmp_path: Path, name: str) -> None:
     """What ranks record, before they are known to be ranks, too, is stored once, under their own rank.
 
