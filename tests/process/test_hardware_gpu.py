@@ -248,19 +248,25 @@ tell(answers=answers)
     assert told["answers"] == [everything, "lost", None, everything]
 
 
+@pytest.mark.parametrize("driver", [["/nowhere"], ["/nowhere", "/"]])
 @pytest.mark.parametrize("environ", [{"LD_LIBRARY_PATH": ""}, {"FAKE_NVML_NO_DRIVER": "1"}])
-def test_without_a_driver_the_rest_is_there(tmp_path: Path, nvml: str, environ: dict[str, str]) -> None:
-    """No library, or no driver behind it: no GPU series, one count, one line; the system's series are there."""
-    (told,), log = tells(tmp_path, ONCE, **{"LD_LIBRARY_PATH": nvml, **environ})
+def test_without_a_driver_the_rest_is_there(
+    tmp_path: Path, nvml: str, environ: dict[str, str], driver: list[str]
+) -> None:
+    """No library, or no driver behind it: no GPU series, one line, a count where GPUs should be; the rest is there."""
+    program = ONCE.replace("watch()", f"watch(driver={driver})")
+    (told,), log = tells(tmp_path, program, **{"LD_LIBRARY_PATH": nvml, **environ})
     assert not [seen for seen in series(told) if seen.name.startswith("hw.")]
     assert series(told, "system.memory.limit")
-    assert left_out(told) == 1
+    assert left_out(told) == ("/" in driver)
     assert log.count("hw.* metrics are left out") == 1
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, nvml: str) -> None:
     """Without nvidia-ml-py and psutil nothing is there, and the log says what to install."""
-    program = 'sys.modules["pynvml"] = sys.modules["psutil"] = None\n' + ONCE.replace("watch()", "watch(process=True)")
+    program = 'sys.modules["pynvml"] = sys.modules["psutil"] = None\n' + ONCE.replace(
+        "watch()", 'watch(process=True, driver=["/"])'
+    )
     (told,), log = tells(tmp_path, program, LD_LIBRARY_PATH=nvml)
     assert {seen.name for seen in series(told)} == {"tachograph.errors"}
     assert log.count("pip install 'tachograph[hardware]'") == 2  # psutil's, and nvidia-ml-py's

@@ -25,6 +25,7 @@ from tachograph.recording.registry import Registry
 
 GPUS_EVERY = 1.0  # seconds
 FILE_SYSTEMS_EVERY = 15.0
+DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl")  # one of them is there where NVIDIA's driver is
 _FIRST_TURN = 0.1  # seconds that a process's first collection waits for the first turn of a sampler
 _CLOSING = 0.2
 
@@ -40,6 +41,7 @@ class Observation:
         process: observe this process: ``process.*`` and ``torch.cuda.memory.*``.
         folders: their file systems are observed with the node.
         patience: seconds that a card or a file system may take to answer, before the others go on without it.
+        driver: paths of which one exists where there should be GPUs: else it is no error that there are none.
     """
 
     def __init__(
@@ -50,8 +52,9 @@ class Observation:
         process: bool,
         folders: Iterable[str],
         patience: float = PATIENCE,
+        driver: Iterable[str] = DRIVER,
     ) -> None:
-        self._patience = patience
+        self._patience, self._driver = patience, tuple(driver)
         self.registry = registry
         self._log_once = LogOnce()
         self._reading = threading.Lock()
@@ -134,15 +137,16 @@ class Observation:
         return found
 
     def _fail(self, where: str, name: str, error: Exception) -> None:
-        """Count a part that is left out; log it once."""
+        """Count a part that is left out, and log it once; a machine without GPUs lacks nothing."""
+        if isinstance(error, MissingError) and not any(Path(path).exists() for path in self._driver):
+            self._log_once(name, "hw.* metrics are left out: %s", error, level=logging.INFO)
+            return
         self.registry.count_error(where)
         if isinstance(error, ImportError):
             message = "%s.* metrics are left out: psutil is missing: pip install 'tachograph[hardware]'"
             self._log_once(name, message, where)
         elif isinstance(error, MissingError):
-            there = Path("/proc/driver/nvidia").exists() or Path("/dev/nvidiactl").exists()
-            level = logging.WARNING if there else logging.INFO
-            self._log_once(name, "hw.* metrics are left out: %s", error, level=level)
+            self._log_once(name, "hw.* metrics are left out: %s", error)
         else:
             self._log_once(name, "%s is left out (further times are counted): %s", name, error)
 
