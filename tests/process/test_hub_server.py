@@ -89,10 +89,10 @@ def test_head_and_other_paths(hub: Serving) -> None:
 class SlowPage(Hub):
     """A hub whose page takes its time."""
 
-    def page(self, accept: str = "", escaping: str | None = None) -> tuple[str, bytes]:
+    def page(self, accept: str = "", escaping: str | None = None, scraper: str = "") -> tuple[str, bytes]:
         """Return the page, after a quarter of a second."""
         time.sleep(0.25)
-        return super().page(accept, escaping)
+        return super().page(accept, escaping, scraper)
 
 
 def test_a_scrape_does_not_hold_up_receiving(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_scrape_does_not_hold_up_receiving(tmp_path: Path) -> None:
 class BrokenPage(Hub):
     """A hub that cannot make its page."""
 
-    def page(self, accept: str = "", escaping: str | None = None) -> tuple[str, bytes]:  # noqa: ARG002 - it is given
+    def page(self, accept: str = "", escaping: str | None = None, scraper: str = "") -> tuple[str, bytes]:  # noqa: ARG002 - it is given
         """Fail."""
         raise OSError(5, "Input/output error")
 

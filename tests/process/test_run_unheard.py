@@ -39,7 +39,7 @@ def test_a_process_of_which_nothing_arrives(tmp_path: Path) -> None:
     done = run(tmp_path, "env", NOWHERE, sys.executable, str(program))
     assert done.returncode == 0
     known = r"tachograph: finished: 0 points and 0 events were recorded, none lost, as far as is known; "
-    assert re.match(known + r"program \(pid \d+\) started and never reported; tachograph hub ", last(done))
+    assert re.match(known + r"program \(pid \d+\) started and never reported; tachograph studio ", last(done))
 
 
 def test_a_process_that_is_killed_at_once(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_is_no_loss_is_not_called_one(tmp_path: Path, what: str) -> None:
     done = run(tmp_path, *QUIET[what])
     assert done.returncode == 0
     events = 2 if what == "code" else 0
-    assert f" points and {events} events were recorded, none lost; tachograph hub " in last(done)
+    assert f" points and {events} events were recorded, none lost; tachograph studio " in last(done)
 
 
 def test_helpers_are_not_missed(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_program_that_becomes_another(tmp_path: Path) -> None:
     """After exec the process has the same pid: it reports once, and is not missed."""
     write(tmp_path, "import tachograph\ntachograph.put_metric('loss', 1.0)", "second.py")
     done = run_program(tmp_path, "import os, sys\nos.execv(sys.executable, [sys.executable, 'second.py'])")
-    assert " 2 events were recorded, none lost; tachograph hub " in last(done)
+    assert " 2 events were recorded, none lost; tachograph studio " in last(done)
 
 
 def test_a_hub_that_began_anew_has_forgotten_nobody(tmp_path: Path) -> None:

@@ -160,10 +160,14 @@ def test_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: list[st
 
 
 def test_prune_leaves_what_a_hub_writes(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that is in use stays, whatever the rules say."""
+    """A run that is in use stays, whatever the rules say; so does each that a standing hub goes on with."""
+    standing = Hub(store)
+    assert run("prune", "--keep", "0", "--yes") == 0
+    assert "no run is to go" in capsys.readouterr().out  # it was used a moment ago
+    standing.close()
     hub = Hub(store, run="live")
     assert run("prune", "--keep", "0", "--yes") == 0
-    assert "no run is to go" in capsys.readouterr().out  # the other one was used a moment ago: the hub goes on with it
+    assert [each.id for each in runs.list(store)] == ["live"]
     live = next(each for each in runs.list(store) if each.id == "live")
     assert live.in_use
     assert not runs.catalogue.delete(live.path)
