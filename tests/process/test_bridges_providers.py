@@ -12,6 +12,8 @@ import pytest
 
 from programs import environment, run, write
 
+pytestmark = pytest.mark.usefixtures("traced")
+
 READER = """
 import json, sys, numpy
 from opentelemetry.sdk.metrics import MeterProvider

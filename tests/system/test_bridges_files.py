@@ -22,7 +22,7 @@ from logged_files import Logged, tensorboard_values, wandb_values
 from programs import environment, write
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(300)]  # the real libraries
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
 PROGRAM = """
 import hashlib, math, os, random, sys
@@ -152,7 +152,10 @@ def repeated(found: Run) -> float:
     return sum(float(series.value) for series in found.series("tachograph.bridge.repeated"))
 
 
-@pytest.mark.parametrize(("kind", "folder"), [("tensorboard", "runs"), ("tensorboardx", "runs-x")])
+@pytest.mark.parametrize(
+    ("kind", "folder"),
+    [("tensorboard", "runs"), pytest.param("tensorboardx", "runs-x", marks=pytest.mark.long)],
+)
 def test_a_writers_values_are_those_of_its_file(tmp_path: Path, kind: str, folder: str) -> None:
     """TensorBoard alone: values, steps, configuration, results, histograms; a step that goes back is a branch."""
     seed = secrets.randbelow(2**40)
@@ -192,6 +195,7 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
     assert (disabled.config, disabled.summary) == (found.config, found.summary)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_all_at_once_each_value_is_there_once(tmp_path: Path, ranks: int) -> None:
     """Three libraries log the same: each value is one point of each rank, and the job has not changed.
@@ -229,6 +233,7 @@ def test_all_at_once_each_value_is_there_once(tmp_path: Path, ranks: int) -> Non
     assert {path.name for path in tmp_path.iterdir()} - ours == {path.name for path in plain.iterdir()} - ours
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", ["none", "wandb"])
 def test_a_bridge_that_was_not_asked_for_takes_nothing(tmp_path: Path, asked: str) -> None:
     """TACHOGRAPH_BRIDGES names the libraries; the values of others are not recorded."""

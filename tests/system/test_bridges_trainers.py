@@ -14,7 +14,7 @@ import tachograph
 from launches import run_program
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(300)]  # the real libraries
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
 OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1"}
 TRANSFORMERS = """
@@ -142,6 +142,7 @@ def rows_as_curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
     return {name: [(float(step), row[name]) for step, row in rows] for name in ("train/loss", "accuracy")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reports", ["none", "tensorboard,wandb"])
 def test_transformers(tmp_path: Path, reports: str) -> None:
     """What is in the trainer's own history is in the run, with its steps; its arguments are the configuration."""
@@ -159,7 +160,7 @@ def test_transformers(tmp_path: Path, reports: str) -> None:
     assert found.config["num_train_epochs"] == 2
 
 
-@pytest.mark.parametrize("trackers", ["none", "tensorboard,wandb"])
+@pytest.mark.parametrize("trackers", ["none", pytest.param("tensorboard,wandb", marks=pytest.mark.long)])
 def test_accelerate(tmp_path: Path, trackers: str) -> None:
     """Each value of ``accelerator.log`` is one point, whatever its trackers are; so is its configuration."""
     found = launched(tmp_path, ACCELERATE, secrets.randbelow(2**30), trackers)
@@ -170,6 +171,7 @@ def test_accelerate(tmp_path: Path, trackers: str) -> None:
     assert found.config == {"lr": 0.1, "layers": 3}
 
 
+@pytest.mark.long
 def test_lightning(tmp_path: Path) -> None:
     """Values of ``self.log`` are those of Lightning's own CSV file, once with three loggers; without any, the same."""
     seed = secrets.randbelow(2**30)
@@ -188,6 +190,7 @@ def test_lightning(tmp_path: Path) -> None:
     assert without.config["rate"] == 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loggers", ["none", "tensorboard"])
 def test_fabric(tmp_path: Path, loggers: str) -> None:
     """Each value of ``fabric.log`` and ``log_dict`` is one point, with a logger and without."""
