@@ -228,10 +228,10 @@ LAUNCHERS = {
         "`mp.start_processes`: forkserver", _GROUP, _SPAWNED, arguments=("forkserver",), others=("",)
     ),
     "spawn-below-a-rank": Launcher(
-        "`mp.spawn` in a pod with `RANK=5`", _GROUP, _SPAWNED, arguments=("spawn",), more={"RANK": "5"}
+        "`mp.spawn` in a pod with `RANK=5`", _GROUP, _SPAWNED, arguments=("spawn",), others=("",), more={"RANK": "5"}
     ),
     "fork-below-a-rank": Launcher(
-        "fork in a pod with `RANK=5`", _GROUP, _SPAWNED, arguments=("fork",), more={"RANK": "5"}
+        "fork in a pod with `RANK=5`", _GROUP, _SPAWNED, arguments=("fork",), others=("",), more={"RANK": "5"}
     ),
     "group-alone": Launcher(
         "any, without variables", _GROUP, _ALONE + _JOINS, others=("",), rankless=2, more={"PAUSE": "2.5"}
@@ -322,11 +322,19 @@ def job(
     raise TimeoutError(f"the job did not end within {TIME_LIMIT:g} s, {TRIES} times")
 
 
+def others_of(found: Found) -> list[runs.Process]:
+    """Return the processes of a job that are none of its two ranks."""
+    return [each for each in found.processes if each.rank not in (0, 1)]
+
+
 def row(launcher: Launcher, found: Found) -> str:
     """Return the row of a launcher on the page."""
     recorded = found.recorded.total()
     ranks = [sum(n for (rank, *_), n in found.stored.items() if rank == wanted) for wanted in (0, 1, None)]
-    others = [each.role or "the program" for each in found.processes if each.rank is None]
+    others = [
+        (each.role or "the program") + ("" if each.rank is None else f", as rank {each.rank}")
+        for each in others_of(found)
+    ]
     cells = (launcher.title, launcher.told_by, ", ".join(others) or "none", recorded, *ranks, found.lost)
     return "| " + " | ".join(map(str, cells)) + " |\n"
 

@@ -46,7 +46,7 @@ def wandb_values(path: Path) -> Logged:
             value: Any = json.loads(item.value_json)
             if not key.startswith("_"):
                 found.setdefault(key, []).append((float(record.history.step.num), float(value)))
-    return found
+    return dict(sorted(found.items()))  # W&B writes the keys of a step in any order
 
 
 def _records(data: bytes) -> Iterator[bytes]:

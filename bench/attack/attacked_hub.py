@@ -151,7 +151,8 @@ class AttackedHub:
             wrong.append(f"the hub ended with {self._hub.process.returncode}")
         wrong += _integrity(self._folder / "store")
         wrong += self._kept(said) if said else []
-        with _hub(self._folder) as again:  # everything that was kept can be shown again
+        # Everything that was kept can be shown again: by the hub whose own run it is, as a standing one has live runs.
+        with _hub(self._folder, "--run-id", RUN, "--parent", str(os.getpid())) as again:
             self._hub, self.address = again, again.address
             wrong += [
                 f"the next hub on the same store: {each}"
@@ -224,8 +225,8 @@ class _Hub:
 
 
 @contextlib.contextmanager
-def _hub(folder: Path) -> Iterator[_Hub]:
-    """Run a hub over the store in a folder."""
+def _hub(folder: Path, *more: str) -> Iterator[_Hub]:
+    """Run a hub over the store in a folder, with further arguments."""
     reading, writing = os.pipe()
     command = [
         sys.executable,
@@ -239,6 +240,7 @@ def _hub(folder: Path) -> Iterator[_Hub]:
         str(writing),
         "--linger",
         "0",
+        *more,
     ]
     stderr = folder / "stderr"
     with stderr.open("ab") as said, os.fdopen(reading) as announced:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import LAUNCHERS, PAGE, TIME_LIMIT, job, row, run
+from launchers import LAUNCHERS, PAGE, TIME_LIMIT, job, others_of, row, run
 from programs import environment, events, requests, value, write
 from tachograph import runs
 
@@ -62,8 +62,8 @@ def test_each_value_is_stored_once_under_its_rank(tmp_path: Path, name: str) -> 
     assert sum(times for (rank, *_), times in found.stored.items() if rank is None) == launcher.rankless
     assert found.lost == (f"{launcher.helpers} points: helper {launcher.helpers}" if launcher.helpers else "none lost")
     assert found.said.count("recorded in a helper process") == bool(launcher.helpers)
-    assert sorted(each.role for each in found.processes if each.rank is None) == sorted(launcher.others)
-    of_ranks = [each.resource for each in found.processes if each.rank is not None]
+    assert sorted(each.role for each in others_of(found)) == sorted(launcher.others)
+    of_ranks = [each.resource for each in found.processes if each.rank in (0, 1)]
     assert [(each["dl.rank"], each["dl.world_size"]) for each in of_ranks] == [(0, 2), (1, 2)]
     if launcher.places:
         assert [each["dl.local_rank"] for each in of_ranks] == [0, 1]

@@ -199,6 +199,7 @@ def test_installed_exporters_are_found_by_name(tmp_path: Path, monkeypatch: pyte
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such.pem", "PEM"),
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/no/such.pem", "CLIENT_CERTIFICATE"),
         ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "monotonic", "'cumulative', 'delta', 'lowmemory'"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "sometimes", "'always_on', 'always_off', 'trace_based'"),
         ("TACHOGRAPH_HELPERS", "yes", "'0', '1'"),
         ("TACHOGRAPH_PROMETHEUS_REGISTRY", "1", "'true', 'false'"),
     ],

@@ -18,7 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics import (
+    AlwaysOffExemplarFilter,
+    AlwaysOnExemplarFilter,
+    ExemplarFilter,
+    MeterProvider,
+    TraceBasedExemplarFilter,
+)
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -26,9 +32,10 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from tachograph.exporters.external_provider import ExternalProvider, external_meter_provider
 from tachograph.exporters.log_emitter import external_logger_provider, into_journal, into_provider
 from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.identity.environment import text
 from tachograph.pipeline.destinations import Route, Temporalities
 from tachograph.pipeline.provider_watch import waiting_instruments
-from tachograph.pipeline.settings import Settings
+from tachograph.pipeline.settings import EXEMPLAR_FILTER, Settings
 from tachograph.profiling import tracing
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
@@ -103,9 +110,12 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
     return made
 
 
-def _exemplar_filter() -> AlwaysOffExemplarFilter | None:
-    """Return no filter where the user asks for exemplars: the SDK's draw from the program's random numbers."""
-    return None if "OTEL_METRICS_EXEMPLAR_FILTER" in os.environ else AlwaysOffExemplarFilter()
+def _exemplar_filter() -> ExemplarFilter:
+    """Return the filter that the user asks for; else that of none: exemplars draw from the program's random numbers."""
+    asked = text(os.environ, EXEMPLAR_FILTER).lower()
+    return {"always_on": AlwaysOnExemplarFilter, "trace_based": TraceBasedExemplarFilter}.get(
+        asked, AlwaysOffExemplarFilter
+    )()
 
 
 def owns_meter_provider() -> bool:

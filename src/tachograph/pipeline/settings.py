@@ -25,6 +25,7 @@ PROMETHEUS_HOST = "127.0.0.1"
 PROMETHEUS_PORT = 9464
 INTERVAL = 60.0
 HUB_INTERVAL = 1.0
+EXEMPLAR_FILTER = "OTEL_METRICS_EXEMPLAR_FILTER"
 
 _BUILT_IN: dict[Signal, tuple[str, ...]] = {
     "metrics": ("otlp", "prometheus", "console", "jsonl", "none"),
@@ -238,6 +239,9 @@ def read_settings(
     helpers = find("", None, "TACHOGRAPH_HELPERS")
     if helpers:
         helpers.choice(("0", "1"))
+    exemplars = find("", None, EXEMPLAR_FILTER)
+    if exemplars:
+        exemplars.choice(("always_on", "always_off", "trace_based"))  # for the SDK
     recorded = find("", None, "TACHOGRAPH_RECORD_PROGRAM")
     if recorded:
         recorded.boolean()  # for tachograph run
