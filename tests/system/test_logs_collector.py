@@ -173,11 +173,10 @@ def test_what_the_receiver_refuses_is_counted() -> None:
 
 @pytest.mark.timing
 def test_a_dead_collector_adds_at_most_a_second_to_the_exit(tmp_path: Path) -> None:
-    """With nobody listening and a full journal the program ends in time, with its own status.
-
-    What lasted too long is tried twice more before it counts: a machine that is shared makes it slower, never faster.
-    """
-    program = f"""
+    """With nobody listening and a full journal the program ends in time, with its own status."""
+    done = run(
+        tmp_path,
+        f"""
 import atexit, time, sys
 atexit.register(lambda: print(time.monotonic() - began, flush=True))  # registered first, called last
 import tachograph
@@ -186,10 +185,7 @@ tachograph.start(metrics="none", endpoint="http://127.0.0.1:{free_port()}")
 for number in range(70_000):
     journal.default.append("e", time.time_ns(), {{"n": number, "a": 0.5, "b": 0.25, "c": 0.125}})
 began = time.monotonic()
-"""
-    lasted: list[float] = []
-    while len(lasted) < 3 and min(lasted, default=2.0) >= 1.5:
-        done = run(tmp_path, program)
-        assert done.returncode == 0, done.stderr
-        lasted.append(float(done.stdout))
-    assert min(lasted) < 1.5
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.5
