@@ -79,8 +79,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     several = [each for uid in range(SETS) for each in points([float(uid)], "reward", attributes={"uid": uid})]
     store_run(store, "attributes", *sets, *several)
-    own = [(DEFINITION, {"metric": f"m{place}", "group": "axes"}) for place in range(5)]
-    own += [each for place in range(5) for each in points([0.0, 10.0**place], f"m{place}", group="axes")]
+    own = [(DEFINITION, {"metric": name, "group": "axes"}) for name in ("m0", "m1", "m2", "m3", "m4", "near")]
+    for name, about in {"percent": {"scale": "share", "units": "%"}, "c": {"scale": "heat", "units": "Cel"}}.items():
+        own.append((DEFINITION, {"metric": name, "group": "axes", **about}))
+    tops = {**{f"m{place}": 10.0**place for place in range(5)}, "near": -2.5, "percent": 99.0, "c": 60.0}
+    own += [each for name, top in tops.items() for each in points([0.0, top], name, group="axes")]
     store_run(store, "axes", *own)
     for at in (0, 1):
         both = [each for name in ("adam", "sgd") for each in points([1.0 + at], attributes={"optimizer": name, "k": 2})]
@@ -214,20 +217,27 @@ def test_of_very_many_sets_of_attributes_the_newest_are_drawn_and_it_says_so(pag
     assert f"the newest 100 of {SETS} curves" in page.card("reward").inner_text()
 
 
-@pytest.mark.parametrize(("size", "most"), [(WIDE, 3), (NARROW, 2)], ids=["wide", "narrow"])
-def test_axes_leave_room_for_the_curves(browser: Any, url: str, size: tuple[int, int], most: int) -> None:
-    """Each metric without a scale keeps its own axis; those that fit are drawn, and hiding a curve shows another."""
+@pytest.mark.parametrize("size", [WIDE, (1024, 800), NARROW], ids=["wide", "middle", "narrow"])
+def test_axes_leave_room_for_the_curves(browser: Any, url: str, size: tuple[int, int]) -> None:
+    """Metrics without a scale share an axis where they agree, and else have a chart each; a chart has two axes."""
     with tab(browser, url, size=size) as page:
-        found = page.open("/#/run/axes").loaded("axes")["axes"]
-        tops = [found["scales"][axis["key"]][1] for axis in found["y"]]
-        assert tops == pytest.approx([10**place for place in range(5)], rel=0.1)
-        card = page.card("axes")
-        assert card.locator(".u-axis").count() == 1 + most
-        assert f"{5 - most} axes not drawn" in card.inner_text()
-        for place in range(5 - most):
-            card.get_by_role("button", name=f"m{place}").click()
-        page.until(lambda: "not drawn" not in card.inner_text(), "the other axes")
-        assert card.locator(".u-axis").count() == 1 + most
+        page.open("/#/run/axes")
+        page.until(lambda: len(page.drawn()) == 5, "each axis that has no place")
+        for title in page.drawn():
+            page.card(title).scroll_into_view_if_needed()
+            page.loaded(title)
+        found = page.drawn()
+        names = {title: [curve["metric"] for curve in chart["curves"]] for title, chart in found.items()}
+        assert names == {"axes": ["m0", "m1", "near", "percent"], "m2": ["m2"], "m3": ["m3"], "m4": ["m4"], "c": ["c"]}
+        tops = [found["axes"]["scales"][axis["key"]][1] for axis in found["axes"]["y"]]
+        assert tops == pytest.approx([10, 100], rel=0.1)
+        for title, chart in found.items():
+            card = page.card(title)
+            assert card.locator(".u-axis").count() == 1 + len(chart["y"])
+            plot, whole = card.locator(".u-over").bounding_box(), card.bounding_box()
+            assert plot["width"] >= 0.75 * whole["width"], title
+        said = page.card("axes").locator(".note").inner_text()
+        assert ("share (%) →" in said) == (size is NARROW)
         page.shoot(f"axes-{size[0]}")
         assert page.complaints == []
 
@@ -310,7 +320,7 @@ def test_a_loss_is_known_by_a_word_of_its_name(page: Tab, name: str, expected: i
 
 
 def test_a_chart_moves_when_its_group_is_defined(browser: Any, tmp_path: Path) -> None:
-    """A metric that turns out to be of a MetricGroup goes to the group's chart, live, and its own chart is gone."""
+    """A metric that turns out to be of a MetricGroup goes to the group's chart, live, which stays as it was set."""
     with command(tmp_path, "--run-id", "run") as hub, tab(browser, hub.url) as page:
 
         def send(first: int, *sent: tuple[str, dict[str, Any]]) -> None:
@@ -330,6 +340,13 @@ def test_a_chart_moves_when_its_group_is_defined(browser: Any, tmp_path: Path) -
         send(6, at(2, "loss"), at(2, "new"))
         page.until(lambda: [each["y"] for each in page.drawn()["training"]["curves"]] == [[0, 1, 2]], "a live point")
         page.until(lambda: sections(page) == {"training": ["training", "lr", "new"]}, "a new metric")
+        log = page.card("training").get_by_role("button", name="log")
+        log.click()
+        send(8, (DEFINITION, {"metric": "lr", "group": "training", "x_units": "epoch"}), at(3, "lr"), at(3, "loss"))
+        page.until(lambda: sections(page) == {"training": ["training", "new"]}, "one more metric in the group")
+        both = {"loss": [0, 1, 2, 3], "lr": [0, 1, 3]}
+        page.until(lambda: {each["metric"]: each["y"] for each in page.drawn()["training"]["curves"]} == both, "both")
+        assert log.get_attribute("aria-pressed") == "true"  # as its reader has set it
         assert page.complaints == []
         hub.process.terminate()
         hub.end()

@@ -2,7 +2,7 @@
 
 import { Curve } from "./curve.js";
 import { element, fill, say } from "./element.js";
-import { count, number } from "./format.js";
+import { number } from "./format.js";
 import { forget, invalidate } from "./frame.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
@@ -171,8 +171,24 @@ export class Card {
     }
     const odd = Object.keys(MARKS).filter((kind) => curves.some((curve) => curve.nonfinite.some((each) => each[1] === kind)));
     const bad = odd.map((kind) => `${MARKS[kind]} ${number(kind)}`).join(", ");
-    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.left ? `${count(this.plot.left, "axis", "axes")} not drawn: hide other curves` : ""];
+    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.#axes()];
     say(this.note, notes.filter(Boolean).join(" · "));
+  }
+
+  /** Say of axes without a name what they are: the first is left, the second right. */
+  #axes() {
+    const [left, right] = this.plot.unnamed;
+    return [left && `← ${left}`, right && `${right} →`].filter(Boolean).join(" · ");
+  }
+
+  /** Show what another source has: the same chart with a metric more, or one less, or with other axes. */
+  take(source) {
+    this.source = source;
+    this.hover.x = source.axes.x;
+    this.plot.change(source.axes);
+    say(this.title, source.title);
+    this.fetchedAt = 0;
+    this.load();
   }
 
   /** Return what is drawn: for tests, and the curious. */
