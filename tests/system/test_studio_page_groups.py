@@ -22,6 +22,7 @@ EVIL = "<img src=x onerror=alert(1)>\"'&"
 LAYERS = 100
 OPTIMIZERS = {"adam": 1.0, "sgd": 2.0, EVIL: 3.0}
 SETS = 130
+RANKS, STRAGGLER, LONG = 40, 33, 3000
 # The README's first example, with all that a `put_metric` and a `declare` may be.
 DOORS = """
 import time
@@ -88,6 +89,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for at in (0, 1):
         both = [each for name in ("adam", "sgd") for each in points([1.0 + at], attributes={"optimizer": name, "k": 2})]
         store_run(store, "attributes of ranks", *both, number=at)
+    for at in range(RANKS):
+        nan = [float("nan")] if at == STRAGGLER else []
+        store_run(store, "ranks", *points([*(1 / (x + 1) + of_rank(at) for x in range(9)), *nan]), number=at)
+        store_run(store, "long", *points([10 * at + x % 7 for x in range(LONG + at)]), number=at)
     _sampled(store)
     _lossy(store)
     store_run(store, "events", ("checkpoint", {"step": 7}))
@@ -135,6 +140,11 @@ def page(browser: Any, url: str) -> Iterator[Tab]:
     with tab(browser, url) as found:
         yield found
     assert found.complaints == []
+
+
+def of_rank(number: int) -> float:
+    """Return how much the values of a rank are above those of rank 0."""
+    return 5.0 if number == STRAGGLER else number / 100
 
 
 def sections(page: Tab) -> dict[str, list[str]]:
@@ -240,6 +250,44 @@ def test_axes_leave_room_for_the_curves(browser: Any, url: str, size: tuple[int,
         assert ("share (%) →" in said) == (size is NARROW)
         page.shoot(f"axes-{size[0]}")
         assert page.complaints == []
+
+
+def test_many_ranks_are_their_median_with_a_band(browser: Any, url: str) -> None:
+    """A line of the median, in a band of extremes that name their ranks; each rank by itself is a key away."""
+    with tab(browser, url, dark=True) as page:
+        found = page.open("/#/run/ranks").loaded("loss")["loss"]
+        (line,) = found["curves"]
+        assert (line["rank"], line["x"]) == (None, list(range(9)))
+        base = [1 / (x + 1) for x in range(9)]
+        assert line["y"] == pytest.approx([each + (of_rank(19) + of_rank(20)) / 2 for each in base])
+        assert line["band"]["min"] == pytest.approx(base)
+        assert line["band"]["max"] == pytest.approx([each + 5 for each in base])
+        assert (set(line["extremes"]["min"]), set(line["extremes"]["max"])) == ({0}, {STRAGGLER})
+        assert line["nonfinite"] == [[9, "NaN"]]
+        card = page.card("loss")
+        said = card.locator(".note").inner_text()
+        assert "median of 40 ranks" in said
+        assert "not a finite number" in said
+        assert found["scales"]["ymetric:loss"][1] > 6  # the straggler is in sight
+        card.locator(".u-over").hover()
+        assert "(rank 33)" in card.locator(".hover").inner_text()
+        page.shoot("ranks")
+        card.get_by_role("button", name="ranks").click()
+        page.until(lambda: len(page.drawn()["loss"]["curves"]) == RANKS, "each rank")
+        card.focus()
+        page.page.keyboard.press("a")
+        page.until(lambda: len(page.drawn()["loss"]["curves"]) == 1, "the median again")
+        assert page.complaints == []
+
+
+def test_ranks_that_were_thinned_apart_have_a_band_of_their_stretches(page: Tab) -> None:
+    """Where ranks have other x, each stretch has the mean of each rank; nothing is out of the band."""
+    (line,) = page.open("/#/run/long").loaded("loss")["loss"]["curves"]
+    assert len(line["x"]) <= 600
+    assert line["x"] == sorted(line["x"])
+    low, high = line["band"]["min"], line["band"]["max"]
+    assert all(least <= middle <= most for least, middle, most in zip(low, line["y"], high, strict=True))
+    assert (min(low), max(high)) == (0, 10 * (RANKS - 1) + 6)
 
 
 def test_counters_and_histograms_are_charts_of_their_group(page: Tab) -> None:

@@ -181,7 +181,7 @@ export class Plot {
     ctx.restore();
   }
 
-  /** Fill the bands of quantiles below all lines: faint from the least to the largest value, and from p50 to p99. */
+  /** Fill the bands below all lines: from the least to the largest value, of quantiles fainter, and from p50 to p99. */
   #bands(ctx) {
     const banded = this.curves.filter((curve) => curve.band && this.u.scales[curve.scale]?.min !== undefined && this.u.scales[curve.scale].min !== null);
     if (banded.length > BANDS) return;
@@ -189,10 +189,10 @@ export class Plot {
       const to = projection(this.u, curve.scale);
       const { p99, min, max } = curve.band;
       ctx.fillStyle = curve.colour;
-      ctx.globalAlpha = (curve.alpha * 0.1) / Math.sqrt(banded.length);
+      ctx.globalAlpha = (curve.alpha * (p99 ? 0.1 : 0.25)) / Math.sqrt(banded.length);
       fillBetween(ctx, curve, min, max, to);
       ctx.globalAlpha = (curve.alpha * 0.28) / Math.sqrt(banded.length);
-      fillBetween(ctx, curve, curve.y, p99, to);
+      if (p99) fillBetween(ctx, curve, curve.y, p99, to);
       const top = this.u.scales[curve.scale].max;
       this.outside ||= curve.x.some((x, place) => x >= to.x0 && x <= to.x1 && max[place] > top);
     }
