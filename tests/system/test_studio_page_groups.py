@@ -91,7 +91,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         store_run(store, "attributes of ranks", *both, number=at)
     for at in range(RANKS):
         nan = [float("nan")] if at == STRAGGLER else []
-        store_run(store, "ranks", *points([*(1 / (x + 1) + of_rank(at) for x in range(9)), *nan]), number=at)
+        steps = (DEFINITION, {"metric": "steps", "progress": True, "upper": 20.0})
+        warm = (DEFINITION, {"metric": "warm-up", "progress": True, "upper": 3.0})
+        loops = [warm, *points([3.0], "warm-up"), steps, *points([4.0 if at == STRAGGLER else 8.0 + at % 3], "steps")]
+        values = [*(1 / (x + 1) + of_rank(at) for x in range(9)), *nan]
+        store_run(store, "ranks", *loops, *points(values), number=at)
         store_run(store, "long", *points([10 * at + x % 7 for x in range(LONG + at)]), number=at)
     _sampled(store)
     _lossy(store)
@@ -278,6 +282,19 @@ def test_many_ranks_are_their_median_with_a_band(browser: Any, url: str) -> None
         page.page.keyboard.press("a")
         page.until(lambda: len(page.drawn()["loss"]["curves"]) == 1, "the median again")
         assert page.complaints == []
+
+
+def test_a_loop_of_many_ranks_is_one_bar(page: Tab) -> None:
+    """The bar is as far as the slowest rank, with a tick for each place; a loop that all have done is a name."""
+    page.open("/#/run/ranks").loaded("loss")
+    bar, done = page.page.locator(".progress .bar").all()
+    assert bar.locator(".name").inner_text() == "steps · 40 ranks"
+    assert "4 of 20 · 20 %" in bar.inner_text()
+    assert "rank 33 is last, rank 38 at 10" in bar.inner_text()
+    assert bar.locator(".track b").count() == 4  # 4, 8, 9 and 10 of 20
+    assert done.inner_text().split("\n") == ["warm-up · 40 ranks", "3/3 ✓"]
+    assert page.page.locator(".progress").bounding_box()["height"] < 90
+    page.shoot("progress")
 
 
 def test_ranks_that_were_thinned_apart_have_a_band_of_their_stretches(page: Tab) -> None:
