@@ -22,6 +22,7 @@ EVIL = "<img src=x onerror=alert(1)>\"'&"
 LAYERS = 100
 OPTIMIZERS = {"adam": 1.0, "sgd": 2.0, EVIL: 3.0}
 SETS = 130
+RANKS, STRAGGLER, LONG = 40, 33, 3000
 # The README's first example, with all that a `put_metric` and a `declare` may be.
 DOORS = """
 import time
@@ -79,12 +80,23 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     several = [each for uid in range(SETS) for each in points([float(uid)], "reward", attributes={"uid": uid})]
     store_run(store, "attributes", *sets, *several)
-    own = [(DEFINITION, {"metric": f"m{place}", "group": "axes"}) for place in range(5)]
-    own += [each for place in range(5) for each in points([0.0, 10.0**place], f"m{place}", group="axes")]
+    own = [(DEFINITION, {"metric": name, "group": "axes"}) for name in ("m0", "m1", "m2", "m3", "m4", "near")]
+    for name, about in {"percent": {"scale": "share", "units": "%"}, "c": {"scale": "heat", "units": "Cel"}}.items():
+        own.append((DEFINITION, {"metric": name, "group": "axes", **about}))
+    tops = {**{f"m{place}": 10.0**place for place in range(5)}, "near": -2.5, "percent": 99.0, "c": 60.0}
+    own += [each for name, top in tops.items() for each in points([0.0, top], name, group="axes")]
     store_run(store, "axes", *own)
     for at in (0, 1):
         both = [each for name in ("adam", "sgd") for each in points([1.0 + at], attributes={"optimizer": name, "k": 2})]
         store_run(store, "attributes of ranks", *both, number=at)
+    for at in range(RANKS):
+        nan = [float("nan")] if at == STRAGGLER else []
+        steps = (DEFINITION, {"metric": "steps", "progress": True, "upper": 20.0})
+        warm = (DEFINITION, {"metric": "warm-up", "progress": True, "upper": 3.0})
+        loops = [warm, *points([3.0], "warm-up"), steps, *points([4.0 if at == STRAGGLER else 8.0 + at % 3], "steps")]
+        values = [*(1 / (x + 1) + of_rank(at) for x in range(9)), *nan]
+        store_run(store, "ranks", *loops, *points(values), number=at)
+        store_run(store, "long", *points([10 * at + x % 7 for x in range(LONG + at)]), number=at)
     _sampled(store)
     _lossy(store)
     store_run(store, "events", ("checkpoint", {"step": 7}))
@@ -132,6 +144,11 @@ def page(browser: Any, url: str) -> Iterator[Tab]:
     with tab(browser, url) as found:
         yield found
     assert found.complaints == []
+
+
+def of_rank(number: int) -> float:
+    """Return how much the values of a rank are above those of rank 0."""
+    return 5.0 if number == STRAGGLER else number / 100
 
 
 def sections(page: Tab) -> dict[str, list[str]]:
@@ -214,22 +231,80 @@ def test_of_very_many_sets_of_attributes_the_newest_are_drawn_and_it_says_so(pag
     assert f"the newest 100 of {SETS} curves" in page.card("reward").inner_text()
 
 
-@pytest.mark.parametrize(("size", "most"), [(WIDE, 3), (NARROW, 2)], ids=["wide", "narrow"])
-def test_axes_leave_room_for_the_curves(browser: Any, url: str, size: tuple[int, int], most: int) -> None:
-    """Each metric without a scale keeps its own axis; those that fit are drawn, and hiding a curve shows another."""
+@pytest.mark.parametrize("size", [WIDE, (1024, 800), NARROW], ids=["wide", "middle", "narrow"])
+def test_axes_leave_room_for_the_curves(browser: Any, url: str, size: tuple[int, int]) -> None:
+    """Metrics without a scale share an axis where they agree, and else have a chart each; a chart has two axes."""
     with tab(browser, url, size=size) as page:
-        found = page.open("/#/run/axes").loaded("axes")["axes"]
-        tops = [found["scales"][axis["key"]][1] for axis in found["y"]]
-        assert tops == pytest.approx([10**place for place in range(5)], rel=0.1)
-        card = page.card("axes")
-        assert card.locator(".u-axis").count() == 1 + most
-        assert f"{5 - most} axes not drawn" in card.inner_text()
-        for place in range(5 - most):
-            card.get_by_role("button", name=f"m{place}").click()
-        page.until(lambda: "not drawn" not in card.inner_text(), "the other axes")
-        assert card.locator(".u-axis").count() == 1 + most
+        page.open("/#/run/axes")
+        page.until(lambda: len(page.drawn()) == 5, "each axis that has no place")
+        for title in page.drawn():
+            page.card(title).scroll_into_view_if_needed()
+            page.loaded(title)
+        found = page.drawn()
+        names = {title: [curve["metric"] for curve in chart["curves"]] for title, chart in found.items()}
+        assert names == {"axes": ["m0", "m1", "near", "percent"], "m2": ["m2"], "m3": ["m3"], "m4": ["m4"], "c": ["c"]}
+        tops = [found["axes"]["scales"][axis["key"]][1] for axis in found["axes"]["y"]]
+        assert tops == pytest.approx([10, 100], rel=0.1)
+        for title, chart in found.items():
+            card = page.card(title)
+            assert card.locator(".u-axis").count() == 1 + len(chart["y"])
+            plot, whole = card.locator(".u-over").bounding_box(), card.bounding_box()
+            assert plot["width"] >= 0.75 * whole["width"], title
+        said = page.card("axes").locator(".note").inner_text()
+        assert ("share (%) →" in said) == (size is NARROW)
         page.shoot(f"axes-{size[0]}")
         assert page.complaints == []
+
+
+def test_many_ranks_are_their_median_with_a_band(browser: Any, url: str) -> None:
+    """A line of the median, in a band of extremes that name their ranks; each rank by itself is a key away."""
+    with tab(browser, url, dark=True) as page:
+        found = page.open("/#/run/ranks").loaded("loss")["loss"]
+        (line,) = found["curves"]
+        assert (line["rank"], line["x"]) == (None, list(range(9)))
+        base = [1 / (x + 1) for x in range(9)]
+        assert line["y"] == pytest.approx([each + (of_rank(19) + of_rank(20)) / 2 for each in base])
+        assert line["band"]["min"] == pytest.approx(base)
+        assert line["band"]["max"] == pytest.approx([each + 5 for each in base])
+        assert (set(line["extremes"]["min"]), set(line["extremes"]["max"])) == ({0}, {STRAGGLER})
+        assert line["nonfinite"] == [[9, "NaN"]]
+        card = page.card("loss")
+        said = card.locator(".note").inner_text()
+        assert "median of 40 ranks" in said
+        assert "not a finite number" in said
+        assert found["scales"]["ymetric:loss"][1] > 6  # the straggler is in sight
+        card.locator(".u-over").hover()
+        assert "(rank 33)" in card.locator(".hover").inner_text()
+        page.shoot("ranks")
+        card.get_by_role("button", name="ranks").click()
+        page.until(lambda: len(page.drawn()["loss"]["curves"]) == RANKS, "each rank")
+        card.focus()
+        page.page.keyboard.press("a")
+        page.until(lambda: len(page.drawn()["loss"]["curves"]) == 1, "the median again")
+        assert page.complaints == []
+
+
+def test_a_loop_of_many_ranks_is_one_bar(page: Tab) -> None:
+    """The bar is as far as the slowest rank, with a tick for each place; a loop that all have done is a name."""
+    page.open("/#/run/ranks").loaded("loss")
+    bar, done = page.page.locator(".progress .bar").all()
+    assert bar.locator(".name").inner_text() == "steps · 40 ranks"
+    assert "4 of 20 · 20 %" in bar.inner_text()
+    assert "rank 33 is last, rank 38 at 10" in bar.inner_text()
+    assert bar.locator(".track b").count() == 4  # 4, 8, 9 and 10 of 20
+    assert done.inner_text().split("\n") == ["warm-up · 40 ranks", "3/3 ✓"]
+    assert page.page.locator(".progress").bounding_box()["height"] < 90
+    page.shoot("progress")
+
+
+def test_ranks_that_were_thinned_apart_have_a_band_of_their_stretches(page: Tab) -> None:
+    """Where ranks have other x, each stretch has the mean of each rank; nothing is out of the band."""
+    (line,) = page.open("/#/run/long").loaded("loss")["loss"]["curves"]
+    assert len(line["x"]) <= 600
+    assert line["x"] == sorted(line["x"])
+    low, high = line["band"]["min"], line["band"]["max"]
+    assert all(least <= middle <= most for least, middle, most in zip(low, line["y"], high, strict=True))
+    assert (min(low), max(high)) == (0, 10 * (RANKS - 1) + 6)
 
 
 def test_counters_and_histograms_are_charts_of_their_group(page: Tab) -> None:
@@ -310,7 +385,7 @@ def test_a_loss_is_known_by_a_word_of_its_name(page: Tab, name: str, expected: i
 
 
 def test_a_chart_moves_when_its_group_is_defined(browser: Any, tmp_path: Path) -> None:
-    """A metric that turns out to be of a MetricGroup goes to the group's chart, live, and its own chart is gone."""
+    """A metric that turns out to be of a MetricGroup goes to the group's chart, live, which stays as it was set."""
     with command(tmp_path, "--run-id", "run") as hub, tab(browser, hub.url) as page:
 
         def send(first: int, *sent: tuple[str, dict[str, Any]]) -> None:
@@ -330,6 +405,13 @@ def test_a_chart_moves_when_its_group_is_defined(browser: Any, tmp_path: Path) -
         send(6, at(2, "loss"), at(2, "new"))
         page.until(lambda: [each["y"] for each in page.drawn()["training"]["curves"]] == [[0, 1, 2]], "a live point")
         page.until(lambda: sections(page) == {"training": ["training", "lr", "new"]}, "a new metric")
+        log = page.card("training").get_by_role("button", name="log")
+        log.click()
+        send(8, (DEFINITION, {"metric": "lr", "group": "training", "x_units": "epoch"}), at(3, "lr"), at(3, "loss"))
+        page.until(lambda: sections(page) == {"training": ["training", "new"]}, "one more metric in the group")
+        both = {"loss": [0, 1, 2, 3], "lr": [0, 1, 3]}
+        page.until(lambda: {each["metric"]: each["y"] for each in page.drawn()["training"]["curves"]} == both, "both")
+        assert log.get_attribute("aria-pressed") == "true"  # as its reader has set it
         assert page.complaints == []
         hub.process.terminate()
         hub.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
@@ -18,6 +19,8 @@ from tachograph.runs.window import stretches
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
 _REPEATED = re.compile(r"(.+)#\d+", re.DOTALL)  # see tachograph.progress
+AGREE = 50.0  # metrics without a scale share an axis where the sizes of their values differ by this factor at most
+MOST_AXES = 2  # of y in a chart
 MOST_REPEATED = 100  # listed curves of a metric in one rank: calls of a task, loops, sets of attributes; the newest
 _NUMBERS = ("lower", "upper", "x_lower", "x_upper")
 _TEXTS = ("group", "scale", "task", "units", "x_units")
@@ -144,7 +147,8 @@ def newest(drawn: Iterable[Drawn], most: int = MOST_REPEATED) -> list[Drawn]:
 def charts(look: Look, drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
     """Return the charts in the API's form, those of a group one after the other.
 
-    Metrics that were defined with a ``MetricGroup`` share a chart; every other metric has one of its own.
+    Metrics that were defined with a ``MetricGroup`` share a chart of two axes at most; what has no place on these, and
+    every other metric, has a chart of its own.
     """
     extents = {
         row[0]: dict(zip(_EXTENT, row[1:], strict=True))
@@ -160,10 +164,51 @@ def charts(look: Look, drawn: Sequence[Drawn]) -> list[dict[str, Any]]:
         alone = None if (each.group, each.named) in shared and not each.kind else each.named
         by_group.setdefault(each.group, {}).setdefault((alone, each.kind), []).append(each)
     return [
-        {"group": group, "shared": alone is None, "kind": kind, **_chart(listed, extents, recorded)}
+        {"group": group, "shared": alone is None and not place, "kind": kind, **part}
         for group, of_group in by_group.items()
         for (alone, kind), listed in of_group.items()
+        for place, part in enumerate(_parted(_chart(listed, extents, recorded)))
     ]
+
+
+def _parted(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a chart's parts: the first two axes with their metrics, and each further axis as a chart.
+
+    Metrics without a scale share an axis where their values are of one size, and otherwise have a chart each.
+    """
+    of = {each["scale"]: each for each in chart["scales"]}
+    axes: dict[str, list[dict[str, Any]]] = {}
+    for metric in chart["metrics"]:
+        axes.setdefault(metric["scale"], []).append(metric)
+    drawn = [name for name in axes if not all(metric["progress"] for metric in axes[name])]
+    plain = [name for name in drawn if not any(value is not None for key, value in of[name].items() if key != "scale")]
+    first, *others = _agreeing({name: _size(axes[name]) for name in plain}) or [""]
+    for other in others:
+        axes[first] += [{**metric, "scale": first} for metric in axes.pop(other)]
+    kept = [name for name in drawn if name == first or name not in plain][:MOST_AXES]
+    alone = [name for name in drawn if name in axes and name not in kept]
+    parts = [[name for name in axes if name not in alone], *([name] for name in alone)]
+    return [
+        {**chart, "scales": [of[name] for name in part], "metrics": [each for name in part for each in axes[name]]}
+        for part in parts
+    ]
+
+
+def _size(metrics: Iterable[Mapping[str, Any]]) -> float:
+    """Return the largest of the finite values of metrics, without its sign; 0 where there is none."""
+    ends = (curve[end] for metric in metrics for curve in metric["curves"] for end in ("min", "max"))
+    return max((abs(end) for end in ends if end is not None and isfinite(end)), default=0.0)
+
+
+def _agreeing(sizes: Mapping[str, float]) -> list[str]:
+    """Return as many names as possible whose sizes agree, in their order; those without a value agree with any."""
+    known = sorted(filter(None, sizes.values()))
+    most, least = 0, inf
+    for place, size in enumerate(known):
+        many = bisect_right(known, AGREE * size) - place
+        if many > most:
+            most, least = many, size
+    return [name for name, size in sizes.items() if not size or least <= size <= AGREE * least]
 
 
 def _chart(

@@ -2,11 +2,12 @@
 
 import { Curve } from "./curve.js";
 import { element, fill, say } from "./element.js";
-import { count, number } from "./format.js";
+import { number } from "./format.js";
 import { forget, invalidate } from "./frame.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
 import { Plot } from "./plot.js";
+import { many, together } from "./ranks.js";
 import { MARKS } from "./strokes.js";
 import { dress, resumed } from "./style.js";
 import { showTable } from "./table.js";
@@ -35,6 +36,7 @@ export class Card {
     this.base = null;
     this.detail = null;
     this.zoom = null;
+    this.apart = false; // whether each of many ranks is drawn by itself
     this.hidden = new Set();
     this.inView = false;
     this.loading = null;
@@ -61,6 +63,9 @@ export class Card {
       element("button", { type: "button", class: "plain small", title, text, on: { click: press } });
     this.logButton = button("log", "Logarithmic y axes (l)", () => this.toggleLog());
     this.logButton.setAttribute("aria-pressed", "false");
+    this.apartButton = button("ranks", "Each rank by itself (a)", () => this.toggleApart());
+    this.apartButton.setAttribute("aria-pressed", "false");
+    this.apartButton.hidden = true;
     this.tableButton = button("table", "The numbers behind it (t)", () => this.toggleTable());
     this.tableButton.setAttribute("aria-expanded", "false");
     this.resetButton = button("reset zoom", "All of it (r, or double-click)", () => this.reset());
@@ -73,7 +78,7 @@ export class Card {
     this.node = element(
       "section",
       { class: "card", tabindex: "0", "aria-label": `Chart ${this.source.title}`, on: { keydown: (event) => this.#key(event) } },
-      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.note, this.resetButton, this.logButton, this.tableButton),
+      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.note, this.resetButton, this.apartButton, this.logButton, this.tableButton),
       this.host, this.legend.node, this.table,
     );
   }
@@ -158,11 +163,15 @@ export class Card {
 
   /** Draw it as it is now. */
   draw() {
-    const curves = (this.detail ?? this.base ?? []).filter(({ rank }) => this.settings.wants(rank));
+    const found = (this.detail ?? this.base ?? []).filter(({ rank }) => this.settings.wants(rank));
+    this.apartButton.hidden = !many(this.source.lanes) || this.settings.ranks !== null;
+    const joined = !this.apartButton.hidden && !this.apart;
+    const curves = joined ? together(found) : found;
     say(this.state, curves.length && !this.words ? "" : this.words || (this.base ? "no points yet" : "loading …"));
     this.state.hidden = this.state.textContent === "";
     for (const curve of curves) curve.format = this.source.axes.y.find(({ key }) => key === curve.scale)?.format;
-    this.entries = dress(curves, this.source.names, this.source.lanes, this.hidden, this.source.byLane);
+    const lanes = joined ? [] : this.source.lanes;
+    this.entries = dress(curves, this.source.names, lanes, this.hidden, this.source.byLane && !joined);
     this.legend.show(this.entries, this.hidden);
     if (this.plot.u || curves.some((curve) => curve.length || curve.nonfinite.length)) {
       this.plot.weight = this.settings.weight;
@@ -171,8 +180,25 @@ export class Card {
     }
     const odd = Object.keys(MARKS).filter((kind) => curves.some((curve) => curve.nonfinite.some((each) => each[1] === kind)));
     const bad = odd.map((kind) => `${MARKS[kind]} ${number(kind)}`).join(", ");
-    const notes = [this.trouble, this.source.remark, resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.left ? `${count(this.plot.left, "axis", "axes")} not drawn: hide other curves` : ""];
+    const ranks = Math.max(0, ...curves.map((curve) => curve.ranks ?? 0));
+    const notes = [this.trouble, this.source.remark, ranks ? `median of ${ranks} ranks, from least to greatest` : "", resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.#axes()];
     say(this.note, notes.filter(Boolean).join(" · "));
+  }
+
+  /** Say of axes without a name what they are: the first is left, the second right. */
+  #axes() {
+    const [left, right] = this.plot.unnamed;
+    return [left && `← ${left}`, right && `${right} →`].filter(Boolean).join(" · ");
+  }
+
+  /** Show what another source has: the same chart with a metric more, or one less, or with other axes. */
+  take(source) {
+    this.source = source;
+    this.hover.x = source.axes.x;
+    this.plot.change(source.axes);
+    say(this.title, source.title);
+    this.fetchedAt = 0;
+    this.load();
   }
 
   /** Return what is drawn: for tests, and the curious. */
@@ -180,7 +206,7 @@ export class Card {
     return (this.plot.curves ?? []).map((curve) => ({
       metric: curve.metric, attributes: curve.attributes, label: curve.label, rank: curve.rank, lane: curve.lane, start: curve.start, branch: curve.branch,
       compared: curve.compared ?? null, scale: curve.scale, colour: curve.colour, exact: curve.exact,
-      x: [...curve.x], y: [...curve.smoothed(this.settings.weight)], band: curve.band ?? null, nonfinite: curve.nonfinite.map((each) => [...each]),
+      x: [...curve.x], y: [...curve.smoothed(this.settings.weight)], band: curve.band ?? null, extremes: curve.extremes ?? null, nonfinite: curve.nonfinite.map((each) => [...each]),
     }));
   }
 
@@ -225,6 +251,14 @@ export class Card {
     invalidate(this, true);
   }
 
+  toggleApart() {
+    if (this.apartButton.hidden) return;
+    this.apart = !this.apart;
+    this.apartButton.setAttribute("aria-pressed", String(this.apart));
+    this.draw();
+    this.#renewTable();
+  }
+
   toggleTable() {
     this.table.hidden = !this.table.hidden;
     this.tableButton.setAttribute("aria-expanded", String(!this.table.hidden));
@@ -243,7 +277,7 @@ export class Card {
 
   #key(event) {
     if (event.target !== this.node || event.ctrlKey || event.metaKey || event.altKey) return;
-    const act = { r: () => this.reset(), l: () => this.toggleLog(), t: () => this.toggleTable(), Escape: () => this.hover.hide() };
+    const act = { r: () => this.reset(), l: () => this.toggleLog(), a: () => this.toggleApart(), t: () => this.toggleTable(), Escape: () => this.hover.hide() };
     if (act[event.key]) act[event.key]();
     else if (event.key === "ArrowLeft" || event.key === "ArrowRight") this.#step(event.key === "ArrowRight" ? 1 : -1);
     else return;

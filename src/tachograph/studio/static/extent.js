@@ -48,7 +48,12 @@ export function along(curves, from, to, log) {
       if (y[place] < low) low = y[place];
       if (y[place] > high) high = y[place];
       if (!band) continue;
-      if (band.p99[place] !== null) tops.push(band.p99[place]);
+      if (!band.p99) { // of ranks: what one of them has is as much worth as the median
+        if (!log || band.min[place] > 0) low = Math.min(low, band.min[place]);
+        high = Math.max(high, band.max[place]);
+        continue;
+      }
+      if ( band.p99[place] !== null) tops.push(band.p99[place]);
       if (band.min[place] !== null && (!log || band.min[place] > 0)) least = Math.min(least, band.min[place]);
       greatest = Math.max(greatest, band.max[place] ?? -Infinity);
     }

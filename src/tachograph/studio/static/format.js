@@ -43,6 +43,13 @@ export function ticks(splits) {
   });
 }
 
+/** Return such labels for little room: from ten thousand on in thousands. */
+export function brief(splits) {
+  const most = Math.max(...splits.map(Math.abs));
+  if (most < 1e4 || most >= 1e6) return ticks(splits);
+  return ticks(splits.map((each) => (each === null ? null : each / 1000))).map((said) => (said && said !== "0" ? `${said}k` : said));
+}
+
 /** Return the power of ten of which a number, rounded to some digits, is a multiple: 2 for 500, −2 for 0.25. */
 function powerOf(distance, digits) {
   const [plain, power] = Number(distance.toPrecision(digits)).toExponential().split("e");

@@ -35,12 +35,12 @@ export function groupsOf({ charts, series }) {
   return ordered(sections, (section) => [last(section), Math.min(1, byLoss(section.charts[0])[0] - 1), section.title === "" ? 1 : 0]);
 }
 
-/** Return the charts of curves: one for metrics that share it, one for each other metric; progress bars have none. */
+/** Return the charts of curves, without progress bars: one for metrics that share it, one for each further axis. */
 function metricCharts(charts) {
   return charts.flatMap((chart) => {
     const metrics = chart.metrics.filter(({ progress }) => !progress);
     if (!metrics.length) return [];
-    return [{ ...chart, metrics, names: metrics.map(({ metric }) => metric), key: chart.shared ? "shared" : `m${chart.kind}\n${metrics[0].metric}` }];
+    return [{ ...chart, metrics, names: metrics.map(({ metric }) => metric), key: chart.shared ? "shared" : `m${chart.kind}\n${metrics[0].scale}` }];
   });
 }
 

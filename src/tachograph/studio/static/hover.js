@@ -67,7 +67,7 @@ export class Hover {
       element("td", {}, element("span", { class: "swatch", style: { background: curve.colour } })),
       element("th", { scope: "row", text: curve.label }),
       element("td", { class: "number", text: said(value) }),
-      curve.band ? element("td", { class: "quiet number", text: beside(curve.band, at, said) }) : null,
+      curve.band ? element("td", { class: "quiet number", text: beside(curve, at, said) }) : null,
       weight ? element("td", { class: "quiet", text: "smoothed" }) : null,
       same ? null : element("td", { class: "quiet number", text: this.#at(x) }),
     );
@@ -82,8 +82,12 @@ export class Hover {
   }
 }
 
-/** Return the 99th percentile and the largest value of a point. */
-const beside = (band, at, said) => ["p99", "max"].filter((name) => (band[name][at] ?? null) !== null).map((name) => `${name} ${said(band[name][at])}`).join(", ");
+/** Return the 99th percentile and the largest value of a point; of ranks the least and the greatest, and whose they are. */
+function beside({ band, extremes }, at, said) {
+  const whose = (name) => (extremes ? ` (rank ${extremes[name][at]})` : "");
+  return (extremes ? ["min", "max"] : ["p99", "max"]).filter((name) => (band[name][at] ?? null) !== null)
+    .map((name) => `${name} ${said(band[name][at])}${whose(name)}`).join(", ");
+}
 
 function dot({ left, top, curve }) {
   return element("i", { style: { left: `${left}px`, top: `${top}px`, "border-color": curve.colour } });

@@ -8,6 +8,7 @@ const KEYS = [
   ["k", "chart before"],
   ["← →", "values of the chart, point by point"],
   ["l", "logarithmic y axes of the chart"],
+  ["a", "each of many ranks by itself"],
   ["t", "the numbers behind the chart"],
   ["r", "all of the chart again, after zooming"],
   ["g", "all runs"],
@@ -30,7 +31,7 @@ export function listen(dialog, button) {
       if (event.key === "Escape") event.target.blur();
       return;
     }
-    const own = "rlt".includes(event.key) && cardAt();
+    const own = "rlta".includes(event.key) && cardAt();
     if (own) own.dispatchEvent(new KeyboardEvent("keydown", { key: event.key }));
     const act = { "/": search, j: () => move(1), k: () => move(-1), g: () => (location.hash = "#/"), "?": () => dialog.showModal() }[event.key];
     if (!act) return;

@@ -37,7 +37,9 @@ export class MetricChart {
   constructor(run, chart, view) {
     this.run = run;
     this.view = view;
-    this.title = chart.shared ? chart.group : [chart.metrics[0].metric, chart.kind].filter(Boolean).join(" – ");
+    const [first, ...more] = chart.metrics;
+    const own = more.length ? chart.scales.find(({ scale }) => scale === first.scale)?.name || first.metric : first.metric;
+    this.title = chart.shared ? chart.group : [own, chart.kind].filter(Boolean).join(" – ");
     this.update(chart);
     this.axes = {
       x: { units: chart.x?.units ?? "", lower: chart.x?.lower, upper: chart.x?.upper, time: false },

@@ -2,16 +2,18 @@
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { across, along, drawable, ofX, ofY } from "./extent.js";
-import { clocks, powers, ticks } from "./format.js";
+import { brief, clocks, powers, ticks } from "./format.js";
 import { beyond, dots, fillBetween, marks, projection, trace } from "./strokes.js";
 import { colours } from "./theme.js";
 
-const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+const FONT = `11px ${FAMILY}`;
+const SMALL_FONT = `10px ${FAMILY}`; // of a narrow chart's y axes
 const DASH = [6, 4];
 const LETTER = 6.4; // pixels
-const NARROW = 520; // pixels of width below which axes keep to the left
+const SMALL_LETTER = 5.6;
+const NARROW = 520; // pixels of width below which two axes have no names: what they are is said above the chart
 const TALL = 240;
-const MOST_AXES = 3; // of y that are drawn: those of the first curves that are; in a narrow chart two
 const BANDS = 8; // curves with a band; of more there are lines alone
 const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
 
@@ -31,7 +33,7 @@ export class Plot {
     this.zoomed = null;
     this.weight = 0;
     this.outside = false; // whether a value is beyond the axes' bounds
-    this.left = 0; // y axes for which there is no room
+    this.unnamed = []; // names of axes for which there is no room
     this.u = null;
   }
 
@@ -41,8 +43,8 @@ export class Plot {
     const width = Math.max(200, Math.floor(this.host.clientWidth));
     const height = this.host.clientHeight || TALL;
     const used = this.axes.y.filter(({ key }) => curves.some((curve) => curve.scale === key && (curve.length || curve.nonfinite.length)));
-    const shown = (used.length ? used : this.axes.y).slice(0, width < NARROW ? MOST_AXES - 1 : MOST_AXES);
-    this.left = Math.max(0, used.length - shown.length);
+    const shown = used.length ? used : this.axes.y;
+    this.unnamed = width < NARROW && shown.length > 1 ? shown.map(({ label }) => label) : [];
     const shape = JSON.stringify([this.log, width < NARROW, shown.map(({ key }) => key)]);
     if (!this.u || this.built !== shape) this.#build(width, height, shown, shape);
     else if (this.u.width !== width || this.u.height !== height) this.u.setSize({ width, height });
@@ -53,6 +55,12 @@ export class Plot {
       data.push(ofY(along(own, x[0], x[1], this.log), axis, this.log));
     }
     this.u.batch(() => this.u.setData(data, true));
+  }
+
+  /** Take other axes; what is seen stays as it is. */
+  change(axes) {
+    this.axes = axes;
+    this.built = "";
   }
 
   /** Draw it as it is, with other colours or another smoothing. */
@@ -76,7 +84,7 @@ export class Plot {
     this.u = new uPlot({
       width,
       height,
-      padding: [10, narrow || shown.length < 2 ? 14 : 4, 0, 2],
+      padding: [10, shown.length < 2 ? 14 : 2, 0, 2],
       legend: { show: false },
       scales,
       series: [{}, ...this.axes.y.map(({ key }) => ({ scale: key, paths: () => null, points: { show: false } }))],
@@ -116,19 +124,19 @@ export class Plot {
   #yAxis(axis, place, narrow) {
     return {
       scale: axis.key,
-      side: place % 2 && !narrow ? 1 : 3,
+      side: place % 2 ? 1 : 3,
       stroke: () => axis.colour() ?? colours().quiet,
-      font: FONT,
+      font: narrow ? SMALL_FONT : FONT,
       labelFont: FONT,
-      label: axis.label || undefined,
+      label: (!this.unnamed.length && axis.label) || undefined,
       labelSize: 18,
       labelGap: 0,
-      gap: 5,
-      size: (_, values) => Math.max(34, 12 + LETTER * Math.max(0, ...(values ?? []).map((each) => each.length))),
+      gap: narrow ? 3 : 5,
+      size: (_, values) => (narrow ? 6 : 12) + (narrow ? SMALL_LETTER : LETTER) * Math.max(3, ...(values ?? []).map((each) => each.length)),
       ...(axis.incrs ? { incrs: axis.incrs } : {}),
       grid: { show: place === 0, stroke: () => colours().grid, width: 1 },
       ticks: { show: false },
-      values: (_, splits) => (axis.ticks ?? (this.log ? powers : ticks))(splits),
+      values: (_, splits) => (axis.ticks ?? (this.log ? powers : narrow ? brief : ticks))(splits),
     };
   }
 
@@ -173,7 +181,7 @@ export class Plot {
     ctx.restore();
   }
 
-  /** Fill the bands of quantiles below all lines: faint from the least to the largest value, and from p50 to p99. */
+  /** Fill the bands below all lines: from the least to the largest value, of quantiles fainter, and from p50 to p99. */
   #bands(ctx) {
     const banded = this.curves.filter((curve) => curve.band && this.u.scales[curve.scale]?.min !== undefined && this.u.scales[curve.scale].min !== null);
     if (banded.length > BANDS) return;
@@ -181,10 +189,10 @@ export class Plot {
       const to = projection(this.u, curve.scale);
       const { p99, min, max } = curve.band;
       ctx.fillStyle = curve.colour;
-      ctx.globalAlpha = (curve.alpha * 0.1) / Math.sqrt(banded.length);
+      ctx.globalAlpha = (curve.alpha * (p99 ? 0.1 : 0.25)) / Math.sqrt(banded.length);
       fillBetween(ctx, curve, min, max, to);
       ctx.globalAlpha = (curve.alpha * 0.28) / Math.sqrt(banded.length);
-      fillBetween(ctx, curve, curve.y, p99, to);
+      if (p99) fillBetween(ctx, curve, curve.y, p99, to);
       const top = this.u.scales[curve.scale].max;
       this.outside ||= curve.x.some((x, place) => x >= to.x0 && x <= to.x1 && max[place] > top);
     }

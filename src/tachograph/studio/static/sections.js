@@ -72,20 +72,17 @@ export class Sections {
     inOrder(grid, charts.map(({ key }) => cards.get(key).node));
   }
 
-  /** Return the card of a chart: the one that there is, or another one where its axes have changed. */
+  /** Return the card of a chart: the one that there is, as its reader has set it, with other axes where these changed. */
   #card(chart, known) {
     const shape = JSON.stringify([chart.section, chart.x, chart.scales, chart.metrics?.map(({ metric, scale }) => [metric, scale])]);
-    let card = known;
+    const make = () => (chart.metrics ? new MetricChart(this.run, chart, this.view) : new SeriesChart(this.run, chart, this.view));
+    const card = known ?? new Card(make(), this.view);
     if (known?.shape === shape) {
       const before = size(known);
       known.source.update(chart);
       if (size(known) !== before) known.load();
-    } else {
-      const source = chart.metrics ? new MetricChart(this.run, chart, this.view) : new SeriesChart(this.run, chart, this.view);
-      card = new Card(source, this.view);
-      card.shape = shape;
-      known?.destroy();
-    }
+    } else if (known) known.take(make());
+    card.shape = shape;
     card.about = card.source.about?.() ?? null;
     return card;
   }

@@ -33,7 +33,7 @@ export function trace(context, curve, values, to) {
   const { x: xs } = curve;
   const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
   const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
-  const breaks = curve.nonfinite;
+  const breaks = curve.ranks ? [] : curve.nonfinite; // of many ranks the others go on
   let gap = 0;
   while (gap < breaks.length && begin < xs.length && breaks[gap][0] < xs[begin]) gap += 1;
   let column = NaN;

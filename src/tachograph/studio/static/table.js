@@ -48,7 +48,7 @@ export function showTable(into, curves, source) {
 
 /** Return the quantiles and extremes beside a curve as curves. */
 const bandOf = ({ band, key, label, length, x, exact }) => Object.entries(band ?? {}).map(([name, values]) => (
-  { key: `${key}\n${name}`, label: label.replace("p50", name), length, x, y: values, nonfinite: [], exact }));
+  { key: `${key}\n${name}`, label: label.includes("p50") ? label.replace("p50", name) : `${label} ${name}`, length, x, y: values, nonfinite: [], exact }));
 
 function heading(curve, columns) {
   const twins = columns.filter(({ key }) => key === curve.key);

@@ -1,0 +1,84 @@
+/** Curves of many ranks as one: the line of their median, in a band from the least to the greatest of their values. */
+
+import { Curve, firstFrom } from "./curve.js";
+import { nameOf } from "./style.js";
+
+const FEW = 4; // ranks that are drawn as lines of their own
+const SAME = 1.2; // times the x of the longest curve: with more in all, ranks were not recorded at the same x
+const MOST = 600; // stretches of x
+
+/** Tell whether a chart has so many ranks that they are drawn as one. */
+export const many = (lanes) => new Set(lanes.map(({ rank }) => rank)).size > FEW;
+
+/** Return one curve for all ranks of each metric, with its attributes, its start and its branch. */
+export function together(curves) {
+  const groups = new Map();
+  for (const curve of curves) {
+    const key = JSON.stringify([nameOf(curve), curve.compared ?? null, curve.start, curve.branch]);
+    groups.set(key, [...(groups.get(key) ?? []), curve]);
+  }
+  return [...groups.values()].map((some) => (some.length > 1 ? joined(some) : some[0]));
+}
+
+function joined(curves) {
+  const [first] = curves;
+  const found = places(curves);
+  const values = found.map(() => []);
+  const [least, lowest, greatest, highest] = [Infinity, null, -Infinity, null].map((each) => found.map(() => each));
+  const at = placing(curves, found);
+  for (const { x, y, rank } of curves) {
+    const [sums, counts] = [new Map(), new Map()];
+    for (let point = 0; point < x.length; point += 1) {
+      const place = at(x[point]);
+      sums.set(place, (sums.get(place) ?? 0) + y[point]);
+      counts.set(place, (counts.get(place) ?? 0) + 1);
+      if (y[point] < least[place]) [least[place], lowest[place]] = [y[point], rank];
+      if (y[point] > greatest[place]) [greatest[place], highest[place]] = [y[point], rank];
+    }
+    for (const [place, sum] of sums) values[place].push(sum / counts.get(place));
+  }
+  const kept = found.map((_, place) => place).filter((place) => values[place].length);
+  const of = (list) => kept.map((place) => list[place]);
+  const answer = {
+    curve: first.number, branch: first.branch, start: first.start, seq: -1,
+    x: of(found), y: of(values).map(median),
+    nonfinite: curves.flatMap(({ nonfinite }) => nonfinite).sort((one, other) => one[0] - other[0]),
+    points: curves.reduce((sum, { points }) => sum + points, 0),
+    exact: curves.every(({ exact }) => exact) && found.length === new Set(curves.flatMap(({ x }) => x)).size,
+  };
+  const { run, metric, scale, attributes, compared } = first;
+  const band = { min: of(least), max: of(greatest) };
+  return new Curve(answer, {
+    run, metric, scale, attributes, ...(compared ? { compared } : {}), rank: null, lane: "", band,
+    extremes: { min: of(lowest), max: of(highest) }, ranks: new Set(curves.map(({ rank }) => rank)).size,
+  });
+}
+
+/** Return the x of a line of ranks: theirs where they are the same, otherwise the middles of equal stretches. */
+function places(curves) {
+  const all = new Set(curves.flatMap(({ x }) => x));
+  const longest = Math.max(...curves.map(({ length }) => length));
+  if (all.size <= SAME * longest) return [...all].sort((one, other) => one - other);
+  const [low, high] = extent(curves);
+  const count = Math.max(1, Math.min(MOST, Math.floor(longest / 2)));
+  return Array.from({ length: count }, (_, place) => low + ((place + 0.5) * (high - low)) / count);
+}
+
+/** Return what says which of these places an x belongs to. */
+function placing(curves, found) {
+  const [low, high] = extent(curves);
+  const own = new Set(found);
+  if (curves.every(({ x }) => x.every((each) => own.has(each)))) return (x) => firstFrom(found, x);
+  return (x) => Math.min(found.length - 1, Math.floor(((x - low) / (high - low)) * found.length));
+}
+
+const extent = (curves) => [
+  Math.min(...curves.filter(({ length }) => length).map(({ x }) => x[0])),
+  Math.max(...curves.filter(({ length }) => length).map(({ x }) => x[x.length - 1])),
+];
+
+function median(values) {
+  values.sort((one, other) => one - other);
+  const middle = values.length >> 1;
+  return values.length % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
