@@ -1,0 +1,197 @@
+"""A run as a folder of TensorBoard's: an event file for each rank, with its curves and histograms, and hyperparameters.
+
+TensorBoard keeps values in single precision, whole steps, and times to a fraction of a microsecond. Beside these each
+value has what they do not say, in a field that other readers skip: ``tachograph import`` gets back each point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tachograph.exporters.event_file import (
+    FAILURE,
+    HPARAMS,
+    SESSION_END,
+    SESSION_START,
+    SUCCESS,
+    Event,
+    HParams,
+    nanoseconds,
+)
+from tachograph.exporters.tensorboard import VERSION, framed, record
+from tachograph.identity.run_id import file_safe
+from tachograph.recording.exponential import ExponentialHistogram
+from tachograph.runs.recorded import Point
+from tachograph.runs.recorded_series import Interval
+from tachograph.runs.run import Run
+
+_SECOND = 1e9
+_EXPONENT, _TINY = 1022, 2.0**-1022
+_STEPS = 2**63 - 1
+_STATUS = {"finished": SUCCESS, "failed": FAILURE, "killed": FAILURE}
+_OWN = frozenset({"tachograph", "tachograph.hardware"})  # groups
+
+
+def write_log_folder(run: Run, root: Path, metrics: Sequence[str] | None = None) -> None:
+    """Write a run into a folder named after it; an earlier export of the run is replaced.
+
+    Args:
+        run: see above.
+        root: of all log folders.
+        metrics: the names of those that are wanted; None for all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder = root / file_safe(run.id)
+    began = min((each.first_export for each in run.processes()), default=0)
+    name = f"events.out.tfevents.{began // 10**9:010d}.{file_safe(run.id)}"
+    wanted = None if metrics is None else set(metrics)
+    found = [each for each in run.curves() if wanted is None or each.metric in wanted]
+    series = [
+        each
+        for each in run.series(kind="histogram")
+        if each.group not in _OWN and (wanted is None or each.name in wanted)
+    ]
+    there = {each.rank for each in found} | {each.rank for each in series}
+    ranks = sorted(there or {None}, key=lambda rank: (rank is not None, rank or 0))
+    for place, rank in enumerate(ranks):
+        with _replaced(folder / ("" if rank is None else f"rank{rank}") / name) as out:
+            out.write(record(began / _SECOND, VERSION))
+            if not place:
+                out.writelines(_hparams(run, began))
+            named: set[bytes] = set()
+            for metric in sorted({each.metric for each in found if each.rank == rank}):
+                of_all = run.points(metric, rank=rank)  # None stands for all ranks
+                out.writelines(_point(point, named) for point in of_all if point.rank == rank)
+            steps: Counter[int] = Counter()
+            for metric in sorted({each.name for each in series if each.rank == rank}):
+                for interval in run.intervals(metric, rank=rank):
+                    if interval.series.rank == rank and interval.count:
+                        out.write(_histogram(interval, steps[interval.series.number]))
+                        steps[interval.series.number] += 1
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[BinaryIO]:
+    """Lend a file that takes the place of another one once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name("part")  # no name of an event file
+    try:
+        with part.open("wb") as out:
+            yield out
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _point(point: Point, named: set[bytes]) -> bytes:
+    """Return the record of a point; the first one of a tag says which curve it is."""
+    tag = _tag(point.metric, point.group, point.attributes, point.execution)
+    event = Event(wall_time=point.time_unix_nano / _SECOND, step=max(-_STEPS, min(int(point.x), _STEPS)))
+    value = event.summary.value.add(tag=tag, simple_value=point.value)
+    if _bits(value.simple_value) != _bits(point.value):
+        value.point.value = point.value
+    if _bits(event.step) != _bits(point.x):
+        value.point.x = point.x
+    if nanoseconds(event.wall_time, 0) != point.time_unix_nano:
+        value.point.time_unix_nano = point.time_unix_nano
+    if point.branch:
+        value.point.branch = point.branch
+    if tag not in named:
+        named.add(tag)
+        of, attributes = value.curve, json.dumps(list(point.attributes.items())).encode()
+        of.group, of.metric, of.units, of.attributes = (
+            _text(point.group),
+            _text(point.metric),
+            _text(point.units),
+            attributes,
+        )
+        of.execution = point.execution
+    return framed(event.SerializeToString())
+
+
+def _histogram(interval: Interval, step: int) -> bytes:
+    """Return the record of an interval of a histogram, its buckets the exponential ones; the step is its number."""
+    of, spread = interval.series, interval.values.spread or ExponentialHistogram()
+    event = Event(wall_time=interval.time_unix_nano / _SECOND, step=step)
+    value = event.summary.value.add(tag=_tag(of.name, of.group, of.attributes, 0))
+    histo = value.histo
+    histo.num, histo.sum = interval.count, interval.total
+    for low, high, count in _buckets(spread):
+        if not histo.bucket_limit or low > histo.bucket_limit[-1]:  # an empty one before it
+            histo.bucket_limit.append(low)
+            histo.bucket.append(0)
+        histo.bucket_limit.append(high)
+        histo.bucket.append(count)
+    ends = histo.bucket_limit or [math.nan]
+    histo.min = ends[0] if math.isnan(spread.minimum) else spread.minimum
+    histo.max = ends[-1] if math.isnan(spread.maximum) else spread.maximum
+    return framed(event.SerializeToString())
+
+
+def _buckets(spread: ExponentialHistogram) -> Iterator[tuple[float, float, int]]:
+    """Yield both ends and the count of each bucket that has any, from the lowest on."""
+
+    def end(index: int) -> float:
+        return float(2.0 ** max(-_EXPONENT, min(math.ldexp(index, -spread.scale), _EXPONENT)))
+
+    for index, count in reversed([*enumerate(spread.negative.counts, spread.negative.offset)]):
+        if count:
+            yield -end(index + 1), -end(index), count
+    if spread.zeros:
+        yield -_TINY, _TINY, spread.zeros
+    for index, count in enumerate(spread.positive.counts, spread.positive.offset):
+        if count:
+            yield end(index), end(index + 1), count
+
+
+def _tag(metric: str, group: str, attributes: Any, execution: int) -> bytes:
+    told = ",".join(f"{key}={value}" for key, value in attributes.items())
+    name = f"{group}/{metric}" if group else metric
+    return _text("".join([name, f"{{{told}}}" if told else "", f" #{execution}" if execution else ""]))
+
+
+def _hparams(run: Run, began: int) -> Iterator[bytes]:
+    """Yield the records of a run's configuration, and of its end where that is known."""
+    said = HParams()
+    start = said.session_start_info
+    start.start_time_secs = began / _SECOND
+    for key, given in run.config.items():
+        value = start.hparams.add(key=_text(key)).value
+        if isinstance(given, bool):
+            value.bool_value = given
+        elif isinstance(given, int | float):
+            value.number_value = given
+        else:
+            value.string_value = _text(given if isinstance(given, str) else json.dumps(given))
+    if run.config:
+        yield _of_plugin(SESSION_START, said, began / _SECOND)
+    status = _STATUS.get(run.ended.state)
+    if status:
+        ended = max(each.last_export for each in run.processes()) / _SECOND
+        end = HParams()
+        end.session_end_info.status, end.session_end_info.end_time_secs = status, ended
+        yield _of_plugin(SESSION_END, end, ended)
+
+
+def _of_plugin(tag: str, said: Any, seconds: float) -> bytes:
+    event = Event(wall_time=seconds)
+    plugin = event.summary.value.add(tag=tag.encode()).metadata.plugin_data
+    plugin.plugin_name, plugin.content = HPARAMS.encode(), said.SerializeToString()
+    return framed(event.SerializeToString())
+
+
+def _bits(number: float) -> bytes:
+    return struct.pack("<d", number)
+
+
+def _text(said: str) -> bytes:
+    return said.encode("utf-8", "backslashreplace")
