@@ -97,8 +97,9 @@ def _say(folder: LogFolder, found: Imported) -> int:
     told = [f"{found.points:,} points"]
     if found.histograms:
         told.append(f"{found.histograms:,} histograms")
-    new = "all new" if found.new == found.points else f"{found.new:,} points new"
-    sys.stdout.write(printable(f"{folder.name}: run {found.run}: {', '.join(told)} ({new})") + "\n")
+    if found.points:
+        told[-1] += " (all new)" if found.new == found.points else f" ({found.new:,} points new)"
+    sys.stdout.write(printable(f"{folder.name}: run {found.run}: {', '.join(told)}") + "\n")
     if found.not_taken:
         kinds = ", ".join(f"{kind}: {count:,}" for kind, count in sorted(found.not_taken.items()))
         sys.stderr.write(
