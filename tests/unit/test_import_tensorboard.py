@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import pty
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -268,14 +271,16 @@ def test_large_records_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert file.unread == Unread(too_large=1)
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=6)
+NAMES = st.sampled_from(["c", "b/c", "c (2)"]) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=6
+)
 POINTS = st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.floats()), min_size=1, max_size=6)
 CURVES = st.dictionaries(
     st.tuples(NAMES, st.sampled_from(["", "train", "a/b", "a"]), st.sampled_from([0, 1, 12])), POINTS, max_size=4
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(curves=CURVES, branches=st.lists(st.integers(0, 3), min_size=1))
 def test_a_round_trip_gives_each_point_back(
     tmp_path_factory: pytest.TempPathFactory, curves: dict[tuple[str, str, int], Any], branches: list[int]
@@ -291,7 +296,8 @@ def test_a_round_trip_gives_each_point_back(
             )
             for at, (x, value) in enumerate(found)
         ]
-        record(place / "one", "run", *many, number=number)
+        task = {"execution": number} if name == "c" else {}
+        record(place / "one", "run", *[(event, {**said, **task}) for event, said in many], number=number)
     assert (
         main(["export", "run", "--store", str(place / "one"), "--format", "tensorboard", "--output", str(place)]) == 0
     )
@@ -406,6 +412,27 @@ def test_a_link_to_a_folder_above(tmp_path: Path) -> None:
     (tmp_path / "logs" / "two").symlink_to(tmp_path / "elsewhere")
     assert take(tmp_path / "logs", tmp_path / "store") == 0
     assert {name: len(list(run.points())) for name, run in runs(tmp_path / "store").items()} == {"one": 1, "two": 2}
+
+
+@pytest.mark.process
+def test_a_long_import_shows_its_progress(tmp_path: Path) -> None:
+    """A terminal has one line, which is cleared in the end; elsewhere nothing but the result is said."""
+    write(tmp_path / "logs", counting("loss", 30_000))
+    command = [sys.executable, "-m", "tachograph", "import", "tensorboard", "logs"]
+    ours, its = pty.openpty()
+    about: dict[str, Any] = {"cwd": tmp_path, "env": environment(tmp_path), "stdout": subprocess.PIPE, "timeout": 120}
+    try:
+        done = subprocess.run(command, **about, stderr=its, check=True)
+        shown = os.read(ours, 2**16).decode()
+    finally:
+        os.close(ours)
+        os.close(its)
+    lines = [line.strip() for line in shown.split("\r")]
+    name = re.escape("events.out.tfevents.1790000000.host.7.0")
+    assert re.fullmatch(rf"logs: [\d,]+ points, \d+ % of {name}", lines[1]), shown
+    assert lines[-1] == ""
+    assert b"30,000 points (all new)" in done.stdout
+    assert subprocess.run(command, **about, stderr=subprocess.PIPE, check=True).stderr == b""
 
 
 LARGE = """

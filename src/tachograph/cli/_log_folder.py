@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from tachograph.exporters.event_file import (
     FAILURE,
@@ -35,8 +36,42 @@ from tachograph.runs.run import Run
 _SECOND = 1e9
 _EXPONENT, _TINY = 1022, 2.0**-1022
 _STEPS = 2**63 - 1
+_ELSEWHERE = -1  # no rank
 _STATUS = {"finished": SUCCESS, "failed": FAILURE, "killed": FAILURE}
 _OWN = frozenset({"tachograph", "tachograph.hardware"})  # groups
+
+
+class _Named(NamedTuple):
+    """The identity of a curve in a file; ``attributes`` are JSON: pairs."""
+
+    group: str
+    metric: str
+    attributes: str
+    execution: int
+
+
+class _Tags:
+    """The tags of a file: one of its own for each curve, though ``a/b`` and ``c`` join to the same text as others."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Named, bytes] = {}
+        self._taken: set[bytes] = set()
+
+    def tag(self, named: _Named) -> tuple[bytes, bool]:
+        """Return a curve's tag, and whether it is new."""
+        known = self._known.get(named)
+        if known is not None:
+            return known, False
+        told = ",".join(f"{key}={value}" for key, value in json.loads(named.attributes))
+        words = [f"{{{told}}}" if told else "", f" #{named.execution}" if named.execution else ""]
+        plain = "".join([f"{named.group}/{named.metric}" if named.group else named.metric, *words])
+        found, number = _text(plain), 1
+        while found in self._taken:
+            number += 1
+            found = _text(f"{plain} ({number})")
+        self._known[named] = found
+        self._taken.add(found)
+        return found, True
 
 
 def write_log_folder(run: Run, root: Path, metrics: Sequence[str] | None = None) -> None:
@@ -60,30 +95,32 @@ def write_log_folder(run: Run, root: Path, metrics: Sequence[str] | None = None)
         for each in run.series(kind="histogram")
         if each.group not in _OWN and (wanted is None or each.name in wanted)
     ]
-    there = {each.rank for each in found} | {each.rank for each in series}
+    numbers = {each.number: each.rank for each in series}
+    there = {each.rank for each in (*found, *series)}  # type: ignore[attr-defined] # mypy joins them to tuples
     ranks = sorted(there or {None}, key=lambda rank: (rank is not None, rank or 0))
     for place, rank in enumerate(ranks):
+        of_rank = {each.metric for each in found if each.rank == rank}
         with _replaced(folder / ("" if rank is None else f"rank{rank}") / name) as out:
             out.write(record(began / _SECOND, VERSION))
             if not place:
                 out.writelines(_hparams(run, began))
-            named: set[bytes] = set()
-            for metric in sorted({each.metric for each in found if each.rank == rank}):
-                of_all = run.points(metric, rank=rank)  # None stands for all ranks
-                out.writelines(_point(point, named) for point in of_all if point.rank == rank)
+            tags = _Tags()
+            for metric in (None,) if of_rank and metrics is None else sorted(of_rank):
+                points = run.points(metric, rank=rank)  # None stands for all ranks
+                out.writelines(_point(point, tags) for point in points if point.rank == rank)
             steps: Counter[int] = Counter()
-            for metric in sorted({each.name for each in series if each.rank == rank}):
-                for interval in run.intervals(metric, rank=rank):
-                    if interval.series.rank == rank and interval.count:
-                        out.write(_histogram(interval, steps[interval.series.number]))
-                        steps[interval.series.number] += 1
+            for interval in run.intervals(rank=rank) if rank in numbers.values() else ():
+                number = interval.series.number
+                if interval.count and numbers.get(number, _ELSEWHERE) == rank:
+                    out.write(_histogram(interval, steps[number], tags))
+                    steps[number] += 1
 
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
     """Lend a file that takes the place of another one once it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name("part")  # no name of an event file
+    part = path.with_name(f"part-{os.getpid()}")  # no name of an event file
     try:
         with part.open("wb") as out:
             yield out
@@ -92,9 +129,11 @@ def _replaced(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def _point(point: Point, named: set[bytes]) -> bytes:
+def _point(point: Point, tags: _Tags) -> bytes:
     """Return the record of a point; the first one of a tag says which curve it is."""
-    tag = _tag(point.metric, point.group, point.attributes, point.execution)
+    attributes = json.dumps(list(point.attributes.items()))
+    named = _Named(point.group, point.metric, attributes, point.execution)
+    tag, is_new = tags.tag(named)
     event = Event(wall_time=point.time_unix_nano / _SECOND, step=max(-_STEPS, min(int(point.x), _STEPS)))
     value = event.summary.value.add(tag=tag, simple_value=point.value)
     if _bits(value.simple_value) != _bits(point.value):
@@ -105,24 +144,19 @@ def _point(point: Point, named: set[bytes]) -> bytes:
         value.point.time_unix_nano = point.time_unix_nano
     if point.branch:
         value.point.branch = point.branch
-    if tag not in named:
-        named.add(tag)
-        of, attributes = value.curve, json.dumps(list(point.attributes.items())).encode()
-        of.group, of.metric, of.units, of.attributes = (
-            _text(point.group),
-            _text(point.metric),
-            _text(point.units),
-            attributes,
-        )
-        of.execution = point.execution
+    if is_new:
+        of = value.curve
+        of.group, of.metric, of.units = _text(point.group), _text(point.metric), _text(point.units)
+        of.attributes, of.execution = attributes.encode(), point.execution
     return framed(event.SerializeToString())
 
 
-def _histogram(interval: Interval, step: int) -> bytes:
+def _histogram(interval: Interval, step: int, tags: _Tags) -> bytes:
     """Return the record of an interval of a histogram, its buckets the exponential ones; the step is its number."""
     of, spread = interval.series, interval.values.spread or ExponentialHistogram()
     event = Event(wall_time=interval.time_unix_nano / _SECOND, step=step)
-    value = event.summary.value.add(tag=_tag(of.name, of.group, of.attributes, 0))
+    named = _Named(of.group, of.name, json.dumps(list(of.attributes.items())), 0)
+    value = event.summary.value.add(tag=tags.tag(named)[0])
     histo = value.histo
     histo.num, histo.sum = interval.count, interval.total
     for low, high, count in _buckets(spread):
@@ -151,12 +185,6 @@ def _buckets(spread: ExponentialHistogram) -> Iterator[tuple[float, float, int]]
     for index, count in enumerate(spread.positive.counts, spread.positive.offset):
         if count:
             yield end(index), end(index + 1), count
-
-
-def _tag(metric: str, group: str, attributes: Any, execution: int) -> bytes:
-    told = ",".join(f"{key}={value}" for key, value in attributes.items())
-    name = f"{group}/{metric}" if group else metric
-    return _text("".join([name, f"{{{told}}}" if told else "", f" #{execution}" if execution else ""]))
 
 
 def _hparams(run: Run, began: int) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ in the files, so that the hub knows again what it has.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -245,17 +246,18 @@ class _Curve:
 
     def __init__(self, stream: str, branch: int, tag: str, value: Any) -> None:
         self.stream, self.branch, self.seq, self.last = stream, branch, 1, -math.inf
-        self.ours = value.HasField("curve")
         self.group, self.metric = group_and_name(tag)
         self.attributes: Attributes = ()
         self.execution: int | None = None
         self.units = ""
-        if self.ours:
-            named = value.curve
-            self.group, self.metric, self.units = map(_text, (named.group, named.metric, named.units))
-            self.attributes = tuple((key, value) for key, value in json.loads(named.attributes or b"[]"))
-            self.execution = named.execution if named.HasField("execution") else None
-            self.branch = 0
+        self.ours = False
+        named = value.curve
+        if named.metric:
+            with contextlib.suppress(ValueError, TypeError):  # others may use the number of our field
+                self.attributes = tuple((key, value) for key, value in json.loads(named.attributes or b"[]"))
+                self.group, self.metric, self.units = map(_text, (named.group, named.metric, named.units))
+                self.execution = named.execution if named.HasField("execution") else None
+                self.branch, self.ours = 0, True
         self._begin()
 
     def _begin(self) -> None:
@@ -415,7 +417,9 @@ class _Start:
         if end >= self._sampled + _SAMPLE:  # the hub samples ten seconds: those before this one
             self._sampled = end
             hub.tick()
-        hub.receive_metrics(request)
+        rejected = hub.receive_metrics(request)
+        if rejected.items:
+            self.not_taken[f"histogram ({rejected.why})"] += 1
 
     def _hparams(self, value: Any, time: int) -> None:
         try:
