@@ -54,7 +54,7 @@ from tachograph.runs.file_lock import in_use
 from tachograph.runs.recorded import END
 from tachograph.runs.store import path_of
 
-IMPORTED = "tachograph.import"  # an event: the file that a start was imported from
+IMPORTED = "tachograph.import"  # an event: the library that has recorded a start
 MOST_TAGS = 16_384  # of a file
 _MARK = "tfevents"  # in the names of event files: TensorBoard takes no others
 _FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>[^.].*?)\.(?P<pid>\d{1,9})\.")
@@ -68,7 +68,7 @@ _SAMPLE = 10 * _SECOND
 _ALWAYS = 1e9  # seconds
 _WHOLE = 2**53
 
-Report = Callable[["EventFile", int], object]  # told the file that is read, and the points of the run so far
+Report = Callable[[EventFile, int], object]  # told the file that is read, and the points of the run so far
 
 
 class LogFolder(NamedTuple):
@@ -293,6 +293,8 @@ class _Start:
     ) -> None:
         self._store, self._resource, self._stream, self._restart = store, resource, stream, restart
         self._results = results
+        # The hub knows again the histograms of a process's last eight starts: there may be more files.
+        self._apart = {"service.instance.id": f"{resource['service.instance.id']}#{restart + 1}"} if restart else {}
         self.counted: Counter[str] = Counter()
         self.not_taken: Counter[str] = Counter()
         self._now = self._sampled = self._seq = self._waiting = 0
@@ -357,8 +359,8 @@ class _Start:
         else:
             curve = self._curves.get(tag)
             if curve is None:
-                named = f"{self._stream}.{len(self._curves)}"
-                curve = self._curves[tag] = _Curve(named, self._restart, tag, value)
+                named = hashlib.blake2b(value.tag, digest_size=6).hexdigest()
+                curve = self._curves[tag] = _Curve(f"{self._stream}.{named}", self._restart, tag, value)
             self._point(curve, value.point, found[0], float(step), time)
 
     def _point(self, curve: _Curve, exact: Any, number: float, x: float, time: int) -> None:
@@ -394,7 +396,7 @@ class _Start:
         group, name = group_and_name(tag)
         request = ExportMetricsServiceRequest()
         of = request.resource_metrics.add()
-        add_attributes(of.resource.attributes, self._resource.items())
+        add_attributes(of.resource.attributes, (self._resource | self._apart).items())
         scope = of.scope_metrics.add()
         scope.scope.name = group or SCOPE
         metric = scope.metrics.add(name=name)
