@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -102,6 +103,68 @@ def test_the_class_is_as_it_was_in_the_end() -> None:
         with held.guard(), monitor._WaitCounter("new").guard():
             pass
         assert "torch.wait.duration" not in captured.names("torch.monitor")
+
+
+TOTALS = """
+import json, os, sys, threading, time
+from tachograph.instrumentation.torch_monitor import WaitTotals
+from tachograph.recording.registry import Registry
+registry = Registry(enabled=True)
+assert WaitTotals(registry)._read is None and "torch" not in sys.modules
+import torch
+from torch.distributed import TCPStore
+counter = torch.monitor._WaitCounter("mine")
+for _ in range(3):
+    with counter.guard():
+        time.sleep(0.02)
+held = torch.monitor._WaitCounter("held").guard()
+held.__enter__()
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store.set("key", "value")
+store.get("key")
+
+def found():
+    told = {}
+    for metric in registry.collect():
+        if metric.name.startswith("torch.wait"):
+            for point in metric.points:
+                told.setdefault(dict(point.attributes)["name"], {})[metric.name] = point.value
+    return told
+
+totals = WaitTotals(registry)
+told = found()
+print(json.dumps([told["mine"], told["held"], sorted(name for name in told if "TCPStore" in name)]))
+print([(each.kind, each.unit) for each in registry.collect() if each.name.startswith("torch.wait")])
+child = os.fork()
+if not child:
+    os._exit(len(found()))
+assert os.waitpid(child, 0)[1] == 0
+for number in range(2100):
+    with torch.monitor._WaitCounter(f"c{number}").guard():
+        pass
+held.__exit__(None, None, None)
+begin = time.process_time()
+many = found()
+assert len(many) == 2000 and many["held"]["torch.wait.active"] == 0, many["held"]
+(dropped,) = [each for each in registry.collect() if each.name == "tachograph.dropped"]
+assert dict(dropped.points[0].attributes)["reason"] == "cardinality"
+totals.close()
+totals.close()
+assert not found()
+"""
+
+
+def test_torchs_own_totals(tmp_path: Path) -> None:
+    """Each collection has calls, seconds and waits under way, of waits in C++ too; forked children have none."""
+    done = run(tmp_path, TOTALS)
+    assert done.returncode == 0, done.stderr
+    told, kinds = done.stdout.splitlines()
+    mine, held, stores = json.loads(told)
+    assert (mine["torch.wait.calls"], mine["torch.wait.active"]) == (3, 0)
+    assert 0.06 <= mine["torch.wait.time"] < 30
+    assert (held["torch.wait.calls"], held["torch.wait.time"], held["torch.wait.active"]) == (1, 0, 1)
+    assert stores
+    assert kinds == "[('counter', '{call}'), ('counter', 's'), ('gauge', '{call}')]"
 
 
 SETTING = """

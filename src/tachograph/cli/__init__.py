@@ -1,7 +1,8 @@
 """The command ``tachograph``: one module a command, and this one, which hands over to it.
 
-``run``, ``hub``, ``studio``, ``export`` and ``runs`` are files; ``checking``, ``replaying``, ``dashboards`` and ``top``
-are folders, each with its ``command``. No other room uses anything of this one but :func:`main`.
+``run``, ``hub``, ``studio``, ``export`` and ``runs`` are files; ``checking``, ``replaying``, ``importing``,
+``dashboards`` and ``top`` are folders, each with its ``command``. No other room uses anything of this one but
+:func:`main`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _COMMANDS = {
     "check": ("tachograph.cli.checking.command", "send one test point to every destination that is configured"),
     "replay": ("tachograph.cli.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.cli.export", "write a run's points and events as CSV or JSON lines"),
+    "import": ("tachograph.cli.importing.command", "take over runs that TensorBoard has recorded"),
     "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
     "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
     "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),

@@ -32,6 +32,11 @@ class _Table(NamedTuple):
 def command(arguments: Sequence[str]) -> int:
     """Write runs, and return the exit code: 1 where a part of one could not be read, 2 for wrong usage."""
     options = _parser().parse_intermixed_args(arguments)  # runs before and behind the options
+    return _log_folders(options) if options.format == "tensorboard" else _rows(options)
+
+
+def _rows(options: argparse.Namespace) -> int:
+    """Write rows, or lines, and return the exit code."""
     try:
         runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
         tables = _tables(runs, list(dict.fromkeys(options.metric or [None])), options.kind)
@@ -51,10 +56,37 @@ def command(arguments: Sequence[str]) -> int:
         return FAILED
     except OSError as error:
         return fail("export", reason(error), FAILED)
+    return _say_damage(runs)
+
+
+def _say_damage(runs: Sequence[Run]) -> int:
+    """Say of runs which are damaged; return the exit code."""
     for run in (damaged := [run for run in runs if run.damage]):
         more = f" (and {len(run.damage) - 1} more)" if len(run.damage) > 1 else ""
         fail("export", f"{run.path} is damaged, what can be read is exported: {run.damage[0]}{more}", FAILED)
     return FAILED if damaged else 0
+
+
+def _log_folders(options: argparse.Namespace) -> int:
+    """Write each run into a folder of its own, as TensorBoard keeps them; return the exit code."""
+    from tachograph.cli._log_folder import write_log_folder
+
+    if options.output is None:
+        return fail("export", "--output must name the folder for TensorBoard: its --logdir", WRONG_USAGE)
+    if options.kind not in (None, "curve"):
+        return fail("export", f"TensorBoard's files have no {options.kind}s: leave out --kind", WRONG_USAGE)
+    try:
+        runs = [opened(name, options.store) for name in dict.fromkeys(options.run)]
+        names = list(dict.fromkeys(options.metric or [None]))
+        _tables(runs, names, "curve" if options.metric else None)  # says which metrics are missing
+    except (LookupError, OSError) as error:
+        return fail("export", reason(error), WRONG_USAGE)
+    try:
+        for run in runs:
+            write_log_folder(run, options.output, options.metric)
+    except OSError as error:
+        return fail("export", reason(error), FAILED)
+    return _say_damage(runs)
 
 
 def _tables(runs: Sequence[Run], names: Sequence[str | None], kind: Kind | None) -> list[_Table]:
@@ -116,9 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     add("run", nargs="+", metavar="RUN", help="its id; 'tachograph runs list' shows them; of several each row has it")
     add(
         "--format",
-        choices=["csv", "jsonl", "parquet"],
+        choices=["csv", "jsonl", "parquet", "tensorboard"],
         default="csv",
-        help="jsonl has everything in one file; parquet needs tachograph[parquet] (default csv)",
+        help="jsonl has everything in one file; parquet needs tachograph[parquet]; tensorboard: a folder (default csv)",
     )
     add("--metric", action="append", metavar="NAME", help="this metric only; may be given more than once")
     add(
@@ -126,6 +158,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=KINDS,
         help="intervals of histograms, samples of counters or gauges (default: points of curves)",
     )
-    add("--output", type=Path, metavar="FILE", help="where to write it (default: standard output)")
+    add(
+        "--output", type=Path, metavar="PATH", help="the file, or the folder for TensorBoard (default: standard output)"
+    )
     add("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
     return made

@@ -28,7 +28,7 @@ from tachograph.recording.values import as_float
 
 NAME = "tensorboard"
 STAT, POINT = "torch.monitor.Stat", "tachograph.metric"
-_VERSION = b"\x1a\x0dbrain.Event:2"
+VERSION = b"\x1a\x0dbrain.Event:2"
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
 _REST_AFTER = 8  # events
 _MOST_CHANGES = 3  # files that are left for their time: after that the file system sets it late
@@ -79,7 +79,7 @@ class TensorBoard:
             file = None
         if file is None:
             file = self._file = AppendFile(self._path(role, rank))
-        file.append(record(time.time(), _VERSION) + piece if file.is_new() else piece)
+        file.append(record(time.time(), VERSION) + piece if file.is_new() else piece)
 
     def _path(self, role: AttributeValue | None, rank: AttributeValue | None) -> Path:
         folder = self._folder if rank is None else self._folder / f"rank{rank}"
@@ -135,9 +135,13 @@ def summary(values: Sequence[tuple[str, float]], step: int | None = None) -> byt
 
 def record(seconds: float, fields: bytes) -> bytes:
     """Return one record of an event file: an event at a time since the epoch, with the other fields that it has."""
-    event = b"\x09" + struct.pack("<d", seconds) + fields
+    return framed(b"\x09" + struct.pack("<d", seconds) + fields)
+
+
+def framed(event: bytes) -> bytes:
+    """Return an event as a record: with its length, and a checksum of both."""
     length = struct.pack("<Q", len(event))
-    return length + _masked(length) + event + _masked(event)
+    return length + masked_crc(length) + event + masked_crc(event)
 
 
 def _float32(value: float) -> bytes:
@@ -168,7 +172,8 @@ def _table() -> list[int]:
 _TABLE = _table()
 
 
-def _masked(data: bytes) -> bytes:
+def masked_crc(data: bytes) -> bytes:
+    """Return the checksum of bytes in an event file: their CRC-32C, masked."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import wraps
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,8 @@ from tachograph.instrumentation._given_providers import given_providers
 from tachograph.monitor.wait_counter import waited
 from tachograph.recording import registry
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.own_metrics import TORCH_MONITOR, WAIT_ACTIVE, WAIT_CALLS, WAIT_TIME
+from tachograph.recording.points import MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 
 
@@ -63,6 +67,86 @@ class WaitCounters:
             self._class = None
 
 
+class WaitTotals:
+    """torch's own totals of its WaitCounters, those of its C++ code, too: read in each collection, some microseconds.
+
+    It patches nothing. torch has them for its debug server since 2.10; where they are missing there are none. A forked
+    child reads none: another thread of the parent may have held their lock.
+
+    Args:
+        into: the registry that publishes them.
+    """
+
+    def __init__(self, into: Registry = registry.default) -> None:
+        self._into, self._pid, self._start = into, os.getpid(), time.time_ns()
+        self._known: dict[str, None] = {}
+        self._read = _wait_counter_values()
+        if self._read is not None:
+            into.group(TORCH_MONITOR).sources.append(self.points)
+
+    def close(self) -> None:
+        """Publish them no more."""
+        if self._read is not None:
+            self._into.group(TORCH_MONITOR).sources.remove(self.points)
+            self._read = None
+
+    def points(self) -> Iterator[MetricPoints]:
+        """Yield the totals: of 2,000 WaitCounters at most, others are counted."""
+        read = self._read
+        if read is None or os.getpid() != self._pid:
+            return
+        try:
+            rows = [(name, told) for name, told in json.loads(read()).items() if self._is_kept(name)]
+            found = [
+                (metric, [NumberPoint((("name", name),), told[key] * unit, self._start) for name, told in rows])
+                for metric, key, unit in _TOTALS
+            ]
+        except Exception as failure:  # noqa: BLE001 - the border to torch's private code
+            pass_on(failure)
+            self._into.count_error("torch.wait.calls")
+            return
+        yield from (MetricPoints(*metric[:5], points) for metric, points in found if points)
+
+    def _is_kept(self, name: str) -> bool:
+        if name not in self._known and len(self._known) >= _MOST_COUNTERS:
+            self._into.count_dropped("cardinality", "registry")
+            return False
+        self._known[name] = None
+        return True
+
+
+def _wait_counter_values() -> Callable[[], str] | None:
+    """Return a function that asks torch for its totals, as JSON; None where this torch has none.
+
+    Source: torch/csrc/distributed/c10d/control_plane/WaitCounterHandler.cpp.
+    """
+    plane: Any = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
+    try:
+        handler = plane._get_handler("wait_counter_values")  # noqa: SLF001 - there is no other way to them
+
+        class Asked(plane._Request):  # type: ignore[misc] # noqa: SLF001
+            def get_param(self, _name: str) -> str:
+                return ""
+
+        class Answer(plane._Response):  # type: ignore[misc] # noqa: SLF001
+            content = ""
+
+            def set_content(self, content: str, _kind: str) -> None:
+                self.content = content
+
+            def set_status(self, _status: int) -> None:
+                """Take none."""
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None
+
+    def read() -> str:
+        answer = Answer()
+        handler(Asked(), answer)
+        return answer.content
+
+    return read
+
+
 class _Wait:
     """torch's own context manager, and a clock."""
 
@@ -90,6 +174,12 @@ class _Wait:
 
 
 MODULE = "torch.monitor"
+_MOST_COUNTERS = 2000
+_TOTALS = (  # metric, key in torch's JSON, and its unit
+    (WAIT_CALLS, "total_calls", 1),
+    (WAIT_TIME, "total_time_us", 1e-6),
+    (WAIT_ACTIVE, "active_count", 1),
+)
 VARIABLE = "TACHOGRAPH_WAIT_COUNTERS"
 
 _log = logging.getLogger("tachograph")
@@ -106,6 +196,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     _hook: ImportHook | None = None
     _bridge: Bridge | None = None
     _waits: WaitCounters | None = None
+    _totals: WaitTotals | None = None
     _stats: BridgedStats | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -128,8 +219,9 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 ``start()``.
             logger_provider: takes the events; unset, likewise.
             tracer_provider: may be given, as to any instrumentor; torch.monitor has no spans.
-            wait_counters: measure torch's WaitCounters, too (``torch.wait.duration``, by ``name``): those that torch
-                opens from Python. TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, they stay untouched.
+            wait_counters: measure torch's WaitCounters, too, by ``name``: each wait of those that torch opens from
+                Python (``torch.wait.duration``), and its own totals of all (``torch.wait.calls``, ``torch.wait.time``
+                and ``torch.wait.active``). TACHOGRAPH_WAIT_COUNTERS, ``1`` or ``0``; unset, they stay untouched.
 
         Raises:
             TypeError: ``wait_counters`` is no bool, or one of the others is no such provider.
@@ -147,7 +239,7 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         def begin(monitor: ModuleType) -> None:
             if measured:
-                self._waits = WaitCounters(monitor, into)
+                self._waits, self._totals = WaitCounters(monitor, into), WaitTotals(into)
             if into is not registry.default:
                 self._bridge = Bridge(monitor, events, into, BridgedStats(into))
                 return
@@ -163,9 +255,11 @@ class TorchMonitorInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             self._hook.cancel()
         if self._waits is not None:
             self._waits.close()
+        if self._totals is not None:
+            self._totals.close()
         if self._bridge is not None:
             self._bridge.close()
-        self._hook = self._waits = self._bridge = None
+        self._hook = self._waits = self._totals = self._bridge = None
 
 
 def _from_environment() -> bool:

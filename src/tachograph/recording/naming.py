@@ -7,6 +7,7 @@ so that one query works on a scraped page and behind a collector.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,6 +18,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 KINDS: tuple[Kind, ...] = ("gauge", "counter", "histogram")
 
 MAX_NAME_LENGTH = 1024
+_DIGEST, _ROOM = 8, 116  # characters of what stands for the end of a name, and those that are left for it and a group
 UNNAMED = "tachograph.unnamed"  # the scope of the group "" in the program's own SDK: a meter must have a name
 
 # Upper bounds of histogram buckets by unit (values <= bound, as in the OpenTelemetry data model).
@@ -85,6 +87,23 @@ class Meaning(NamedTuple):
     name: str
     unit: str
     kind: Kind
+
+
+def legal(tag: object) -> str:
+    """Return a tag as a name that can be stored and exported: NULs and lone surrogates are escaped, ends cut off."""
+    name = str(tag).replace("\0", "\\x00")
+    name = name.encode("utf-8", "backslashreplace").decode() or '""'
+    if len(name) > MAX_NAME_LENGTH:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+        name = f"{name[: MAX_NAME_LENGTH - _ROOM]}…{digest}"
+    return name
+
+
+def group_and_name(tag: object) -> tuple[str, str]:
+    """Return group and metric of a tag as TensorBoard has them: ``train/loss`` is ``loss`` of the group ``train``."""
+    name = legal(tag)
+    before, _, behind = name.partition("/")
+    return (before, behind) if before and behind else ("", name)
 
 
 def check_name(name: object, what: str = "metric name") -> str:

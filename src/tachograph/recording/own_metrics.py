@@ -165,6 +165,11 @@ FUNCTION_CALLS = OwnMetric(
 WAIT_DURATION = OwnMetric(
     TORCH_MONITOR, "torch.wait.duration", "s", "histogram", "How long the program waited, by what for.", ("name",)
 )
+WAIT_CALLS = OwnMetric(
+    TORCH_MONITOR, "torch.wait.calls", "{call}", "counter", "Waits that have ended or are under way.", ("name",)
+)
+WAIT_TIME = OwnMetric(TORCH_MONITOR, "torch.wait.time", "s", "counter", "Time of the waits that have ended.", ("name",))
+WAIT_ACTIVE = OwnMetric(TORCH_MONITOR, "torch.wait.active", "{call}", "gauge", "Waits that are under way.", ("name",))
 
 # torch.distributed.elastic.agent.server.api, SimpleElasticAgent._record_metrics and _invoke_run, put each of these as
 # ``workers.<role>.<name>``.
@@ -239,7 +244,7 @@ ALL = (
     *(FUNCTION_DURATION, FUNCTION_CALLS),
     *(DROPPED, RESENT, NONFINITE, ERRORS, EXPORT_DURATION, BRIDGE_REPEATED, BRIDGE_NOT_TAKEN),
     *(RESTARTS, WORKER_STATUS, WORKER_GROUP_STATE, *WORKERS.values(), *PHASES.values()),
-    WAIT_DURATION,
+    *(WAIT_DURATION, WAIT_CALLS, WAIT_TIME, WAIT_ACTIVE),
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
 )
 

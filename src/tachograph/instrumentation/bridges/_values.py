@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import time
 import weakref
 from collections import deque
@@ -19,7 +18,7 @@ from tachograph.recording.forking import at_fork
 from tachograph.recording.ids import NumberSequence
 from tachograph.recording.journal import CONFIG, SUMMARY
 from tachograph.recording.log import LogOnce, log
-from tachograph.recording.naming import MAX_NAME_LENGTH
+from tachograph.recording.naming import group_and_name, legal
 from tachograph.recording.own_metrics import BRIDGE_NOT_TAKEN, BRIDGE_REPEATED, OWN_GROUP
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
@@ -32,7 +31,6 @@ MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that tr
 _REMEMBERED = 32  # values of a metric, for those that come again by another library
 _ROWS = 256  # of a table, that are packed at once
 _LABEL = 100  # characters
-_DIGEST = 8
 
 
 class _Metric:
@@ -242,9 +240,7 @@ class BridgedValues:
     @staticmethod
     def _named(origin: Origin, tag: str) -> tuple[str, str]:
         """Return group and metric of a tag."""
-        tag = legal(tag)
-        before, _, behind = tag.partition("/")
-        group, name = (before, behind) if before and behind else ("", tag)
+        group, name = group_and_name(tag)
         return "/".join(part for part in (origin.group, group) if part), name
 
     def _count_repeated(self, library: str) -> None:
@@ -307,16 +303,6 @@ class BridgedValues:
         self._log_once(
             ("failed", library), "%s: a call was not recorded (further ones are counted): %r", library, error
         )
-
-
-def legal(tag: object) -> str:
-    """Return a tag as a name that can be stored and exported: NULs and lone surrogates are escaped, ends cut off."""
-    name = str(tag).replace("\0", "\\x00")
-    name = name.encode("utf-8", "backslashreplace").decode() or '""'
-    if len(name) > MAX_NAME_LENGTH:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-        name = f"{name[: MAX_NAME_LENGTH - _DIGEST - _LABEL - 8]}…{digest}"
-    return name
 
 
 def unix_nano(seconds: object) -> int | None:

@@ -1,0 +1,1 @@
+"""``tachograph import``: runs that other programs have recorded, into the store."""

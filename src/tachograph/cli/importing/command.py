@@ -1,0 +1,135 @@
+"""``tachograph import``: its command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli.importing.tensorboard import Imported, LogFolder, imported, log_folders
+from tachograph.exporters.event_file import MOST_BYTES, EventFile, Unread
+from tachograph.identity.resource import store
+from tachograph.runs.export import printable
+from tachograph.runs.store import StoreError
+
+_REPORT_EVERY = 0.2  # seconds
+_MIB = 2**20
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Import runs, and return the exit code: 1 where a part could not be read, 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    root = Path(os.path.abspath(options.folder))  # noqa: PTH100 - resolve() would follow a link, and lose its name
+    if not root.is_dir():
+        return fail("import", _missing(root), WRONG_USAGE)
+    code = 0
+
+    def failed(error: OSError) -> None:
+        nonlocal code
+        code = fail("import", printable(reason(error)), FAILED)
+
+    folders = log_folders(root, failed)
+    if not folders and not code:
+        why = f"{root} has no event files of TensorBoard: their names contain 'tfevents'"
+        return fail("import", printable(why), WRONG_USAGE)
+    for folder in folders:
+        progress = _Progress(folder)
+        try:
+            found = imported(folder, options.store or store(os.environ), progress)
+        except StoreError as error:
+            progress.clear()
+            return fail("import", printable(reason(error)), WRONG_USAGE)
+        except OSError as error:
+            progress.clear()
+            failed(error)
+            continue
+        progress.clear()
+        if found is None:
+            sys.stdout.write(printable(f"{folder.name}: nothing is written yet") + "\n")
+        else:
+            code = _say(folder, found) or code
+    return code
+
+
+def _missing(path: Path) -> str:
+    """Return why a path is no folder to be read; the nearest one is named."""
+    if path.exists():
+        return printable(f"{path} is no folder: name the one that it is in")
+    above = path.parent
+    names = [each.name for each in above.iterdir() if each.is_dir()] if os.access(above, os.R_OK) else []
+    near = get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {above / near[0]}?" if near else "name the folder that TensorBoard's --logdir has"
+    return printable(f"there is no folder {path}: {hint}")
+
+
+class _Progress:
+    """One line about a long import, on a terminal."""
+
+    def __init__(self, folder: LogFolder) -> None:
+        self._name = printable(folder.name)
+        self._terminal = sys.stderr.isatty()
+        self._reported, self._width = time.monotonic(), 0
+
+    def __call__(self, file: EventFile, points: int) -> None:
+        now = time.monotonic()
+        if not self._terminal or now - self._reported < _REPORT_EVERY:
+            return
+        self._reported = now
+        part = 100 * file.place // max(file.size, 1)
+        line = f"{self._name}: {points:,} points, {part} % of {printable(file.path.name)}"
+        sys.stderr.write(f"\r{line.ljust(self._width)}")
+        sys.stderr.flush()
+        self._width = len(line)
+
+    def clear(self) -> None:
+        """Clear the line."""
+        if self._width:
+            sys.stderr.write(f"\r{' ' * self._width}\r")
+
+
+def _say(folder: LogFolder, found: Imported) -> int:
+    """Say the result of an import; return the exit code."""
+    told = [f"{found.points:,} points"]
+    if found.histograms:
+        told.append(f"{found.histograms:,} histograms")
+    if found.points:
+        told[-1] += " (all new)" if found.new == found.points else f" ({found.new:,} points new)"
+    sys.stdout.write(printable(f"{folder.name}: run {found.run}: {', '.join(told)}") + "\n")
+    if found.not_taken:
+        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in sorted(found.not_taken.items()))
+        sys.stderr.write(
+            printable(f"tachograph import: {folder.name}: not taken, as they make no curves: {kinds}") + "\n"
+        )
+    code = 0
+    for path, unread in found.unread.items():
+        code = max(code, _say_unread(path, unread))
+    return code
+
+
+def _say_unread(path: Path, unread: Unread) -> int:
+    if unread.cut_off:
+        why = "it ends within a record: what is written later can be imported again"
+        fail("import", printable(f"{path}: {unread.cut_off:,} bytes are left out, {why}"), 0)
+    if unread.too_large:
+        fail("import", printable(f"{path}: records above {MOST_BYTES // _MIB} MiB left out: {unread.too_large:,}"), 0)
+    if not unread.damaged:
+        return FAILED if unread.too_large else 0
+    return fail("import", printable(f"{path} is damaged in {unread.damaged:,} places: all else is imported"), FAILED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser(
+        "import",
+        "Take over runs that another program has recorded: each folder with event files is a run.",
+        "Again, it adds what is new. The files are only read, and may be written meanwhile.",
+    )
+    add = made.add_argument
+    add("source", choices=["tensorboard"], help="the program that wrote them")
+    add("folder", type=Path, metavar="DIR", help="with its files, in it or below it: TensorBoard's --logdir")
+    add("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
+    return made
