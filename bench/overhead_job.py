@@ -78,7 +78,7 @@ def agreed(number: float) -> int:
 
 
 def block(training: Training, steps: int, instructions: Instructions, *, on: bool) -> Cost:
-    """Return what a step of a block costs this process, without the start and the stop around it."""
+    """Return the cost of a step of a block to this process, without the start and the stop around it."""
     pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=0.8) if on else None
     for _ in range(3):
         training.step(on)
@@ -98,7 +98,7 @@ def block(training: Training, steps: int, instructions: Instructions, *, on: boo
 
 
 def steps_of(training: Training) -> float:
-    """Return the seconds of a step of the processor, which is what a step takes where the machine is not busy."""
+    """Return the seconds of the processor that a step takes, which are those of the clock on a machine that is idle."""
     for _ in range(3):
         training.step(False)
     started = time.process_time()
