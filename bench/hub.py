@@ -1,10 +1,10 @@
 """The hub's speed in receiving and in rendering its page, and its memory after ten hours of changing series.
 
-Run: ``python bench/hub.py [--check]``. Goals: 100,000 data points a second on one core, in requests of 500, parsing
-included; a page of 64 ranks with 500 series each in half a second; an answer on a kept connection within 5 ms (median);
-``/healthz`` within 100 ms (99.9th percentile) beside bodies of many small parts, one of many points and a file that is
-locked; less than 300 MiB, and no growth from the second hour on, with 10,000 series that come and go for ten simulated
-hours, in a process of its own.
+Run: ``python bench/hub.py [--check]``. Goals: 400,000 data points a second on one core, in requests of 500, parsing
+included; the first page of 64 ranks with 500 series each in half a second, a later one in 50 ms, and in 100 ms where
+all values are new; an answer on a kept connection within 5 ms (median); ``/healthz`` within 100 ms (99.9th percentile)
+beside bodies of many small parts, one of many points and a file that is locked; less than 300 MiB, and no growth from
+the second hour on, with 10,000 series that come and go for ten simulated hours, in a process of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ BOUNDS = [float(bound) for bound in range(1, 20)]
 POINTS = 500
 EVERY = 2  # simulated minutes between exports
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3"
-GOAL_POINTS, GOAL_PAGE, GOAL_ANSWER, GOAL_WELL, GOAL_MEMORY = 100_000, 0.5, 0.005, 0.1, 300
+GOAL_POINTS, GOAL_FIRST, GOAL_PAGE, GOAL_NEW = 400_000, 0.5, 0.05, 0.1
+GOAL_ANSWER, GOAL_WELL, GOAL_MEMORY = 0.005, 0.1, 300
 
 
 def request(rank: int, run: str, time_ns: int, points: int, *, name: str = "m", gauges: bool = False) -> bytes:
@@ -82,7 +83,7 @@ def receiving(folder: Path) -> float:
         bodies = [request(rank, "receiving", now + turn * SECOND, POINTS) for rank in range(8)]
         began = time.process_time()
         for body in bodies:
-            hub.receive_metrics(ExportMetricsServiceRequest.FromString(body))
+            hub.receive_metrics(hub.read_metrics(body) or ExportMetricsServiceRequest.FromString(body))
         rate = len(bodies) * POINTS / (time.process_time() - began)
         print(f"  round {turn}: {rate:9,.0f} points/s{', series new' if not turn else ''}")
         best = max(best, rate if turn else 0)
@@ -91,28 +92,39 @@ def receiving(folder: Path) -> float:
     return best
 
 
-def rendering(folder: Path) -> tuple[float, float]:
-    """Return the seconds of the first page and the median of later ones, 64 ranks with 500 gauges each.
+def rendering(folder: Path) -> tuple[float, float, float]:
+    """Return the seconds of the first page and the medians of later ones, without a new value and with new ones alone.
 
-    They come within one second, so that the hub has saved its series once before the first page.
+    64 ranks have 500 gauges each. The hub has saved its series once before the first page.
     """
     hub = Hub(folder, run="rendering")
-    for rank in range(64):
-        hub.receive_metrics(
-            ExportMetricsServiceRequest.FromString(request(rank, "rendering", time.time_ns(), POINTS, gauges=True))
-        )
+    _send_all(hub)
     began = time.perf_counter()
     hub.tick()
     print(f"  seeing to the new series takes {time.perf_counter() - began:.3f} s, before the first page")
-    taken = []
-    for turn in range(6):
-        began = time.perf_counter()
-        _, body = hub.page(PROMETHEUS)
-        taken.append(time.perf_counter() - began)
-        if not turn:
-            print(f"  {body.count(b'train'):,} lines, {len(body) / 2**20:.1f} MiB")
+    first = _page(hub, "first page")
+    later, new = [], []
+    for _ in range(5):
+        _send_all(hub)
+        new.append(_page(hub, "page, all values new"))
+        later.append(_page(hub, "page, no value new"))
     hub.close()
-    return taken[0], sorted(taken[1:])[2]
+    return first, sorted(later)[2], sorted(new)[2]
+
+
+def _send_all(hub: Hub) -> None:
+    for rank in range(64):
+        body = request(rank, "rendering", time.time_ns(), POINTS, gauges=True)
+        hub.receive_metrics(hub.read_metrics(body) or ExportMetricsServiceRequest.FromString(body))
+
+
+def _page(hub: Hub, what: str) -> float:
+    """Return the seconds that a page takes; those of the processor are shown."""
+    began, busy = time.perf_counter(), time.process_time()
+    _, body = hub.page(PROMETHEUS)
+    taken, cpu = time.perf_counter() - began, time.process_time() - busy
+    print(f"  {what}: {taken:.3f} s, {cpu:.3f} of the processor, {body.count(b'train'):,} lines")
+    return taken
 
 
 def answering(folder: Path) -> float:
@@ -206,8 +218,7 @@ def resident() -> float:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as where:
         rate = receiving(Path(where, "receiving"))
-        first, page = rendering(Path(where, "rendering"))
-        print(f"  first page {first:.3f} s, later ones {page:.3f} s")
+        first, page, new = rendering(Path(where, "rendering"))
         answer = answering(Path(where, "answering"))
         print(f"  an answer on a kept connection takes {answer * 1e3:.2f} ms")
         well = busy(Path(where, "busy"))
@@ -220,8 +231,9 @@ if __name__ == "__main__":
                 hours = alone.submit(churning, Path(where, "churning")).result()
     goals = [
         Goal("nanoseconds a point received", 1e9 / rate, 1e9 / GOAL_POINTS, 1.0),
-        Goal("first page of 32,000 lines", first * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
-        Goal("page of 32,000 lines", page * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
+        Goal("first page of 32,000 lines", first * 1e3, GOAL_FIRST * 1e3, 1.0, "ms"),
+        Goal("later page of 32,000 lines", page * 1e3, GOAL_PAGE * 1e3, 1.0, "ms"),
+        Goal("later page, all values new", new * 1e3, GOAL_NEW * 1e3, 1.0, "ms"),
         Goal("answer on a kept connection", answer * 1e3, GOAL_ANSWER * 1e3, 1.0, "ms"),
         Goal("/healthz beside much work, 99.9th percentile", well * 1e3, GOAL_WELL * 1e3, 1.0, "ms"),
     ]

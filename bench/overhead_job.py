@@ -1,8 +1,8 @@
 """The training that ``bench/overhead.py`` measures: DDP on gloo, 100 recorded values a step. torchrun starts it.
 
-``--pairs N`` times blocks of about a second, on and off in turn, in one process, so that other load of the machine
-falls on both. ``--steps N`` trains that many steps and prints digests of the weights and of the random states; the
-caller then decides whether Tachograph is on.
+``--pairs N`` measures blocks of about a second, on and off in turn, in one process, so that other load of the machine
+falls on both; the batch is as large as steps of 50 ms allow. ``--steps N`` trains that many steps and prints digests of
+the weights and of the random states; the caller then decides whether Tachograph is on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ import time
 import numpy as np
 import torch
 import torch.distributed as dist
+from instructions import Instructions
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
 
+Cost = dict[str, float | None]  # of a step: seconds of the clock and of the processor, and instructions where counted
+SECONDS = 0.05  # of a step
+BLOCK = 1.0  # seconds
 VALUES = 100  # a step
 FEATURES, HIDDEN, BATCH = 256, 1024, 384
 NAMES = [f"value.{number}" for number in range(VALUES // 2)] + [
@@ -40,10 +44,11 @@ class Training:
         layers = [nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Dropout(0.1), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
         self.model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(HIDDEN, 10)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        self.batch = BATCH
 
     def step(self, record: bool) -> None:
         """Train on one batch of noise, and record 100 values where asked."""
-        features, labels = torch.randn(BATCH, FEATURES), torch.randint(0, 10, (BATCH,))
+        features, labels = torch.randn(self.batch, FEATURES), torch.randint(0, 10, (self.batch,))
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.model(features), labels)
         loss.backward()
@@ -72,34 +77,48 @@ def agreed(number: float) -> int:
     return int(tensor)
 
 
-def block(training: Training, steps: int, *, on: bool) -> float:
-    """Return the seconds of a step in a block, without the start and the stop around it."""
+def block(training: Training, steps: int, instructions: Instructions, *, on: bool) -> Cost:
+    """Return the cost of a step of a block to this process, without the start and the stop around it."""
     pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=0.8) if on else None
     for _ in range(3):
         training.step(on)
     dist.barrier()
-    started = time.perf_counter()
+    counted, busy, started = instructions(), time.process_time(), time.perf_counter()
     for _ in range(steps):
         training.step(on)
-    taken = (time.perf_counter() - started) / steps
+    taken: Cost = {
+        "seconds": (time.perf_counter() - started) / steps,
+        "processor": (time.process_time() - busy) / steps,
+        "instructions": None if counted is None else ((instructions() or 0) - counted) / steps,
+    }
     if pipeline is not None:
         pipeline.shutdown()
     dist.barrier()
     return taken
 
 
-def pairs(training: Training, number: int) -> list[tuple[float, float]]:
-    """Return the seconds of a step of each pair, on and off, in alternating order."""
-    started = time.perf_counter()
-    for _ in range(50):
+def steps_of(training: Training) -> float:
+    """Return the seconds of the processor that a step takes, which are those of the clock on a machine that is idle."""
+    for _ in range(3):
         training.step(False)
-    steps = agreed(50 / (time.perf_counter() - started))
+    started = time.process_time()
+    for _ in range(10):
+        training.step(False)
+    return (time.process_time() - started) / 10
+
+
+def pairs(training: Training, number: int, instructions: Instructions) -> list[tuple[Cost, Cost]]:
+    """Return the costs of a step of each pair, on and off, in alternating order."""
+    training.batch = max(1, agreed(BATCH * SECONDS / steps_of(training)))
+    steps = max(2, agreed(BLOCK / steps_of(training)))
     found = []
     for turn in range(number):
-        taken = {on: block(training, steps, on=on) for on in ((True, False) if turn % 2 else (False, True))}
+        taken = {
+            on: block(training, steps, instructions, on=on) for on in ((True, False) if turn % 2 else (False, True))
+        }
         found.append((taken[True], taken[False]))
         if dist.get_rank() == 0:
-            ratio = statistics.median(on / off for on, off in found)
+            ratio = statistics.median((on["processor"] or 0) / (off["processor"] or 1) for on, off in found)
             print(f"\rpair {turn + 1} of {number}, {steps} steps a block: {ratio - 1:+.2%} ", end="", flush=True)
     return found
 
@@ -111,12 +130,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--result", required=True)
     options = parser.parse_args()
+    instructions = Instructions()  # before any other thread begins
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     training = Training()
     result: object
     if options.pairs:
-        result = pairs(training, options.pairs)
+        result = {"pairs": pairs(training, options.pairs, instructions), "why_not": instructions.why_not}
     else:
         for _ in range(options.steps):
             training.step(True)

@@ -333,17 +333,27 @@ SOME = st.lists(
 ).map(lambda pairs: tuple(sorted(pairs)))
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["gauge", "counter"]), st.lists(SOME, max_size=6, unique_by=repr)), max_size=5),
-    st.sampled_from(FORMATS),
+VALUES = st.lists(st.sampled_from([0.5, 1e-7, 0.0, -0.0, 1e308, math.inf, math.nan, 3]), min_size=1, max_size=2)
+MANY = [(("i", str(index)),) for index in range(62)]  # series that are written together with those before and after
+
+
+SHOWN = st.tuples(
+    st.sampled_from(["gauge", "gauge", "counter"]), st.lists(SOME, max_size=6, unique_by=repr), st.booleans(), VALUES
 )
-def test_whatever_was_shown_before(collections: list[tuple[Kind, list[Attributes]]], form: Format) -> None:
-    """A page that keeps parts of the page before is the page that keeps nothing, whichever series, order and kind."""
+
+
+@given(st.lists(SHOWN, max_size=4), st.sampled_from(FORMATS))
+def test_whatever_was_shown_before(
+    collections: list[tuple[Kind, list[Attributes], bool, list[float]]], form: Format
+) -> None:
+    """A page that keeps parts of the page before is the page that keeps nothing: any series, order, kind and values."""
     registry = Registry()
     kept = Page({"dl_rank": "0"}, {}, registry)
-    for value, (kind, attributes) in enumerate(collections):
-        for again in (attributes, [(*each,) for each in attributes], attributes[::-1]):
-            points = [NumberPoint(each, value, 0) for each in again]
+    for kind, attributes, many, values in collections:
+        those = [*MANY, *attributes] if many else attributes
+        for turn, again in enumerate((those, those, those, [(*each,) for each in those], those[::-1])):
+            found = [values[max(turn, place) % len(values)] for place in range(len(again))]
+            points = [NumberPoint(each, value, 0) for each, value in zip(again, found, strict=True)]
             metrics = [MetricPoints("g", "x_total", "", kind, "X.", points)]
             fresh = Page({"dl_rank": "0"}, {}, Registry()).render(metrics, None, form)
             assert kept.render(metrics, None, form) == fresh

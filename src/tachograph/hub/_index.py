@@ -13,6 +13,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from tachograph.exporters.prometheus.text import label_value
+from tachograph.hub._layouts import Layouts
 from tachograph.hub._page import ByRank
 from tachograph.hub._run import LiveRun, opened
 from tachograph.hub._series import MOST_NAME, MOST_RESOURCE, HubInstrument, HubSeries, Labels, Limits, Room, Shape
@@ -194,6 +195,11 @@ class Index:
             process.found(incarnation)
         return found
 
+    def layouts(self, resource: Resource) -> Layouts | None:
+        """Return the layouts of a sender; None where it is new. The lock may be held or not."""
+        found = self._senders.get(resource.SerializeToString())
+        return None if found is None else found[0].layouts
+
     def _process(self, attributes: dict[str, AttributeValue], now: int, *, machine: bool = False) -> LiveProcess | None:
         name = str(attributes.get("dl.run.id") or self._nameless)
         known = self._machine if machine and self.own is None else self._runs.get(name)
@@ -240,7 +246,7 @@ class Index:
         if self._labels.setdefault(labels, instance) != instance:  # two that the labels do not tell apart
             labels = tuple(sorted((*labels, ("service_instance_id", instance))))
             self._labels[labels] = instance
-        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run)
+        process = run.processes[instance] = LiveProcess(instance, attributes, labels, run, self._room)
         return process
 
     def stream(self, process: LiveProcess, scope: str, metric: Metric, shape: Shape) -> StreamDecoder:
@@ -373,6 +379,8 @@ class Index:
                 del self.instruments[of.scope, of.name, of.unit, of.kind]
             self.by_rank.remove(series)
             by_lane.setdefault((series.owner, (of.scope, of.name, of.unit, series.shape)), set()).add(series)
+        for process in {process for process, _ in by_lane}:
+            process.renew_layouts()
         for (process, key), some in by_lane.items():
             stream = process.streams[key]
             stream.remove(some)
@@ -382,6 +390,7 @@ class Index:
     def _dismiss(self, process: LiveProcess) -> None:
         if self._is_told(process):
             self._lost_before = [*self._lost_before, *process.lost()][-_MOST_LOST:]
+        process.renew_layouts()
         del process.run.processes[process.instance]
         del self._labels[process.labels]
         self._senders.clear()

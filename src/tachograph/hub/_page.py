@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tachograph.exporters.prometheus.format import Format
@@ -26,6 +26,7 @@ from tachograph.runs.spread import joined
 
 _READ = 200  # series that are read while the lock is held
 _REST = 0.0001  # seconds between slices of the rendering: enough for whoever waits for the interpreter
+_WORK = 0.002  # seconds of such a slice: no training waits here
 _SLICE = 64  # groups that are read at once
 _TIMES = {"s", "ms", "us", "ns", "min", "h"}
 _WITHOUT = {"dl_rank", "service_instance_id"}  # labels that tell one rank's series from another's
@@ -81,7 +82,7 @@ class NodePage:
             form: the text format.
             left_out: runs whose series are not on it.
         """
-        text = SlicedText(partial(time.sleep, _REST), self._most_bytes)
+        text = SlicedText(partial(time.sleep, _REST), self._most_bytes, _WORK)
         metrics = [*self._read(instruments, text.breathe, left_out), *others]
         resources = [(dict(process.labels), process.resource) for process in processes]
         body = self._renderer.render(text, form, [metric for metric in metrics if metric.points], (), resources)
@@ -95,21 +96,20 @@ class NodePage:
             of_all = [(of, list(of.series)) for of in instruments]
         if left_out:
             of_all = [(of, [each for each in listed if each.owner.run not in left_out]) for of, listed in of_all]
-        left = chain.from_iterable(listed for _, listed in of_all)
-        shown: list[Any] = []
-        while some := list(islice(left, _READ)):
-            with self._lock:
-                shown += [series.shown() for series in some]
-            breathe()
-        values = iter(shown)
         for of, listed in of_all:
-            breathe()
-            pairs = zip(listed, islice(values, len(listed)), strict=True)
-            points: list[Any]
-            if of.kind == "histogram":
-                points = [_histogram(series, value) for series, value in pairs if value is not None]
-            else:  # pairs are all that the renderer needs, and are made in a sixth of a point's time
-                points = [(series.labels, value) for series, value in pairs if value is not None]
+            points: list[Any] = []
+            for start in range(0, len(listed), _READ):
+                some = listed[start : start + _READ]
+                with self._lock:  # pairs are all that the renderer needs, and are made in a sixth of a point's time
+                    pairs: list[tuple[Any, Any]] = [
+                        (series.labels, series.value if series.before is None else series.shown()) for series in some
+                    ]
+                breathe()
+                if of.kind == "histogram":
+                    shown = zip(some, pairs, strict=True)
+                    points += [_histogram(series, value) for series, (_, value) in shown if value is not None]
+                else:
+                    points += [pair for pair in pairs if pair[1] is not None]
             yield MetricPoints(of.scope, of.name, of.unit, of.kind, of.description, points)
 
 

@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tachograph.exporters.otlp.settings import READS, Signal
+from tachograph.hub._layouts import SentResource
 from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, SENDER, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.hub import Hub, Rejected
 from tachograph.recording.journal import SCHEMA
@@ -142,6 +143,10 @@ class Receiver:
 
     def _take(self, kind: _Kind, found: bytes | Message, passes_on: bool) -> Rejected:
         """Store a request, decoded first where it is bytes, and pass it on."""
+        if kind.signal == "metrics" and isinstance(found, bytes) and not passes_on:
+            read = self._hub.read_metrics(found)
+            if read is not None:
+                return self._kept(kind, read)
         message = decode(found, PROTOBUF, kind.request) if isinstance(found, bytes) else found
         rejected = self._kept(kind, message)
         if passes_on and self._forwarding is not None:
@@ -154,7 +159,7 @@ class Receiver:
         """Wait until all received requests are stored."""
         self._keeper.shutdown()
 
-    def _kept(self, kind: _Kind, message: Message) -> Rejected:
+    def _kept(self, kind: _Kind, message: Message | list[SentResource]) -> Rejected:
         try:
             return self._keep[kind.signal](message)
         except Exception as error:  # the border to the store: a full disk must not end the hub

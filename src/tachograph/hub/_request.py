@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from starlette.requests import Request
 
+from tachograph.hub._protobuf import MORE, fields
 from tachograph.identity.environment import clean
 
 COMPRESSED_LIMIT = 16 * 2**20
@@ -39,9 +40,6 @@ PIECE = 64 * 2**10  # bytes: at worst a few milliseconds
 _DATA = frozenset((5, 7, 9, 10, 11))  # of a metric: one of these fields holds its points
 _ITEMS = (frozenset((1,)), frozenset((2,)), frozenset((2,)))
 _POINTS = (*_ITEMS, _DATA, frozenset((1,)))
-_MORE = 0x80  # the bit of a varint's byte that says that another one follows
-_FIXED = {1: 8, 5: 4}  # bytes, by wire type
-_VARINT, _LENGTH = 0, 2  # wire types
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SENDER = "tachograph-hub"  # header: which hub passed a request on, so that it does not take it for news
 JSON_LIMIT = 8 * 2**20  # bytes: as Python objects, JSON takes up to thirty times its size
@@ -233,7 +231,7 @@ def _stretches(message: bytes, wanted: frozenset[int], size: int) -> tuple[bytes
     common, stretches = bytearray(), []
     first = last = 0  # of a stretch of small fields
     try:
-        for number, begin, content, end in _fields(message):
+        for number, begin, content, end in fields(message):
             if number in wanted and end - begin <= size and begin == last and end - first <= size:
                 last = end
                 continue
@@ -255,49 +253,10 @@ def _stretches(message: bytes, wanted: frozenset[int], size: int) -> tuple[bytes
     return (bytes(common), stretches) if stretches else None
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of a message: number (0 where it has no length), and offsets of field, content and end.
-
-    Raises:
-        ValueError, IndexError: it cannot be parsed, or has fields that OTLP has not.
-    """
-    at, size = 0, len(message)
-    while at < size:
-        begin = at
-        tag = message[at]
-        at += 1
-        kind = tag & 7
-        if tag >= _MORE or (kind not in _FIXED and kind not in (_VARINT, _LENGTH)):
-            raise ValueError(tag)
-        length = _FIXED.get(kind, 0)
-        if not length:
-            length = message[at]
-            at += 1
-            if length >= _MORE:
-                length, at = _long(message, at)
-        content = at
-        at += length if kind != _VARINT else 0
-        if at > size:
-            raise ValueError(at)
-        yield (tag >> 3 if kind == _LENGTH else 0), begin, content, at
-
-
-def _long(message: bytes, at: int) -> tuple[int, int]:
-    """Return a varint of which one byte has been read, and the offset of its end."""
-    value = message[at - 1] & ~_MORE
-    for shift in range(7, 70, 7):
-        byte = message[at]
-        at += 1
-        value |= (byte & ~_MORE) << shift
-        if byte < _MORE:
-            return value, at
-    raise ValueError(at)
-
-
 def _varint(value: int) -> bytes:
     found = bytearray()
-    while value >= _MORE:
-        found.append(value & 0x7F | _MORE)
+    while value >= MORE:
+        found.append(value & 0x7F | MORE)
         value >>= 7
     return bytes((*found, value))
 

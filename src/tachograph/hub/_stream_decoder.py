@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
@@ -38,6 +38,9 @@ _EXEMPLARS = 64  # of one point that are kept, the last ones
 
 # Makes the series for attributes, or returns why there is none.
 MakeSeries = Callable[[Attributes], "HubSeries | Reason"]
+# A point: its series, its start and its time in nanoseconds (0 where it has none), its value; a text says why it has no
+# value, and is empty where that is no fault.
+Point = tuple[Any, int, int, Any]
 
 
 def is_beside(metric: Metric) -> bool:
@@ -89,41 +92,60 @@ class StreamDecoder:
             now: the hub's clock in nanoseconds.
         """
         delta = getattr(of_data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA
+        return self.take_points(self._decoded(of_data, data, writer, now, delta=delta), writer, now, delta=delta)
+
+    def _decoded(self, of_data: Any, data: str, writer: Hashable, now: int, *, delta: bool) -> Iterator[Point]:
         # Those of exponential histograms are read by the method, which also keeps their buckets.
         read = _READ.get(data) or partial(self._read_exponential, writer=writer, now=now, delta=delta)
-        by_bytes, cumulative = self._by_bytes, self.shape in ("counter", "histogram")
-        latest = now + AHEAD
-        rejected: dict[Reason, int] = {}
+        by_bytes = self._by_bytes
         for point in of_data.data_points:
             attributes = point.attributes
             key = tuple(map(KeyValue.SerializeToString, attributes[:])) if attributes else ()
-            series = by_bytes.get(key)
-            if series is None:
-                found = self._series(key, attributes)
-                if isinstance(found, str):
-                    rejected[found] = rejected.get(found, 0) + 1
-                    continue
-                series = found
-            value = read(point, series)
-            if value.__class__ is Buckets and len(value.bounds) > series.bounds:
-                value = value if self._room.grow(series, len(value.bounds)) else "cardinality"
-            if value.__class__ is str:
-                if value:
-                    reason = cast("Reason", value)
+            series = by_bytes.get(key) or self._series(key, attributes)
+            if isinstance(series, str):
+                yield series, 0, 0, series
+            else:
+                yield series, point.start_time_unix_nano, point.time_unix_nano, read(point, series)
+
+    def take_points(self, points: Iterable[Point], writer: Hashable, now: int, *, delta: bool) -> dict[Reason, int]:
+        """Take points that have been read; the rest is as for :meth:`take`.
+
+        Args:
+            points: in their order.
+            writer: as above.
+            now: as above.
+            delta: they are differences.
+        """
+        cumulative = self.shape in ("counter", "histogram")
+        latest = now + AHEAD
+        rejected: dict[Reason, int] = {}
+        for series, start, sent, value in points:
+            kind, reason = value.__class__, None
+            if kind is str:
+                reason = value
+            elif kind is Buckets and len(value.bounds) > series.bounds:
+                reason = None if self._room.grow(series, len(value.bounds)) else "cardinality"
+            if reason is not None:
+                if reason:
                     rejected[reason] = rejected.get(reason, 0) + 1
                 continue
             series.seen = now
-            time, ahead = point.time_unix_nano or now, None
+            time, ahead = sent or now, None
             if time > latest:
                 self.ahead += 1
                 ahead = now
             if delta:
-                series.delta(writer, point.start_time_unix_nano, time, value, ahead)
+                series.delta(writer, start, time, value, ahead)
             elif cumulative:
-                series.cumulative(point.start_time_unix_nano, ahead or time, value)
+                series.cumulative(start, ahead or time, value)
             else:
                 series.latest(ahead or time, value, now)
         return rejected
+
+    def known(self, of_data: Any) -> list[HubSeries] | None:
+        """Return the series of a metric's points; None where one has none."""
+        keys = [tuple(map(KeyValue.SerializeToString, point.attributes[:])) for point in of_data.data_points]
+        return [self._by_bytes[key] for key in keys] if all(key in self._by_bytes for key in keys) else None
 
     def take_beside(self, of_data: Any, writer: Hashable, now: int) -> dict[Reason, int]:
         """Take exponential histograms whose values are also in the explicit ones of the same name: for quantiles alone.
@@ -218,11 +240,15 @@ def _number(point: NumberDataPoint, series: HubSeries) -> Any:
     if kind is None or (point.flags and point.flags & NO_VALUE):
         return "" if point.flags & NO_VALUE else "no_value"
     value = point.as_double if kind == "as_double" else point.as_int
-    if series.shape != "gauge":
-        if value - value:  # neither NaN nor an infinity can be added to
-            return "nonfinite"
-        if value < 0 and series.shape == "counter":
-            return "negative"
+    return value if series.shape == "gauge" else summable(value, series.shape)
+
+
+def summable(value: float, shape: Shape) -> float | Reason:
+    """Return the value of a sum or a counter; why not, where it cannot be added."""
+    if value - value:  # neither NaN nor an infinity can be added to
+        return "nonfinite"
+    if value < 0 and shape == "counter":
+        return "negative"
     return value
 
 

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
 
 from tachograph.exporters.prometheus.format import Format, negotiate
 from tachograph.hub._history import changes
 from tachograph.hub._index import Index
+from tachograph.hub._layouts import SentResource, decoded, parsed, read
 from tachograph.hub._page import NodePage
 from tachograph.hub._run import LiveRun, Sent, apply
 from tachograph.hub._series import HubSeries, Limits
-from tachograph.hub._stream_decoder import is_beside, shape_of
+from tachograph.hub._stream_decoder import StreamDecoder, is_beside, shape_of
 from tachograph.hub.events import Events
-from tachograph.hub.processes import Incarnation, LostProcess, life
+from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, life
 from tachograph.identity.launch import Launch
 from tachograph.identity.program import StartMarks
 from tachograph.identity.resource import SERIES_KEYS
@@ -261,13 +261,19 @@ class Hub:
         """Count in a metric of the hub's own: one of :data:`tachograph.recording.own_metrics.HUB`, without a rank."""
         self.registry.group(OWN_GROUP).own(HUB[name]).record(amount, attributes)
 
-    def receive_metrics(self, request: ExportMetricsServiceRequest, *, own: bool = False) -> Rejected:
+    def read_metrics(self, body: bytes) -> list[SentResource] | None:
+        """Return a request for :meth:`receive_metrics`, read by known layouts; None where it is to be decoded."""
+        return read(body, self._index.layouts)
+
+    def receive_metrics(
+        self, request: ExportMetricsServiceRequest | list[SentResource], *, own: bool = False
+    ) -> Rejected:
         """Take metrics; return the rejected data points. The hub's ``own``, its machine's, do not count as received."""
         now = self._clock()
         rejected: Counter[Reason] = Counter()
         named: dict[Reason, str] = {}  # the first metric of which points were rejected, by reason
         points = ahead = 0
-        for resource in request.resource_metrics:
+        for resource in request if isinstance(request, list) else map(decoded, request.resource_metrics):
             with self._lock:
                 sender = self._index.sender(resource.resource, now, machine=own)
                 if isinstance(sender, str):
@@ -276,21 +282,12 @@ class Hub:
                 process, incarnation = sender
                 if not incarnation.noted:
                     self._heard(incarnation)
-                for name, metric, data in _metrics(resource):
-                    of_data = getattr(metric, data)
-                    shape = shape_of(of_data, data)
-                    stream = process.streams.get((name, metric.name, metric.unit, shape))
-                    if stream is None:
-                        stream = self._index.stream(process, name, metric, shape)
-                    if data == "exponential_histogram" and is_beside(metric):
-                        refused = stream.take_beside(of_data, incarnation.key, now)
-                    else:
-                        points += len(of_data.data_points)
-                        refused = stream.take(of_data, data, incarnation.key, now)
+                for name, count, stream, refused in self._taken(resource, process, incarnation, now):
+                    points += count
                     ahead, stream.ahead = ahead + stream.ahead, 0
                     if refused:
                         rejected.update(refused)
-                        named = {**dict.fromkeys(refused, metric.name), **named}
+                        named = {**dict.fromkeys(refused, name), **named}
         if not own:
             self._totals["data_points"] += points
             self.count("tachograph.hub.points", points)
@@ -298,14 +295,44 @@ class Hub:
             self.count("tachograph.hub.points.ahead", ahead)
         return self._rejected(rejected, {reason: f"first of metric {name!r:.100}" for reason, name in named.items()})
 
+    def _taken(
+        self, resource: SentResource, process: LiveProcess, incarnation: Incarnation, now: int
+    ) -> Iterator[tuple[str, int, StreamDecoder, dict[Reason, int]]]:
+        """Take a resource's metrics; yield the name of each, how many points, its stream, and how many were refused."""
+        layouts, writer = process.layouts, incarnation.key
+        for scope, metrics in resource.scopes:
+            for sent in metrics:
+                message, layout, content = sent
+                if layout is not None and resource.layouts is layouts:  # none of its series has gone meanwhile
+                    stream = layout.stream
+                    refused = stream.take_points(layout.points(content), writer, now, delta=layout.is_delta)
+                    yield layout.name, len(layout.series), stream, refused
+                    continue
+                metric = parsed(sent)
+                data = metric.WhichOneof("data")
+                if data is None:
+                    continue
+                of_data = getattr(metric, data)
+                shape = shape_of(of_data, data)
+                known = process.streams.get((scope, metric.name, metric.unit, shape))
+                stream = self._index.stream(process, scope, metric, shape) if known is None else known
+                if data == "exponential_histogram" and is_beside(metric):
+                    yield metric.name, 0, stream, stream.take_beside(of_data, writer, now)
+                    continue
+                refused = stream.take(of_data, data, writer, now)
+                if message and not refused:
+                    layouts.learn(scope, message, metric, data, stream, streams=len(process.streams))
+                yield metric.name, len(of_data.data_points), stream, refused
+
     def _turned_away(
-        self, resource: ResourceMetrics, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
+        self, resource: SentResource, reason: Reason, rejected: Counter[Reason], named: dict[Reason, str]
     ) -> int:
         """Note all points of a resource as rejected, and return their number."""
+        metrics = [parsed(sent) for _, metrics in resource.scopes for sent in metrics]
         found = [
             (metric.name, len(getattr(metric, data).data_points))
-            for _, metric, data in _metrics(resource)
-            if not is_beside(metric)
+            for metric in metrics
+            if (data := metric.WhichOneof("data")) is not None and not is_beside(metric)
         ]
         count = sum(points for _, points in found)
         if count:
@@ -544,16 +571,6 @@ class Hub:
                 if run.store is not None:
                     self._archive.guarded(run.store.checkpoint)
             self._index.close()
-
-
-def _metrics(resource: ResourceMetrics) -> Iterator[tuple[str, Metric, str]]:
-    """Yield the scope's name, the metric, and the name of its data field; metrics without one are left out."""
-    for scope in resource.scope_metrics:
-        name = scope.scope.name
-        for metric in scope.metrics:
-            data = metric.WhichOneof("data")
-            if data is not None:
-                yield name, metric, data
 
 
 def _described(lost: LostProcess) -> dict[str, Any]:

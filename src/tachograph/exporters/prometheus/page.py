@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, count, repeat
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import chain, islice, repeat
+from math import isfinite
+from operator import is_
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.exporters.prometheus._external import ExternalFamily, sdk_families
 from tachograph.exporters.prometheus.client import ClientRegistry
@@ -41,6 +43,7 @@ Resource = tuple[Mapping[str, str], Mapping[str, object]]  # a process's labels,
 
 DESTINATION = "prometheus"
 _AT_ONCE = 8  # series between two looks at the clock
+_NUMBERS = 64  # series of one line each that are written together
 _PAIRS = 2**17  # labels whose text is kept: those of 200,000 series repeat each other
 _KEPT = 600.0  # seconds that the rows of a format are kept for which no scraper has asked
 
@@ -63,8 +66,32 @@ class _Row(NamedTuple):
     count_start: str = ""
 
 
+class _Block:
+    """The rows of some series that follow each other on the page.
+
+    Args:
+        rows: in the order of their points.
+
+    Attributes:
+        attributes: those of the rows, of numbers.
+        labels: the same.
+        starts: the same.
+        last: the values and the text that were written last; finite floats.
+    """
+
+    __slots__ = ("attributes", "labels", "last", "rows", "starts")
+
+    def __init__(self, rows: list[_Row], *, are_numbers: bool) -> None:
+        self.rows = rows
+        self.last: tuple[tuple[float, ...], str] = (), ""
+        if are_numbers:
+            self.attributes: tuple[Attributes, ...] = tuple(row.attributes for row in rows)
+            self.labels = frozenset(row.labels for row in rows)
+            self.starts = tuple(row.start for row in rows)
+
+
 # By family and by the metric's scope, name, unit and kind; in the order of its points, mostly the same as last time.
-_Rows = dict[tuple[str, tuple[str, str, str, Kind]], list[_Row]]
+_Blocks = dict[tuple[str, tuple[str, str, str, Kind]], list[_Block]]
 
 
 class Renderer:
@@ -86,7 +113,7 @@ class Renderer:
         self.labels = {utf8: label_names(ordered, utf8=utf8) for utf8 in (False, True)}
         self.conflicts = Conflicts(registry, DESTINATION, "/metrics")
         self._clock = clock
-        self._rows: dict[tuple[bool, bool], tuple[float, _Rows]] = {}
+        self._rows: dict[tuple[bool, bool], tuple[float, _Blocks]] = {}
 
     def render(
         self,
@@ -126,8 +153,8 @@ class Renderer:
 class _Rendering:
     """One page on its way."""
 
-    def __init__(self, renderer: Renderer, text: SlicedText, form: Format, before: _Rows) -> None:
-        self.after: _Rows = {}
+    def __init__(self, renderer: Renderer, text: SlicedText, form: Format, before: _Blocks) -> None:
+        self.after: _Blocks = {}
         self._before = before
         self._boundaries: tuple[float, ...] | None = None  # those of the last histogram, and the lines of its buckets
         self._buckets = ""
@@ -168,37 +195,69 @@ class _Rendering:
 
     def _metric(self, family: Family, metric: MetricPoints, seen: set[str]) -> None:
         key = family.name, metric[:4]
-        before: list[_Row] = self._before.get(key, [])
+        before: list[_Block] = self._before.get(key, [])
         known: dict[object, _Row] = {}
         after = self.after.setdefault(key, [])
-        append = self._text.lines.append
-        for index, point, last in zip(count(), metric.points, chain(before, repeat(None)), strict=False):
-            if index % _AT_ONCE == 0:
-                self._text.breathe()
-                if self._text.is_full:
-                    self._text.omitted += len(metric.points) - index
-                    break
-            attributes = point[0]  # by place: a hub's numbers are pairs
-            if last is not None and last.attributes is attributes:
-                row = last
-            else:
-                if before and not known:
-                    known = {identity(each.attributes): each for each in before}
-                found = known.get(identity(attributes)) if known else None
-                row = found or self._new_row(family, metric.scope, attributes)
-            after.append(row)
-            labels = row.labels
-            if labels in seen:
-                which = (metric.scope, metric.name, metric.unit, identity(attributes))
-                self._conflicts.duplicate(family.name, labels, which)
+        are_numbers = family.kind != "histogram"
+        size = _NUMBERS if are_numbers else _AT_ONCE
+        for begin, block in zip(range(0, len(metric.points), size), chain(before, repeat(None)), strict=False):
+            self._text.breathe()
+            if self._text.is_full:
+                self._text.omitted += len(metric.points) - begin
+                break
+            points = metric.points[begin : begin + size]
+            if block is not None and are_numbers and self._again(points, block, seen):
+                after.append(block)
                 continue
-            seen.add(labels)
-            if isinstance(point, HistogramPoint):
-                append(self._histogram(row, point))
-            else:
-                value = point[1]
-                is_finite = value.__class__ is float and not value - value  # then number() would say the same
-                append(f"{row.start}{value!r}\n" if is_finite else f"{row.start}{number(value)}\n")
+            rows: list[_Row] = []
+            for point, last in zip(points, chain(block.rows if block else (), repeat(None)), strict=False):
+                if len(rows) % _AT_ONCE == _AT_ONCE - 1:
+                    self._text.breathe()
+                attributes = point[0]  # by place: a hub's numbers are pairs
+                if last is not None and last.attributes is attributes:
+                    row = last
+                else:
+                    if before and not known:
+                        known = {identity(each.attributes): each for some in before for each in some.rows}
+                    found = known.get(identity(attributes)) if known else None
+                    row = found or self._new_row(family, metric.scope, attributes)
+                rows.append(row)
+                self._point(family, metric, point, row, seen)
+            after.append(_Block(rows, are_numbers=are_numbers))
+
+    def _point(self, family: Family, metric: MetricPoints, point: Any, row: _Row, seen: set[str]) -> None:
+        if row.labels in seen:
+            which = (metric.scope, metric.name, metric.unit, identity(point[0]))
+            self._conflicts.duplicate(family.name, row.labels, which)
+            return
+        seen.add(row.labels)
+        of_histogram = isinstance(point, HistogramPoint)
+        self._text.lines.append(self._histogram(row, point) if of_histogram else f"{row.start}{number(point[1])}\n")
+
+    def _again(self, points: Sequence[Sequence[Any]], block: _Block, seen: set[str]) -> bool:
+        """Write numbers that have the rows of the last page, in calls that do it for all of them.
+
+        Where any of them has another row, is there twice or is no finite float, nothing is written, and the result is
+        False. Text of the last page is written again where all values are the same objects.
+        """
+        attributes, values = islice(zip(*points, strict=True), 2)
+        if len(attributes) != len(block.rows) or not all(map(is_, attributes, block.attributes)):
+            return False
+        if len(block.labels) < len(attributes) or not seen.isdisjoint(block.labels):
+            return False
+        written, text = block.last
+        if not written or not all(map(is_, values, written)):
+            try:
+                numbers = map(float.__repr__, values)
+                text = "".join(chain.from_iterable(zip(block.starts, numbers, repeat("\n"))))
+            except TypeError:  # an integer
+                return False
+            if not isfinite(sum(values)):  # one is an infinity or NaN, or they are too large to be added
+                return False
+            block.last = values, text
+        seen |= block.labels
+        self._text.lines.append(text)
+        return True
 
     def _new_row(self, family: Family, scope: str, attributes: Attributes) -> _Row:
         is_histogram = family.kind == "histogram"

@@ -14,16 +14,20 @@ class SlicedText:
     Args:
         rest: called between slices, to let other threads run; None to write without a rest.
         most_bytes: after so many nothing is kept that is written; None for no limit.
+        work: seconds between two rests.
 
     Attributes:
         lines: those that are not encoded yet.
         omitted: how many were not kept.
     """
 
-    def __init__(self, rest: Callable[[], None] | None = None, most_bytes: int | None = None) -> None:
+    def __init__(
+        self, rest: Callable[[], None] | None = None, most_bytes: int | None = None, work: float = SLICE
+    ) -> None:
         self.lines: list[str] = []
         self.omitted = 0
         self._rest = rest
+        self._work = work
         self._left = most_bytes
         self._chunks: list[bytes] = []
         self._began = time.perf_counter()
@@ -51,7 +55,7 @@ class SlicedText:
 
     def breathe(self) -> None:
         """Rest, where the slice is over."""
-        if self._rest is not None and time.perf_counter() - self._began > SLICE:
+        if self._rest is not None and time.perf_counter() - self._began > self._work:
             self._encode()
             self._rest()
             self._began = time.perf_counter()
