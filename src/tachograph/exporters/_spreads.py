@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tachograph.recording.exponential import ExponentialHistogram, histogram_of
+from tachograph.recording.intervals import NOTHING
 from tachograph.recording.points import HistogramPoint, MetricPoints, series_key
 
 
@@ -49,7 +50,9 @@ class Spreads:
                 if joined % _SLICE == 0:
                     pace()
                 key = series_key(metric, point)
-                held = self._held.get(key)
+                held = self._held.setdefault(key, None)
+                if point.interval is NOTHING:
+                    continue
                 if held is None:
                     held = Spread(max(point.start_unix_nano, 0 if self._whole else self._ended), _NONE)
                 self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))

@@ -208,6 +208,8 @@ class _Buffered:
         if not switch.on:
             self._buffer.clear()
             return True
+        if self._rests():
+            return True
         if not free_within(self._lock, wait):  # the holder is never this thread, from here on
             return False
         with self._lock:
@@ -232,6 +234,10 @@ class _Buffered:
                     raise
             self._folding = 0
         return True
+
+    def _rests(self) -> bool:
+        """Tell whether nothing waits to be folded, and nothing is being folded."""
+        return not (self._buffer or self._late or self._kept or self._lock.locked())
 
     def _fold_chunk(self, chunk: list[Any]) -> None:
         """Add up one chunk. Plain finite numbers are the case that is fast."""
@@ -387,6 +393,9 @@ class Distribution(_Buffered):
         Returns:
             No histogram where a fold is under way: the interval goes on.
         """
+        summary, counted = self._state
+        if counted is not None and self._rests() and counted.is_read_by(reader):
+            return summary, NOTHING
         given_up = time.monotonic() + wait
         while self._lock.locked():
             if self._folding == threading.get_ident() or time.monotonic() >= given_up:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import sub
+from itertools import compress
+from operator import is_not, ne, sub
 from struct import Struct
 from typing import NamedTuple
 
@@ -140,7 +141,7 @@ class MetricTemplate:
 
     __slots__ = (
         *("_boundaries", "_is_histogram", "_is_sum", "_layout", "_name", "_series"),
-        *("_alone", "_beside", "_exponential", "_form", "scope"),
+        *("_alone", "_beside", "_exponential", "_form", "_sent", "scope"),
     )
 
     def __init__(self, metric: MetricPoints, *, is_delta: bool) -> None:
@@ -164,6 +165,23 @@ class MetricTemplate:
         self._alone: tuple[bytes, bytes, Attributes | None] = b"", b"", None
         self._boundaries: tuple[float, ...] | None = None
         self._layout = _layout(())
+        self._sent: Sequence[object] = ()
+
+    def news(self, metric: MetricPoints, *, whole: bool) -> MetricPoints:
+        """Return the instrument with the points that have changed since the last call.
+
+        Args:
+            metric: the instrument, as it was collected now.
+            whole: return all of them.
+        """
+        points = metric.points
+        before, states = self._sent, [point.summary for point in points] if self._is_histogram else points  # type: ignore[union-attr]
+        self._sent = states
+        if whole or len(states) != len(before):
+            return metric
+        # Those of a series are at the same place. A summary is another one as soon as it has another value.
+        is_new = map(is_not if self._is_histogram else ne, states, before)
+        return metric._replace(points=list(compress(points, is_new)))
 
     def _constants(self, attributes: Attributes, many: int) -> tuple[bytes, bytes, bytes, Attributes]:
         """Return the constant bytes of a series, and its attributes.

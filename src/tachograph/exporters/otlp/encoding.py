@@ -43,6 +43,8 @@ class MetricsEncoder:
         beside: tells whether the receiver takes the exponential histograms of intervals, too, beside explicit ones: our
             own hub does; None where it never does.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
+        is_whole: asked once a collection, tells whether all of it is sent, else only the series that have changed since
+            the last one: a receiver that says so does without the rest for a while. By default all of it is.
         pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         sdk: batches may hold what SDK instruments hold, too: its encoder is loaded now, not at the first of them, which
             may be the process's end.
@@ -59,6 +61,7 @@ class MetricsEncoder:
         beside: Callable[[], bool] | None = None,
         points_per_request: int = POINTS_PER_REQUEST,
         receiver: str = "",
+        is_whole: Callable[[], bool] | None = None,
         pace: Callable[[], None] | None = None,
         sdk: bool = True,
     ) -> None:
@@ -73,6 +76,7 @@ class MetricsEncoder:
         self._beside = beside
         self._in_place, self._is_delta = aggregation != AGGREGATIONS[0], temporality != "cumulative"
         self._receiver = receiver, self._in_place, self._is_delta
+        self._is_whole, self._is_complete = is_whole, False
         self._templates: dict[tuple[str, ...], MetricTemplate] = {}
         deltas, spreads = left(registry, self._receiver)
         self._deltas = self._new_deltas() if deltas is None else deltas
@@ -131,6 +135,8 @@ class MetricsEncoder:
 
     def _parts(self, batch: Batch) -> Iterator[Part]:
         metrics, now = self._collected(batch)
+        whole = self._is_whole is None or not batch.metrics or self._is_whole() or not self._is_complete
+        self._is_complete = False
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
         single: list[bytes] = []  # messages of metrics with one point each, which cost little together
         scope, points = b"", 0
@@ -138,6 +144,10 @@ class MetricsEncoder:
             key = metric[:5]
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
+            if self._is_whole is not None:
+                metric = template.news(metric, whole=whole)  # noqa: PLW2901 - the part of it that is sent
+                if not metric.points:
+                    continue
             if single and (points >= _SLICE or template.scope is not scope or len(metric.points) > 1):
                 yield Part(scope, ((Whole(), single),), points)
                 self._pace()
@@ -153,6 +163,7 @@ class MetricsEncoder:
             yield Part(scope, ((Whole(), single),), points)
         if batch.metrics:
             self._templates = after  # one that is collected no more is forgotten
+            self._is_complete = True
         if batch.sdk is not None:
             from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
 
