@@ -42,7 +42,7 @@ class Spreads:
         joined = 0
         self._came = False
         for metric in metrics:
-            for point in metric.points:
+            for point in metric.points if metric.kind == "histogram" else ():
                 if not isinstance(point, HistogramPoint) or point.interval is None:
                     continue
                 self._came = True
@@ -54,8 +54,10 @@ class Spreads:
                 if point.interval is NOTHING:
                     continue
                 if held is None:
-                    held = Spread(max(point.start_unix_nano, 0 if self._whole else self._ended), _NONE)
-                self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
+                    since = max(point.start_unix_nano, 0 if self._whole else self._ended)
+                    self._held[key] = Spread(since, point.interval.within(self._most))
+                else:
+                    self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
 
     def end(self, now: int) -> None:
         """Take the time of the last collection for the end of its intervals: the next ones begin there."""
@@ -75,7 +77,6 @@ class Spreads:
         return found if found is not None and not found.histogram.is_empty else None
 
 
-_NONE = ExponentialHistogram()
 _SLICE = 16
 
 

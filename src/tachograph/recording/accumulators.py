@@ -24,6 +24,7 @@ from tachograph.recording.intervals import NEVER, NOTHING, Counted, IntervalRead
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
     CHUNK,
+    WORTH_PACKING,
     Exemplar,
     Total,
     ValueSummary,
@@ -128,8 +129,8 @@ class LastValue:
 
     def fold(self) -> bool:
         """Take over values from elsewhere, and device values that have arrived; True where none is on its way."""
-        waiting = self._waiting
-        all_arrived = self.curve is None or self.curve.show_newest()
+        waiting, curve = self._waiting, self.curve
+        all_arrived = curve is None or curve.show_newest()
         if not switch.on:
             self._waiting = None
             return True
@@ -369,13 +370,19 @@ class Distribution(_Buffered):
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         summary, counted = self._state
         kept = self._intervals.kept
-        wanted = _ORDERED if kept and not self.boundaries else self._wanted
-        more, ordered = ordered_summary_of(finite, total, wanted, nonfinite)
+        ordered: Any = None
+        if 0 < len(finite) < WORTH_PACKING:
+            ordered = sorted(finite)
+            added = summary.plus_ordered(ordered, total, self.boundaries, nonfinite)
+        else:
+            wanted = _ORDERED if kept and not self.boundaries else self._wanted
+            more, ordered = ordered_summary_of(finite, total, wanted, nonfinite)
+            added = summary.plus(more)
         if not kept:
             counted = None
         elif ordered is not None:
             counted = (counted or Counted()).plus(ordered)
-        self._state = summary.plus(more), counted
+        self._state = added, counted
         if nonfinite:
             self.losses.nonfinite += nonfinite
 

@@ -20,6 +20,7 @@ from tachograph.recording.points import (
     attributes_key,
     histogram_point,
     identity,
+    number_point,
 )
 
 CARDINALITY_LIMIT = 2000
@@ -47,6 +48,7 @@ class Instrument:
     """
 
     __slots__ = (
+        "_all",
         "_curves",
         "_enabled",
         "_intervals",
@@ -88,6 +90,7 @@ class Instrument:
         self._enabled = enabled
         self._intervals = intervals
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
+        self._all: list[tuple[Attributes, Accumulator]] = []  # the same; it only grows, so that no look at it is a copy
         self._curves: GaugeCurves | None = None
         self._named = self.name, self.group, self.unit
 
@@ -130,7 +133,9 @@ class Instrument:
             if wanted not in self._series and len(self._series) >= self._limit - 1 and key:
                 key, wanted = OVERFLOW, identity(OVERFLOW)
             if wanted not in self._series:
-                self._series.setdefault(wanted, (key, self._follow(key, self._accumulator())))
+                made = key, self._follow(key, self._accumulator())
+                if self._series.setdefault(wanted, made) is made:
+                    self._all.append(made)
             return self._series[wanted][1]
 
     def _accumulator(self) -> Accumulator:
@@ -142,7 +147,7 @@ class Instrument:
 
     def all_series(self) -> list[tuple[Attributes, Accumulator]]:
         """Return every series with its attributes."""
-        return list(self._series.values())
+        return list(self._all)
 
     def collect(self, reader: IntervalReader | None = None) -> MetricPoints | None:
         """Fold, then return the instrument's points; None where nothing was recorded.
@@ -151,7 +156,7 @@ class Instrument:
             reader: whose intervals end here.
         """
         points: list[NumberPoint | HistogramPoint] = []
-        for attributes, accumulator in self.all_series():
+        for attributes, accumulator in self._all:
             if isinstance(accumulator, LastValue):
                 accumulator.fold()
                 value = accumulator.current
@@ -165,7 +170,7 @@ class Instrument:
                 accumulator.fold(wait=FOLD_WAIT)
                 value = accumulator.value()
             if value is not None:
-                points.append(NumberPoint(attributes, value, accumulator.start_unix_nano))
+                points.append(number_point((attributes, value, accumulator.start_unix_nano, 0)))
         if not points:
             return None
         return MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)

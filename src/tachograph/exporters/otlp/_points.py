@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import compress
 from operator import is_not, ne, sub
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
@@ -236,15 +236,16 @@ class MetricTemplate:
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
         return Part(self.scope, ((self._form, found),), len(points) - lost)
 
-    def alone(self, point: NumberPoint, now: int) -> tuple[bytes, bytes, bytes] | None:
+    def alone(self, metric: MetricPoints, now: int) -> tuple[bytes, bytes, bytes] | None:
         """Return the whole message with the only point of a gauge or a counter; None where :meth:`numbers` has to.
 
         Most metrics have one series, and no message changes its length then.
         """
-        attributes, value, _, time = point
-        if time:
-            return None
         try:
+            (point,) = cast("tuple[NumberPoint]", metric.points)
+            attributes, value, _, time = point
+            if time:
+                return None
             before, after, of = self._alone
             if of is not attributes:
                 tail = encoded_attributes(attributes, b"\x3a")
@@ -259,6 +260,19 @@ class MetricTemplate:
         except Exception as error:  # noqa: BLE001 - numbers() says it
             pass_on(error)
             return None
+
+    def histogram_alone(self, point: HistogramPoint, now: int) -> list[bytes] | None:
+        """Return the whole message with the only point of a histogram; None where :meth:`histograms` has to."""
+        try:
+            found = self._histogram(point, now, self._constants(point.attributes, 1)[2])
+            return [self._form.begin(len(found)), found, self._form.end]
+        except Exception as error:  # noqa: BLE001 - histograms() says it
+            pass_on(error)
+            return None
+
+    def beside_alone(self, point: HistogramPoint, spread: Spread, now: int, lose: Lose) -> list[bytes]:
+        """Return the whole message beside that of :meth:`histogram_alone`; none where it cannot be encoded."""
+        return self.exponentials([(point, spread)], now, lose, 1, beside=True).complete()
 
     def histograms(self, points: Sequence[HistogramPoint], now: int, lose: Lose, many: int) -> Part:
         """Return points of a histogram with their explicit buckets; the rest is as in :meth:`numbers`."""
@@ -350,8 +364,7 @@ def _number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:
 
 def delimited(*parts: bytes) -> bytes:
     """Return the parts of a point as one of a metric's points."""
-    inside = b"".join(parts)
-    return b"".join((_POINT, varint(len(inside)), inside))
+    return b"".join((_POINT, varint(sum(map(len, parts))), *parts))
 
 
 def _exemplars(tag: int, exemplars: Sequence[Exemplar]) -> bytes:

@@ -7,7 +7,8 @@ program that trains. What one series holds can only cost that series.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from itertools import chain
+from typing import TYPE_CHECKING, cast
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
@@ -16,7 +17,7 @@ from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
-from tachograph.exporters.otlp.values import OUT_OF_MEMORY, encoded_attributes, has_memory, varint
+from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory, resource_bytes, varint
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHistogram
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
@@ -24,8 +25,11 @@ from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
+
 POINTS_PER_REQUEST = 1000
-_SLICE = 16
+_SLICE = 16  # points between two rests; of a gauge three count as one
 _AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
 
 
@@ -111,7 +115,8 @@ class MetricsEncoder:
             self._spreads.add(batch.metrics, self._pace)
         sent, enough = 0, has_memory()
         filling: _Filling | None = None
-        for part in self._parts(batch) if enough else ():
+        theirs = self._sdk_parts(batch.sdk) if batch.sdk is not None else ()
+        for part in chain(self._parts(batch), theirs) if enough else ():
             if filling is not None and (
                 filling.points >= self._limit or filling.size + part.size() > BYTES_PER_REQUEST
             ):
@@ -139,7 +144,7 @@ class MetricsEncoder:
         self._is_complete = False
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
         single: list[bytes] = []  # messages of metrics with one point each, which cost little together
-        scope, points = b"", 0
+        scope, points, load = b"", 0, 0
         for metric in metrics:
             key = metric[:5]
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
@@ -148,28 +153,33 @@ class MetricsEncoder:
                 metric = template.news(metric, whole=whole)  # noqa: PLW2901 - the part of it that is sent
                 if not metric.points:
                     continue
-            if single and (points >= _SLICE or template.scope is not scope or len(metric.points) > 1):
+            if single and (load >= 3 * _SLICE or template.scope is not scope or len(metric.points) > 1):
                 yield Part(scope, ((Whole(), single),), points)
                 self._pace()
-                single, points = [], 0
+                single, points, load = [], 0, 0
             if len(metric.points) > 1:
                 yield from self._several(metric, template, now)
                 continue
             scope = template.scope
+            if metric.kind == "gauge" and (found := template.alone(metric, now)):
+                single += found
+                points, load = points + 1, load + 1
+                continue
             pieces, more = self._alone(metric, template, now)
             single += pieces
-            points += more
+            points, load = points + more, load + 3
         if single:
             yield Part(scope, ((Whole(), single),), points)
         if batch.metrics:
             self._templates = after  # one that is collected no more is forgotten
             self._is_complete = True
-        if batch.sdk is not None:
-            from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
 
-            for part in encoded_sdk_metrics(batch.sdk, self._lose):
-                yield part
-                self._pace()
+    def _sdk_parts(self, sdk: MetricsData) -> Iterator[Part]:
+        from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
+
+        for part in encoded_sdk_metrics(sdk, self._lose):
+            yield part
+            self._pace()
 
     def _collected(self, batch: Batch) -> tuple[Iterable[MetricPoints], int]:
         """Return the metrics of a batch, those of windows with all their news, and their time."""
@@ -183,10 +193,18 @@ class MetricsEncoder:
 
     def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
         """Return the messages of an instrument with one point, or none, and the number of points."""
-        if metric.points and (metric.kind == "gauge" or (metric.kind == "counter" and self._deltas is None)):
-            found = template.alone(cast("NumberPoint", metric.points[0]), now)
+        kind, deltas = metric.kind, self._deltas
+        if metric.points and kind == "counter" and deltas is None:
+            found = template.alone(metric, now)
             if found is not None:
                 return found, 1
+        elif metric.points and kind == "histogram" and deltas is None and not self._in_place:
+            point = cast("HistogramPoint", metric.points[0])
+            pieces = template.histogram_alone(point, now)
+            if pieces is not None:
+                if self._beside is not None and self._beside() and (spread := self._spreads.read(metric, point)):
+                    pieces += template.beside_alone(point, spread, now, self._lose)
+                return pieces, 1
         parts = list(self._part(metric, template, metric.points, now))
         return [piece for part in parts for piece in part.complete()], sum(part.points for part in parts)
 
@@ -283,7 +301,7 @@ class _Filling:
 
     def __init__(self, resource: Mapping[str, AttributeValue]) -> None:
         self.points = self.size = 0
-        self._resource = encoded_attributes(resource.items(), b"\x0a")  # Resource.attributes, 1
+        self._resource = resource_bytes(resource)
         self._scopes: dict[bytes, dict[Form | Whole, list[bytes]]] = {}
 
     def add(self, part: Part) -> None:

@@ -25,6 +25,7 @@ from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
+_SPREADS_EVERY = 5.0  # seconds: our own hub keeps two of these in a sample of its history, and shows none sooner
 
 # A channel that was open at a fork is never touched in the child, not even to free it: gRPC may hang there.
 _left_to_the_parent: list[object] = []
@@ -64,6 +65,7 @@ class OtlpExporter:
 
     Attributes:
         temporality: how SDK instruments are to be collected for it, by their class; None for the SDK's default.
+        intervals_every: seconds between two intervals of its exponential histograms; 0 for one with each collection.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class OtlpExporter:
         self.temporality = _sdk_temporality(preference)
         is_exponential = "metrics" in settings and settings["metrics"].aggregation != AGGREGATIONS[0]
         self._given, self._in_place = reads, is_exponential and not reads  # our own hub gets both
+        self.intervals_every = 0.0 if self._in_place else _SPREADS_EVERY
         self._encoder = MetricsEncoder(
             NAME,
             registry,

@@ -19,8 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
 from tachograph.exporters.otlp.values import (
     OUT_OF_MEMORY,
-    add_attributes,
     has_memory,
+    resource_bytes,
     scope_and_schema,
     set_value,
     varint,
@@ -85,7 +85,7 @@ def log_requests(
 def _request(resource: Mapping[str, AttributeValue], records: Sequence[bytes]) -> ExportLogsServiceRequest:
     request = ExportLogsServiceRequest()
     logs = request.resource_logs.add()
-    add_attributes(logs.resource.attributes, resource.items())
+    logs.resource.MergeFromString(resource_bytes(resource))
     scope, schema_url = scope_and_schema(SCOPE)
     of_scope: ScopeLogs = logs.scope_logs.add(scope=scope, schema_url=schema_url)
     of_scope.MergeFromString(b"".join([part for record in records for part in (_RECORD, varint(len(record)), record)]))
