@@ -384,6 +384,7 @@ def test_only_what_has_changed_leaves_unless_all_is_asked_for() -> None:
     for metric in news.values():
         (point,) = getattr(metric, str(metric.WhichOneof("data"))).data_points
         assert [pair.value.string_value for pair in point.attributes] == ["1"]
+    assert not list(made.requests(Batch([], None, [], {}, 1)))  # as with events alone
     assert not encode(made, registry)
     group.instrument("loss").record(4.0, {"rank": "2"})  # a new series: where the others are is not known any more
     assert sum(len(metric.gauge.data_points) for metric in encode(made, registry).values()) == 3

@@ -167,21 +167,23 @@ class MetricTemplate:
         self._layout = _layout(())
         self._sent: Sequence[object] = ()
 
-    def news(self, metric: MetricPoints, *, whole: bool) -> MetricPoints:
-        """Return the instrument with the points that have changed since the last call.
+    def news(self, metric: MetricPoints, *, whole: bool) -> MetricPoints | None:
+        """Return the instrument with the points that have changed since the last call; None where none has.
 
         Args:
             metric: the instrument, as it was collected now.
             whole: return all of them.
         """
-        points = metric.points
-        before, states = self._sent, [point.summary for point in points] if self._is_histogram else points  # type: ignore[union-attr]
+        before, states = self._sent, metric.points
+        if self._is_histogram:  # a summary is another one as soon as it has another value
+            states = [point.summary for point in states]  # type: ignore[union-attr,misc]
         self._sent = states
         if whole or len(states) != len(before):
             return metric
-        # Those of a series are at the same place. A summary is another one as soon as it has another value.
-        is_new = map(is_not if self._is_histogram else ne, states, before)
-        return metric._replace(points=list(compress(points, is_new)))
+        if states == before:  # mostly the same objects
+            return None
+        is_new = map(is_not if self._is_histogram else ne, states, before)  # those of a series are at the same place
+        return metric._replace(points=list(compress(metric.points, is_new)))
 
     def _constants(self, attributes: Attributes, many: int) -> tuple[bytes, bytes, bytes, Attributes]:
         """Return the constant bytes of a series, and its attributes.

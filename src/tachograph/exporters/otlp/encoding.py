@@ -48,7 +48,8 @@ class MetricsEncoder:
             own hub does; None where it never does.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
         is_whole: asked once a collection, tells whether all of it is sent, else only the series that have changed since
-            the last one: a receiver that says so does without the rest for a while. By default all of it is.
+            the last one: a receiver that says so does without the rest for a while. None for all, as by default, where
+            nothing needs to be known of the last one.
         pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         sdk: batches may hold what SDK instruments hold, too: its encoder is loaded now, not at the first of them, which
             may be the process's end.
@@ -65,7 +66,7 @@ class MetricsEncoder:
         beside: Callable[[], bool] | None = None,
         points_per_request: int = POINTS_PER_REQUEST,
         receiver: str = "",
-        is_whole: Callable[[], bool] | None = None,
+        is_whole: Callable[[], bool | None] | None = None,
         pace: Callable[[], None] | None = None,
         sdk: bool = True,
     ) -> None:
@@ -140,8 +141,9 @@ class MetricsEncoder:
 
     def _parts(self, batch: Batch) -> Iterator[Part]:
         metrics, now = self._collected(batch)
-        whole = self._is_whole is None or not batch.metrics or self._is_whole() or not self._is_complete
-        self._is_complete = False
+        asked = self._is_whole() if self._is_whole is not None and batch.metrics else None
+        whole = asked is not False or not self._is_complete
+        self._is_complete = self._is_complete and not batch.metrics
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
         single: list[bytes] = []  # messages of metrics with one point each, which cost little together
         scope, points, load = b"", 0, 0
@@ -149,10 +151,11 @@ class MetricsEncoder:
             key = metric[:5]
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
-            if self._is_whole is not None:
-                metric = template.news(metric, whole=whole)  # noqa: PLW2901 - the part of it that is sent
-                if not metric.points:
+            if asked is not None:
+                news = template.news(metric, whole=whole)
+                if news is None:
                     continue
+                metric = news  # noqa: PLW2901 - the part of it that is sent
             if single and (load >= 3 * _SLICE or template.scope is not scope or len(metric.points) > 1):
                 yield Part(scope, ((Whole(), single),), points)
                 self._pace()

@@ -160,8 +160,8 @@ class OtlpExporter:
             reads = max([found for found in said if found is not None], default=None)
         return self._in_place or (None if reads is None else reads >= PACKED_SCHEMA)
 
-    def _is_whole(self) -> bool:
-        """Tell whether the next collection is sent as a whole: else only what has changed since the last one.
+    def _is_whole(self) -> bool | None:
+        """Tell whether the next collection is sent as a whole, else only what has changed; None where each one is.
 
         Only a hub of ours does without the rest, for as long as it says, unless something may not have reached it: its
         connection broke, or a request was lost. At the end, too, all is sent, so that each series ends with the job.
@@ -169,7 +169,10 @@ class OtlpExporter:
         settings = self._settings["metrics"]
         sender, now = self._senders["metrics"], self._clock()
         state = sender.connected, self._queues[_receiver(settings)].lost
-        if sender.repeat and sender.connected is not None and state == self._whole and now < self._repeat_at:
+        if not sender.repeat or sender.connected is None:
+            self._whole = None
+            return None
+        if state == self._whole and now < self._repeat_at:
             return False
         self._whole, self._repeat_at = state, now + sender.repeat
         return True
