@@ -8,10 +8,10 @@ are those of ``opentelemetry/proto/metrics/v1/metrics.proto``, the form is that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import compress
-from operator import is_not, ne, sub
+from operator import is_not, ne, or_, sub
 from struct import Struct
 from typing import NamedTuple, cast
 
@@ -174,16 +174,20 @@ class MetricTemplate:
             metric: the instrument, as it was collected now.
             whole: return all of them.
         """
-        before, states = self._sent, metric.points
+        before = self._sent
         if self._is_histogram:  # a summary is another one as soon as it has another value
-            states = [point.summary for point in states]  # type: ignore[union-attr,misc]
-        self._sent = states
-        if whole or len(states) != len(before):
+            histograms = cast("Sequence[HistogramPoint]", metric.points)
+            self._sent = states = [point.summary for point in histograms]
+            ended = [point.interval is not None and not point.interval.is_empty for point in histograms]
+            is_new: Iterable[bool] = map(or_, ended, map(is_not, states, before))
+            is_same = states == before and True not in ended
+        else:
+            self._sent = metric.points
+            is_new = map(ne, metric.points, before)
+            is_same = metric.points == before  # mostly the same objects
+        if whole or len(self._sent) != len(before):  # else those of a series are at the same place
             return metric
-        if states == before:  # mostly the same objects
-            return None
-        is_new = map(is_not if self._is_histogram else ne, states, before)  # those of a series are at the same place
-        return metric._replace(points=list(compress(metric.points, is_new)))
+        return None if is_same else metric._replace(points=list(compress(metric.points, is_new)))
 
     def _constants(self, attributes: Attributes, many: int) -> tuple[bytes, bytes, bytes, Attributes]:
         """Return the constant bytes of a series, and its attributes.
