@@ -445,9 +445,10 @@ class GaugeCurves:
             if not everything:
                 if not curve.is_due(now):
                     continue
-                left -= now >= curve.next > -inf
-                if left < 0:
-                    continue
+                if now >= curve.next > -inf:
+                    left -= 1
+                    if left < 0:
+                        continue
             rows = curve.take(everything=everything)
             if not rows:
                 continue

@@ -48,7 +48,6 @@ class Instrument:
     """
 
     __slots__ = (
-        "_all",
         "_curves",
         "_enabled",
         "_intervals",
@@ -90,7 +89,6 @@ class Instrument:
         self._enabled = enabled
         self._intervals = intervals
         self._series: dict[tuple[object, ...], tuple[Attributes, Accumulator]] = {}
-        self._all: list[tuple[Attributes, Accumulator]] = []  # the same; it only grows, so that no look at it is a copy
         self._curves: GaugeCurves | None = None
         self._named = self.name, self.group, self.unit
 
@@ -133,9 +131,7 @@ class Instrument:
             if wanted not in self._series and len(self._series) >= self._limit - 1 and key:
                 key, wanted = OVERFLOW, identity(OVERFLOW)
             if wanted not in self._series:
-                made = key, self._follow(key, self._accumulator())
-                if self._series.setdefault(wanted, made) is made:
-                    self._all.append(made)
+                self._series.setdefault(wanted, (key, self._follow(key, self._accumulator())))
             return self._series[wanted][1]
 
     def _accumulator(self) -> Accumulator:
@@ -147,7 +143,7 @@ class Instrument:
 
     def all_series(self) -> list[tuple[Attributes, Accumulator]]:
         """Return every series with its attributes."""
-        return list(self._all)
+        return list(self._series.values())
 
     def collect(self, reader: IntervalReader | None = None) -> MetricPoints | None:
         """Fold, then return the instrument's points; None where nothing was recorded.
@@ -156,7 +152,7 @@ class Instrument:
             reader: whose intervals end here.
         """
         points: list[NumberPoint | HistogramPoint] = []
-        for attributes, accumulator in self._all:
+        for attributes, accumulator in self.all_series():
             if isinstance(accumulator, LastValue):
                 accumulator.fold()
                 value = accumulator.current

@@ -161,7 +161,7 @@ class OtlpExporter:
         return self._in_place or (None if reads is None else reads >= PACKED_SCHEMA)
 
     def _is_whole(self) -> bool | None:
-        """Tell whether the next collection is sent as a whole, else only what has changed; None where each one is.
+        """Tell whether the next collection is sent as a whole, else only its news; None where each one is.
 
         Only a hub of ours does without the rest, for as long as it says, unless something may not have reached it: its
         connection broke, or a request was lost. At the end, too, all is sent, so that each series ends with the job.
