@@ -6,8 +6,10 @@ with recording off, context switches, and how long the interpreter's lock was he
 it (processor time of the others between two turns of a loop). The official SDK's PeriodicExportingMetricReader has the
 same instruments beside it. Processor time tells on a busy machine, too; wall time would not.
 
-Then, in one thread: collecting and encoding beside the SDK's, a POST to loopback, and what the encoder keeps of a
-series. ``--kinds``, ``--series``, ``--ways`` choose rows; all of them take ten minutes.
+Then, in one thread: collecting and encoding beside the SDK's, also where no series has changed, a POST to loopback, and
+what the encoder keeps of a series. ``idle`` is a process that records nothing any more. ``--kinds``, ``--series``,
+``--ways`` choose rows; all of them take ten minutes. A busy machine makes processor time longer, up to twice: ``loop``
+is that of the same few lines in each process, by which rows of different moments can be compared.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ from race import Goal, report
 
 from tachograph.recording.gauge_curve import FIRST
 
-KINDS, SERIES, WAYS = ("gauges", "histograms", "curves", "mixed"), (1, 100, 600, 2000), ("hub", "otlp", "metrics")
+KINDS, SERIES = ("gauges", "histograms", "curves", "mixed", "idle"), (1, 100, 600, 2000)
+WAYS = ("hub", "otlp", "metrics")
 RATE, SCRAPED_EVERY, WARM = 20, 5.0, 5.0
 GOAL_ONE, GOAL_MIXED, GOAL_ENCODE, GOAL_BYTES = 1.0, 2.5, 0.1, 1024
+GOAL_HELD, GOAL_IDLE = 1.0, 1.0  # milliseconds; switches a second
+SPREADS_EVERY = 5  # collections for each interval of exponential histograms, as in a pipeline that exports each second
 ATTRIBUTES = {"phase": "train"}
 
 Record = Callable[[float], object]
@@ -58,7 +63,7 @@ def ours(kind: str, count: int) -> list[Record]:
 
 def _kinds(kind: str, count: int) -> list[bool]:
     """Return for each series whether it is a histogram."""
-    histograms = {"histograms": count, "mixed": count // 6}.get(kind, 0)
+    histograms = {"histograms": count, "mixed": count // 6, "idle": count // 6}.get(kind, 0)
     return [number >= count - histograms for number in range(count)]
 
 
@@ -106,7 +111,7 @@ def job(side: str, kind: str, count: int, seconds: float) -> None:
         nonlocal turns
         while (left := until - time.perf_counter()) > 0:
             turns += 1
-            for number, record in enumerate(records):
+            for number, record in enumerate(records if kind != "idle" else ()):
                 record(1 / (turns + number + 3))
             time.sleep(min(1 / RATE, left))
 
@@ -122,9 +127,13 @@ def job(side: str, kind: str, count: int, seconds: float) -> None:
         longest, last = max(longest, used - last), used
         if now > began + 1 / RATE:
             began = now
-            for record in records:
+            for record in records if kind != "idle" else ():
                 record(0.5)
-    found = {"main": main, "others": others, "switches": all_switches - own_switches, "held": longest}
+    began = time.thread_time()
+    for _ in range(300_000):
+        turns ^= 1
+    lasted = time.thread_time() - began
+    found = {"main": main, "others": others, "switches": all_switches - own_switches, "held": longest, "loop": lasted}
     print(json.dumps(found), flush=True)
     os._exit(0)  # the end is not measured
 
@@ -221,18 +230,21 @@ class _Export:
         group, names = self.registry.group("bench"), ("gauge.{}", "time.{}.seconds")
         wanted = [names[is_histogram].format(number) for number, is_histogram in enumerate(_kinds(kind, count))]
         self.records: list[Record] = [group.instrument(name).bind(**ATTRIBUTES) for name in wanted]
-        self._encoder = MetricsEncoder("there", self.registry, beside=(lambda: True) if beside else None, pace=int)
+        self.whole = True
+        hub: Any = {"beside": lambda: True, "is_whole": lambda: self.whole} if beside else {}
+        self._encoder = MetricsEncoder("there", self.registry, pace=int, **hub)
         self._sdk = InMemoryMetricReader()
         self.official = theirs(kind, count, MeterProvider([self._sdk], shutdown_on_exit=False))
 
-    def ours(self) -> tuple[float, float]:
-        """Return the processor seconds of collecting and of encoding."""
+    def ours(self, *, spreads: bool = True) -> tuple[float, float]:
+        """Return the processor seconds of collecting, with exponential histograms or without, and of encoding."""
         from tachograph.exporters.batch import Batch
 
         began = time.thread_time()
-        metrics = self.registry.collect(None, self._intervals)
-        if self._intervals is not None:
-            self._intervals.finish()
+        intervals = self._intervals if spreads else None
+        metrics = self.registry.collect(None, intervals)
+        if intervals is not None:
+            intervals.finish()
         between = time.thread_time()
         for _ in self._encoder.requests(Batch(metrics, None, [], {"service.name": "s"}, time.time_ns())):
             pass
@@ -263,15 +275,21 @@ def in_one_thread(kind: str, count: int, *, beside: bool, turns: int = 41) -> li
         if turn == 0:
             export.registry.collect()  # folds: only the encoder's own is counted
             tracemalloc.start()
-        found = export.ours()
+        found = export.ours(spreads=turn % SPREADS_EVERY == 0)
         if turn == 0:
             kept = tracemalloc.get_traced_memory()[0] / count
             tracemalloc.stop()
         taken.append((*found, export.theirs()))
-    collect, encode, reference = (statistics.median(column) * 1e6 for column in zip(*taken[1:], strict=True))
+    groups = [taken[first : first + SPREADS_EVERY] for first in range(1, turns - SPREADS_EVERY + 1, SPREADS_EVERY)]
+    means = [[statistics.mean(column) for column in zip(*group, strict=True)] for group in groups]
+    collect, encode, reference = (statistics.median(column) * 1e6 for column in zip(*means, strict=True))
     name = f"{count} {kind}{', for our hub' if beside else ''}"
     print(f"{name}: collect {collect:,.0f} us, encode {encode:,.0f} us; the SDK {reference:,.0f} us")
     goals = [Goal(f"{name}: collect and encode", collect + encode, reference, GOAL_ENCODE, "us")]
+    export.ours()
+    export.whole = False
+    idle = statistics.median([sum(export.ours(spreads=False)) for _ in range(turns)]) * 1e6
+    goals.append(Goal(f"{name}: where nothing has changed", idle, reference, GOAL_ENCODE, "us"))
     return [*goals, Goal(f"{name}: kept of a series", kept, GOAL_BYTES, 1.0, "B")]
 
 
@@ -310,9 +328,9 @@ def main() -> None:
         job(options.job, options.kinds, int(options.series), options.seconds)
     alone = [goal for beside in (False, True) for goal in in_one_thread("mixed", 600, beside=beside)]
     kept = [report("In one thread, median processor time", [*alone, *post()])]
-    print("\n| series | way out | side | main, ms/s | others, ms/s | switches/s | lock held, ms |")
-    print("|---|---|---|--:|--:|--:|--:|")
-    goals = []
+    print("\n| series | way out | side | main, ms/s | others, ms/s | switches/s | lock held, ms | loop, ms |")
+    print("|---|---|---|--:|--:|--:|--:|--:|")
+    goals, wakes, held = [], [], []
     for kind in filter(None, options.kinds.split(",")):
         for count in map(int, options.series.split(",")):
             off = measured("off", kind, count, options.seconds, "otlp")
@@ -321,14 +339,22 @@ def main() -> None:
                     found = measured(side, kind, count, options.seconds, way)
                     print(
                         f"| {count:,} {kind} | {way} | {side} | {(found['main'] - off['main']) * 1e3:.2f} | "
-                        f"{found['others'] * 1e3:.2f} | {found['switches']:.0f} | {found['held'] * 1e3:.2f} |",
+                        f"{found['others'] * 1e3:.2f} | {found['switches']:.0f} | {found['held'] * 1e3:.2f} | "
+                        f"{found['loop'] * 1e3:.1f} |",
                         flush=True,
                     )
                     limit = {(1, "gauges"): GOAL_ONE, (600, "mixed"): GOAL_MIXED}.get((count, kind))
                     if limit is not None and side == "ours" and way != "metrics":
                         what = f"{count:,} {kind} by {way}, a second"
                         goals.append(Goal(what, found["others"] * 1e6, limit * 1e3, 1.0, "us"))
+                    if side == "ours":
+                        what = f"{count:,} {kind} by {way}"
+                        held.append(Goal(what, found["held"] * 1e6, GOAL_HELD * 1e3, 1.0, "us"))
+                        if kind == "idle":
+                            wakes.append(Goal(what, found["switches"], GOAL_IDLE, 1.0, "/s"))
     kept.append(report("All threads but the main one", goals))
+    kept.append(report("The interpreter's lock held while the main thread wanted it, at most", held))
+    kept.append(report("Context switches of an idle process, beside the main thread's", wakes))
     sys.exit(1 if options.check and not all(kept) else 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ pipeline.flush()
 tachograph.put_metric("step.duration.ms", 2.0, "train")
 from tachograph.recording.registry import default
 print(default.intervals.kept)
+"""
+OFTEN = """
+import time, tachograph
+pipeline = tachograph.start(interval=0.1)
+tachograph.put_metric("step.duration.ms", 1.0, "train")
+pipeline.flush()
+for value in range(30):
+    tachograph.put_metric("step.duration.ms", 1.0 + value, "train")
+    time.sleep(0.05)
 """
 IN_PLACE = {"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "Base2_Exponential_Bucket_Histogram"}
 
@@ -53,6 +63,23 @@ def send(folder: Path, receiver: Receiver, arguments: str = "", **more: str) -> 
     done = run(folder, PROGRAM.format(arguments=arguments.format(url=url)), **how)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+def test_intervals_are_longer_than_the_collections_and_hold_every_value_once(tmp_path: Path) -> None:
+    """A hub of ours samples them every ten seconds: it gets one every five, and the last one with the end."""
+    with receiving(*OURS) as receiver:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url.removesuffix("/v1/metrics")}
+        done = run(tmp_path, OFTEN, OTEL_METRICS_EXPORTER="otlp", **environ)
+    assert done.returncode == 0, done.stderr
+    requests = arrived(receiver)
+    spreads = [
+        point for metrics in requests for metric in metrics for point in metric.exponential_histogram.data_points
+    ]
+    assert len(requests) >= 6
+    assert 1 <= len(spreads) <= 4
+    assert sum(point.count for point in spreads) == 31
+    times = [(point.start_time_unix_nano, point.time_unix_nano) for point in spreads]
+    assert all(before[1] == after[0] for before, after in pairwise(times))
 
 
 def test_a_hub_of_ours_gets_intervals_beside_once_it_has_answered(tmp_path: Path) -> None:

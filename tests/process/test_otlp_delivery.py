@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
+from hubs import ask, points, serving
 from receivers import SECRET, Receiver, batch, dropped, over_http, receiving, recorded, silent
 from servers import free_port
+from tachograph.exporters.delivery import Clock
 from tachograph.exporters.otlp.exporter import OtlpExporter
 from tachograph.exporters.otlp.settings import OtlpSettings
 from tachograph.exporters.spans import IdGenerator, SpanQueue
+from tachograph.hub.forwarding import Forwarding
+from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 
@@ -119,6 +124,63 @@ def test_a_later_exporter_for_the_same_receiver_repeats_no_differences() -> None
             exporter(batch(registry))
             exporter.close(5)
         assert [steps(server), steps(other)] == [[1, 2, 3 + 4], [1 + 2 + 3]]
+
+
+class _Told(Clock):
+    """Seconds that a test says."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the seconds."""
+        return self.now
+
+
+def test_our_own_hub_gets_only_what_has_changed_and_all_of_it_anew_where_it_may_have_lost_some(tmp_path: Path) -> None:
+    """A series without news is sent every 30 s, after another connection, and at the end; the hub shows it always."""
+    registry, port, clock = Registry(), free_port(), _Told()
+    group = registry.group("g")
+    for number in range(20):
+        group.instrument(f"steady.{number}").record(0.5)
+    group.instrument("some.success").record(2)
+
+    def sent(exporter: OtlpExporter, url: str) -> int:
+        before = points(url)
+        group.instrument("loss").record(time.monotonic())
+        exporter(batch(registry))
+        assert exporter.flush(10)
+        return points(url) - before
+
+    endpoint = over_http(f"http://127.0.0.1:{port}/v1/metrics")
+    exporter = OtlpExporter({"metrics": endpoint}, registry, reads=PACKED_SCHEMA, clock=clock)
+    with serving(tmp_path, port=port) as hub:
+        assert (
+            min(sent(exporter, hub.url) for _ in range(2)) > 20
+        )  # it is not known to be a hub of ours; then it is new
+        assert 1 <= sent(exporter, hub.url) < 5
+        clock.now += 31
+        assert sent(exporter, hub.url) > 20
+        assert sent(exporter, hub.url) < 5
+        page = ask(hub.url, "/metrics").body.decode()
+        assert page.count("\nsteady_") == 20
+    with serving(tmp_path, port=port) as hub:
+        sent(exporter, hub.url)
+        assert sent(exporter, hub.url) > 20
+        assert sent(exporter, hub.url) < 5
+        exporter.queues[0].put(bytes(2**27), 2**27, items=1, kind="metrics")
+        exporter.queues[0].put(b"no protobuf", 11, items=1, kind="metrics")
+        assert not exporter.flush(10)
+        assert sent(exporter, hub.url) > 20
+        assert sent(exporter, hub.url) < 5
+        exporter.retry_now(1.0)
+        assert sent(exporter, hub.url) > 20
+        exporter.close(5)
+    forwarding = Forwarding("http://127.0.0.1:1", Registry(), {})
+    with serving(tmp_path / "forwards", forwarding=forwarding) as hub:  # whoever it hands on to gets all
+        exporter = OtlpExporter({"metrics": over_http(f"{hub.url}/v1/metrics")}, registry, reads=PACKED_SCHEMA)
+        assert min(sent(exporter, hub.url) for _ in range(4)) > 20
+        exporter.close(5)
+        forwarding.close(0)
 
 
 def steps(receiver: Receiver) -> list[int]:

@@ -494,3 +494,37 @@ def test_points_that_are_not_due_cost_no_fold() -> None:
         made.now += 1.0
         found += made.rows(everything=False)
     assert sum(row[5] for row in found) == 2009
+
+
+def test_many_series_that_are_due_together_are_taken_a_part_at_a_time() -> None:
+    """None is forgotten, and from the first time on they are due apart; with many, a look at the clock is rare."""
+    now = 0.0
+    sources = PointSources(lambda _error: None)
+    sources.wanted = True
+    curves = GaugeCurves(sources, clock=lambda: now)
+    made = [LastValue(SeriesLosses("loss")) for _ in range(2 * FEW)]
+    followed = [curves.follow(gauge, (f"loss.{number}", "", ""), ()) for number, gauge in enumerate(made)]
+    for _ in range(FIRST):
+        for gauge in made:
+            gauge.record(0.5)
+    taken = list(curves.take(everything=False))
+    assert sum(points.size for points in taken) == 2 * FEW * FIRST
+    many: list[int] = []
+    looks = 0
+    for _ in range(40):
+        for _ in range(20):
+            now += 0.05
+            before = len(followed[0].buffer)
+            for gauge in made:
+                gauge.record(0.25)
+            looks += len(followed[0].buffer) > before
+        taken = list(curves.take(everything=False))
+        assert {points.size for points in taken} <= {1}
+        many.append(len(taken))
+    assert max(many) <= 2 * FEW // 8
+    assert many[20:].count(0) <= 5  # mostly some, not all of them every ten seconds
+    assert sum(many) >= 2 * 2 * FEW
+    assert looks < 40 * 20 / 6
+    last = list(curves.take(everything=True))
+    counted = sum(many) + sum(points.size for points in last)
+    assert counted > 3 * 2 * FEW

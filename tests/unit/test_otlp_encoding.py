@@ -364,6 +364,46 @@ def test_attributes_that_are_one_for_a_dict_stay_apart() -> None:
             assert kind == ("double_value" if isinstance(first, float) else "int_value") or (first is True)
 
 
+def test_only_what_has_changed_leaves_unless_all_is_asked_for() -> None:
+    """A series without news is left out, also of a metric whose other series have some; then all leave again."""
+    registry, whole = Registry(), True
+    made = MetricsEncoder("there", registry, is_whole=lambda: whole, pace=no_rest)
+    group = registry.group("g")
+    for name in ("loss", "epochs.success", "step.duration.ms"):
+        group.instrument(name).record(1.0, {"rank": "0"})
+        group.instrument(name).record(2.0, {"rank": "1"})
+    group.instrument("alone").record(0.25)
+    everything = encode(made, registry)
+    assert len(everything) == 4
+    whole = False
+    assert not encode(made, registry)
+    for name in ("loss", "epochs.success", "step.duration.ms"):
+        group.instrument(name).record(3.0, {"rank": "1"})
+    news = encode(made, registry)
+    assert len(news) == 3
+    for metric in news.values():
+        (point,) = getattr(metric, str(metric.WhichOneof("data"))).data_points
+        assert [pair.value.string_value for pair in point.attributes] == ["1"]
+    assert not list(made.requests(Batch([], None, [], {}, 1)))  # as with events alone
+    assert not encode(made, registry)
+    group.instrument("loss").record(4.0, {"rank": "2"})  # a new series: where the others are is not known any more
+    assert sum(len(metric.gauge.data_points) for metric in encode(made, registry).values()) == 3
+    whole = True
+    assert len(encode(made, registry)) == 4
+
+
+def test_all_leaves_after_a_collection_that_was_not_sent_to_its_end() -> None:
+    """What a reader of the requests has given up half-way is sent with the next collection."""
+    registry = Registry()
+    made = MetricsEncoder("there", registry, is_whole=lambda: False, points_per_request=1, pace=no_rest)
+    for name in "abcdefgh":
+        registry.group(name).instrument(name).record(1.0)
+    batch = Batch(registry.collect(), None, [], {}, 1)
+    next(made.requests(batch))
+    assert len(list(made.requests(batch))) == 8
+    assert not list(made.requests(batch))
+
+
 @pytest.mark.usefixtures("untraced")
 def test_what_is_kept_of_a_series_is_small() -> None:
     """A KiB of a series at most, of its own metric or of one with many series; nothing of those that have gone."""

@@ -21,6 +21,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Temporality
 from tachograph.recording.exponential import SDK_BUCKETS, ExponentialBuckets, ExponentialHistogram
+from tachograph.recording.intervals import IntervalReader
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Group, Registry
 from tachograph.recording.summary import Exemplar, Total, ValueSummary
@@ -121,6 +122,27 @@ def test_our_own_hub_gets_the_interval_beside_the_explicit_histogram() -> None:
     assert point.start_time_unix_nano == explicit.histogram.data_points[0].start_time_unix_nano
     assert point.time_unix_nano == explicit.histogram.data_points[0].time_unix_nano == program.now
     assert program.points == [2]  # and tachograph.nonfinite
+
+
+def test_an_interval_that_ends_after_its_values_have_left_is_news() -> None:
+    """A collection without intervals sends the explicit histogram; the next one with them sends these."""
+    registry = Registry()
+    reader, record = registry.intervals.open(), recorder(registry)
+    made = MetricsEncoder("there", registry, beside=lambda: True, is_whole=lambda: False, pace=no_rest)
+
+    def sent(of: IntervalReader | None) -> list[str | None]:
+        batch = Batch(registry.collect(None, of), None, [], {}, time.time_ns())
+        if of is not None:
+            of.finish()
+        return [metric.WhichOneof("data") for request, _ in made.messages(batch) for metric in listed(request)]
+
+    record(0.5)
+    assert sent(None) == ["histogram"]
+    assert sent(None) == []
+    assert sent(reader) == ["histogram", "exponential_histogram"]
+    assert sent(reader) == []
+    record(1.5)
+    assert sent(reader) == ["histogram", "exponential_histogram"]
 
 
 def test_each_interval_begins_where_the_last_one_ended() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tachograph.recording.exponential import ExponentialHistogram, histogram_of
+from tachograph.recording.intervals import NOTHING
 from tachograph.recording.points import HistogramPoint, MetricPoints, series_key
 
 
@@ -41,7 +42,7 @@ class Spreads:
         joined = 0
         self._came = False
         for metric in metrics:
-            for point in metric.points:
+            for point in metric.points if metric.kind == "histogram" else ():
                 if not isinstance(point, HistogramPoint) or point.interval is None:
                     continue
                 self._came = True
@@ -49,10 +50,14 @@ class Spreads:
                 if joined % _SLICE == 0:
                     pace()
                 key = series_key(metric, point)
-                held = self._held.get(key)
+                held = self._held.setdefault(key, None)
+                if point.interval is NOTHING:
+                    continue
                 if held is None:
-                    held = Spread(max(point.start_unix_nano, 0 if self._whole else self._ended), _NONE)
-                self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
+                    since = max(point.start_unix_nano, 0 if self._whole else self._ended)
+                    self._held[key] = Spread(since, point.interval.within(self._most))
+                else:
+                    self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
 
     def end(self, now: int) -> None:
         """Take the time of the last collection for the end of its intervals: the next ones begin there."""
@@ -72,7 +77,6 @@ class Spreads:
         return found if found is not None and not found.histogram.is_empty else None
 
 
-_NONE = ExponentialHistogram()
 _SLICE = 16
 
 

@@ -237,6 +237,11 @@ class DeliveryQueue:
         return self._arrived
 
     @property
+    def lost(self) -> int:
+        """How often something was given up, or was not taken; it grows with each such loss."""
+        return self._lost
+
+    @property
     def waiting(self) -> int:
         """Items that wait in memory."""
         return self._waiting.items

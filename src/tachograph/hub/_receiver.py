@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tachograph.exporters.otlp.settings import READS, Signal
+from tachograph.exporters.otlp.settings import READS, REPEAT, Signal
 from tachograph.hub._layouts import SentResource
 from tachograph.hub._request import JSON, JSON_LIMIT, LIMIT, PROTOBUF, SENDER, Decoder, Intake, Refusal, decode, encode
 from tachograph.hub.hub import Hub, Rejected
@@ -99,6 +99,8 @@ class Receiver:
         self._log_once = LogOnce()
         self._keeper = ThreadPoolExecutor(1, "tachograph keep")
         self._left = MOST_WAITING
+        # Whoever gets it from here does not know what was left out.
+        self._said = {READS: str(SCHEMA), REPEAT: str(0 if forwarding is not None else hub.repeat)}
         self.last = time.monotonic()
 
     def routes(self) -> list[Route]:
@@ -139,7 +141,7 @@ class Receiver:
             success = answer.partial_success  # type: ignore[attr-defined]
             setattr(success, kind.rejected, rejected.items)
             success.error_message = rejected.why
-        return Response(encode(answer, media_type), headers={READS: str(SCHEMA)}, media_type=media_type)
+        return Response(encode(answer, media_type), headers=self._said, media_type=media_type)
 
     def _take(self, kind: _Kind, found: bytes | Message, passes_on: bool) -> Rejected:
         """Store a request, decoded first where it is bytes, and pass it on."""

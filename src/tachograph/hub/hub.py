@@ -46,6 +46,7 @@ _SLICE = 100  # series in one transaction, and read while the lock is held
 
 _log = logging.getLogger("tachograph")
 TIME_TO_LIVE = 300.0
+_REPEAT, _REPEATS = 30.0, 10  # seconds after which a client of ours sends all again; how often in the time to live
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _MOST_TOLD = 100  # files
 _HURRY = 0.01  # seconds
@@ -186,6 +187,7 @@ class Hub:
     Attributes:
         folder: the store.
         name: of the hub's own run, or else of the one that senders belong to which name none.
+        repeat: seconds for which it does without a series that has not changed; 0 where that is to be sent each time.
     """
 
     def __init__(
@@ -220,6 +222,7 @@ class Hub:
         self._started = started
         self.folder = store
         self.name = nameless if run is None else run
+        self.repeat = int(min(_REPEAT, time_to_live / _REPEATS))
         self._index = Index(
             store,
             run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -66,6 +67,7 @@ class Collection:
         self._free_locks()
         self.closed = self._stopped = self._forking = False
         self._due = 0.0
+        self._ended = -math.inf
         self._task: timer.Task | None = None
         self._reader: IntervalReader | None = None
 
@@ -124,6 +126,17 @@ class Collection:
         elif self._reader is None:
             self._reader = self._registry.intervals.open()
         return self._reader if any(wanted) else None
+
+    def _are_intervals_due(self) -> bool:
+        """Tell whether the intervals of distributions end with this tick, as some destination wants it."""
+        now = time.monotonic()
+        every = min(
+            [route.intervals_every for route in self._routes if route.metrics and route.intervals()], default=0.0
+        )
+        if now < self._ended + every:
+            return False
+        self._ended = now
+        return True
 
     def _close_reader(self, *, goes_on: bool) -> None:
         reader, self._reader = self._reader, None
@@ -208,7 +221,7 @@ class Collection:
                 self._providers.say_waiting()
             now, resource = time.time_ns(), self._identity.resource
             metrics = metrics and any(route.metrics for route in self._routes)
-            reader = self._intervals() if metrics else None
+            reader = self._intervals() if metrics and (not ticked or self._are_intervals_due()) else None
             points = self._registry.collect(GilYield(), reader) if metrics else []
             if reader is not None:
                 reader.finish()

@@ -72,6 +72,7 @@ class Route(NamedTuple):
             for every other receiver, None as long as it has not answered. It takes the points of curves, packed.
         intervals: tells whether it takes the exponential histograms of intervals; None as long as its receiver has not
             answered, which may be a hub of ours.
+        intervals_every: seconds between two of these; 0 for one with each collection.
         apart: it takes the points of curves, a record each, where it is no hub of ours: TACHOGRAPH_CURVES.
         queues: those of its receivers, where it may have several.
     """
@@ -86,6 +87,7 @@ class Route(NamedTuple):
     is_loading: Callable[[], bool] = lambda: False
     reads: Callable[[], int | None] = lambda: 0
     intervals: Callable[[], bool | None] = lambda: False
+    intervals_every: float = 0.0
     apart: bool = False
     queues: Sequence[Queue] = ()
 
@@ -327,6 +329,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         queues=exporter.queues,
         reads=exporter.reads,
         intervals=exporter.wants_intervals,
+        intervals_every=exporter.intervals_every,
         **_takes(signals),
     )
 

@@ -24,6 +24,7 @@ from tachograph.recording.intervals import NEVER, NOTHING, Counted, IntervalRead
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
     CHUNK,
+    WORTH_PACKING,
     Exemplar,
     Total,
     ValueSummary,
@@ -128,8 +129,8 @@ class LastValue:
 
     def fold(self) -> bool:
         """Take over values from elsewhere, and device values that have arrived; True where none is on its way."""
-        waiting = self._waiting
-        all_arrived = self.curve is None or self.curve.show_newest()
+        waiting, curve = self._waiting, self.curve
+        all_arrived = curve is None or curve.show_newest()
         if not switch.on:
             self._waiting = None
             return True
@@ -208,6 +209,8 @@ class _Buffered:
         if not switch.on:
             self._buffer.clear()
             return True
+        if self._rests():
+            return True
         if not free_within(self._lock, wait):  # the holder is never this thread, from here on
             return False
         with self._lock:
@@ -232,6 +235,10 @@ class _Buffered:
                     raise
             self._folding = 0
         return True
+
+    def _rests(self) -> bool:
+        """Tell whether nothing waits to be folded, and nothing is being folded."""
+        return not (self._buffer or self._late or self._kept or self._lock.locked())
 
     def _fold_chunk(self, chunk: list[Any]) -> None:
         """Add up one chunk. Plain finite numbers are the case that is fast."""
@@ -363,13 +370,19 @@ class Distribution(_Buffered):
     def _absorb(self, finite: list[Any], total: Number, nonfinite: int) -> None:
         summary, counted = self._state
         kept = self._intervals.kept
-        wanted = _ORDERED if kept and not self.boundaries else self._wanted
-        more, ordered = ordered_summary_of(finite, total, wanted, nonfinite)
+        ordered: Any = None
+        if 0 < len(finite) < WORTH_PACKING:
+            ordered = sorted(finite)
+            added = summary.plus_ordered(ordered, total, self.boundaries, nonfinite)
+        else:
+            wanted = _ORDERED if kept and not self.boundaries else self._wanted
+            more, ordered = ordered_summary_of(finite, total, wanted, nonfinite)
+            added = summary.plus(more)
         if not kept:
             counted = None
         elif ordered is not None:
             counted = (counted or Counted()).plus(ordered)
-        self._state = summary.plus(more), counted
+        self._state = added, counted
         if nonfinite:
             self.losses.nonfinite += nonfinite
 
@@ -387,6 +400,9 @@ class Distribution(_Buffered):
         Returns:
             No histogram where a fold is under way: the interval goes on.
         """
+        summary, counted = self._state
+        if counted is not None and self._rests() and counted.is_read_by(reader):
+            return summary, NOTHING
         given_up = time.monotonic() + wait
         while self._lock.locked():
             if self._folding == threading.get_ident() or time.monotonic() >= given_up:

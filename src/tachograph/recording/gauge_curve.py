@@ -3,7 +3,8 @@
 ``record`` is all that runs while a program trains. Values are held in five variables of a closure,
 without a look at the clock: lowest, highest, last, how many, and for how many there is room. Whatever has no room, or
 is no finite number, takes the slow way, which reads the clock, and puts what was held, and itself, into a buffer; it
-opens the room again, so that it comes about twenty times a second. A fold takes the buffer into points.
+opens the room again, so that it comes about twenty times a second, or every two where intervals are long. A fold takes
+the buffer into points.
 
 x is the number of values before.
 """
@@ -16,6 +17,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from math import inf, isfinite, nan
 from typing import Any, NamedTuple
 
@@ -36,14 +38,15 @@ from tachograph.recording.values import Pending, as_float, is_finite
 FIRST = 1000  # values of a series that are a point each
 FEW = 100  # series of a process; with more, an interval is longer
 INTERVAL, LONG_INTERVAL = 1.0, 10.0  # seconds a point
-_GLANCE = 0.05  # seconds between two looks at the clock, about
+_GLANCE, _LONG_GLANCE = 0.05, 2.0  # seconds between two looks at the clock, about
 _ROOM = 65_536  # values between them, at most
 _STRIDE = 5  # of a buffer: lowest, highest, last, how many, and when the last one was recorded
 _CHUNK = 512 * _STRIDE
 _LITTLE = 16 * _STRIDE
 _LIMIT = 65_536 * _STRIDE
 _FAR, _LEAST, _LOWEST = sys.float_info.max, -sys.float_info.max, -inf
-_WAIT = 2.0  # seconds for which points wait for others, to leave together
+_WAIT = 2.0  # seconds for which points wait for others, to leave together, where intervals are short
+_AT_ONCE, _PART = 16, 8  # of many series that are due together, so many are taken at once, or one in so many
 # Columns of a point that waits: x, when, value, lowest and highest with their x, how many, how many not finite, and the
 # x of those.
 _COLUMNS = 12
@@ -79,6 +82,7 @@ class _Held(NamedTuple):
 
 
 _NONE = array("d")
+_ONE = 1
 
 
 class _State(NamedTuple):
@@ -139,6 +143,7 @@ class GaugeCurve:
     Attributes:
         gauge: shows the last value.
         buffer: entries of :data:`_STRIDE` that wait for the next fold.
+        next: when there is something to take, by the clock of the curves, unless the buffer is long before.
         named: name, group and unit of the metric.
         attributes: of the series.
 
@@ -151,7 +156,7 @@ class GaugeCurve:
 
     __slots__ = (
         *("_curves", "_glanced", "_late", "_lock", "_settle", "_shown", "_state"),
-        *("attributes", "buffer", "gauge", "named"),
+        *("attributes", "buffer", "gauge", "named", "next"),
     )
 
     def __init__(self, gauge: LastValue, curves: GaugeCurves, named: Named, attributes: Attributes) -> None:
@@ -168,7 +173,7 @@ class GaugeCurve:
         self.buffer.clear()
         self._state = _BEGUN
         self._late = False
-        self._glanced = self._shown = -inf
+        self._glanced = self._shown = self.next = -inf
 
     def record_slowly(self, value: Any) -> None:
         """Record one value with its time."""
@@ -182,7 +187,7 @@ class GaugeCurve:
         now = self._curves.clock()
         count = self._settle(now, 0) + 1
         if value.__class__ is Pending:
-            self._late = True
+            self._late, self.next = True, -inf
         else:
             gauge.current = value
             self._shown = now
@@ -194,7 +199,8 @@ class GaugeCurve:
         if len(buffer) >= _CHUNK:
             self.fold()
         if ATOMIC and not self._late and not gauge.followed and (self._state.singly <= 0 or not self._wanted()):
-            room = int(count * _GLANCE / since) if since >= _GLANCE else 2 * count
+            glance = _GLANCE if self._curves.interval() == INTERVAL else _LONG_GLANCE
+            room = int(count * glance / since) if since >= glance else 2 * count
             self._settle(now, min(room, _ROOM))
 
     def _wanted(self) -> bool:
@@ -264,14 +270,24 @@ class GaugeCurve:
 
     def _after(self, entries: Sequence[Any], state: _State) -> _State:
         """Return the state after entries."""
-        values, singly, due, held, points = state
-        end = bisect_left(entries[_STRIDE - 1 :: _STRIDE], due) * _STRIDE if singly <= 0 else 0
-        if end and (together := _together(entries[:end], values)) is not None:  # none of these ends the interval
-            held = together if held is None else held.with_later(together)
-            values, entries = values + together.values, entries[end:]
         out, interval, wanted = array("d"), self._curves.interval(), self._wanted()
-        for place in range(0, len(entries), _STRIDE):
+        place = tried = self._singly(entries, state, out)
+        values, singly, due, held, points = state
+        if place:
+            singles = place // _STRIDE
+            values, singly, due = values + singles, singly - singles, entries[place - 1] + interval
+        while place < len(entries):
+            end = place
+            if singly <= 0 and place >= tried:
+                end = bisect_left(entries[_STRIDE - 1 :: _STRIDE], due, place // _STRIDE) * _STRIDE
+            if end > place:  # none of these ends the interval
+                together, tried = _together(entries[place:end], values), end
+                if together is not None:
+                    held = together if held is None else held.with_later(together)
+                    values, place = values + together.values, end
+                    continue
             low, high, last, many, moment = entries[place : place + _STRIDE]
+            place += _STRIDE
             if not many:  # its device has lost it
                 continue
             values += many
@@ -294,16 +310,33 @@ class GaugeCurve:
             return _State(values, singly, due)
         return _State(values, singly, due, held, points + out)
 
-    def _may_wait(self) -> bool:
-        """Tell whether nothing is due, and little to fold: that is cheaper together."""
-        state, now = self._state, self._curves.clock()
-        if state.singly > 0 or self._late or now >= state.due or len(self.buffer) >= _LITTLE:
-            return False
-        return not state.points or now - state.points[1] < _WAIT
+    def _singly(self, entries: Sequence[Any], state: _State, out: array[float]) -> int:
+        """Add a point for each of the first entries, where each has one finite value; return the place behind them."""
+        room = min(state.singly, (_MOST - len(state.points)) // _COLUMNS, len(entries) // _STRIDE)
+        if room <= 0 or state.held is not None:
+            return 0
+        entries = entries[: room * _STRIDE]
+        if any(map(_ONE.__ne__, entries[3::_STRIDE])):
+            return 0
+        try:
+            found = array("d", entries[2::_STRIDE])
+        except OverflowError:  # an integer beyond the range of floats
+            return 0
+        if not all(map(isfinite, found)):
+            return 0
+        x = array("d", range(state.values, state.values + len(found)))
+        more = map(repeat, (1.0, 0.0, *NOTHING_ODD))
+        columns = x, entries[_STRIDE - 1 :: _STRIDE], found, found, x, found, x, *more
+        out.extend(chain.from_iterable(zip(*columns, strict=False)))
+        return len(entries)
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether there is something to take, or much to fold, which takes memory."""
+        return now >= self.next or len(self.buffer) >= _LITTLE
 
     def take(self, *, everything: bool) -> array[float]:
         """Return the points that are due, or all that were recorded so far, in rows of :data:`_COLUMNS`."""
-        if not everything and self._may_wait():
+        if not everything and not self.is_due(self._curves.clock()):
             return _NONE
         self.fold()
         if self._lock.locked():
@@ -313,11 +346,13 @@ class GaugeCurve:
             if state.held is not None and (everything or now >= state.due):
                 due = max(state.due, state.held.moment) + self._curves.interval()
                 state = state._replace(due=due, held=None, points=state.points + array("d", state.held))
-            found = state.points
-            if found and not everything and now - found[1] < _WAIT and len(found) < _CHUNK:
+            found, wait = state.points, _WAIT if self._curves.interval() == INTERVAL else 0.0
+            if found and not everything and now - found[1] < wait and len(found) < _CHUNK:
                 found = _NONE
             rest = state._replace(points=_NONE) if found else state
             self._state = rest
+            leave = rest.points[1] + wait if rest.points else inf
+            self.next = -inf if rest.singly > 0 or self._late else min(rest.due, leave)
             return found
 
 
@@ -403,7 +438,17 @@ class GaugeCurves:
 
     def take(self, *, everything: bool) -> Iterator[PackedPoints]:
         """Yield the points that are due, or all that were recorded so far."""
+        now = self.clock()
+        # Where many are due at once they are spread over the next ones, and are due apart from then on.
+        left = max(_AT_ONCE, len(self._curves) // _PART) if self.interval() > INTERVAL else len(self._curves)
         for curve in list(self._curves):
+            if not everything:
+                if not curve.is_due(now):
+                    continue
+                if now >= curve.next > -inf:
+                    left -= 1
+                    if left < 0:
+                        continue
             rows = curve.take(everything=everything)
             if not rows:
                 continue
@@ -415,18 +460,18 @@ class GaugeCurves:
             yield points
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
-        x, moments, values, low, low_x, high, high_x, count, nonfinite, *odd = (
-            rows[place::_COLUMNS] for place in range(_COLUMNS)
-        )
+        columns = [rows[place::_COLUMNS] for place in range(_COLUMNS)]
+        x, moments, values, low, low_x, high, high_x, count, nonfinite, *odd = columns
         wall, now = time.time_ns(), self.clock()
         times = array("q", [wall - int((now - moment) * 1e9) for moment in moments])
         more: dict[str, Any] = {}
         if max(count) > 1:
-            for key, column, at in (("min", low, low_x), ("max", high, high_x)):
-                more[key] = array("d", [bound if isfinite(bound) else nan for bound in column])
-                more[f"{key}_x"] = array(
-                    "d", [x if isfinite(bound) else nan for bound, x in zip(column, at, strict=True)]
-                )
+            more = {"min": low, "min_x": low_x, "max": high, "max_x": high_x}
+            if not isfinite(sum(low) + sum(high)):  # an interval has no finite value, mostly
+                for key, column, at in (("min", low, low_x), ("max", high, high_x)):
+                    more[key] = array("d", [bound if isfinite(bound) else nan for bound in column])
+                    found = zip(column, at, strict=True)
+                    more[f"{key}_x"] = array("d", [x if isfinite(bound) else nan for bound, x in found])
             for key, column in (("count", count), ("nonfinite", nonfinite)):
                 more[key] = array("q", map(int, column))
             more |= {

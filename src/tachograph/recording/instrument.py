@@ -20,6 +20,7 @@ from tachograph.recording.points import (
     attributes_key,
     histogram_point,
     identity,
+    number_point,
 )
 
 CARDINALITY_LIMIT = 2000
@@ -165,7 +166,7 @@ class Instrument:
                 accumulator.fold(wait=FOLD_WAIT)
                 value = accumulator.value()
             if value is not None:
-                points.append(NumberPoint(attributes, value, accumulator.start_unix_nano))
+                points.append(number_point((attributes, value, accumulator.start_unix_nano, 0)))
         if not points:
             return None
         return MetricPoints(self.group, self.name, self.unit, self.kind, self.description or self.recorded, points)

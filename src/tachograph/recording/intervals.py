@@ -91,6 +91,12 @@ class Counted(NamedTuple):
         """Return it with more values, ascending, at least one."""
         return Counted(self.now.plus(ordered), self.shares)
 
+    def is_read_by(self, reader: IntervalReader) -> bool:
+        """Tell whether a reader has them all, by a reading that it has finished."""
+        share = self.shares.get(reader)
+        is_finished = share is not None and share.waiting is NOTHING and share.reading < reader.readings
+        return is_finished and self.now is _NO_COUNTS
+
     def read(self, reader: IntervalReader, intervals: Intervals) -> tuple[ExponentialHistogram, Counted]:
         """Return a reader's interval, which ends here, and the values that are left for the others."""
         ended = NOTHING if self.now is _NO_COUNTS else self.now.histogram()

@@ -6,13 +6,15 @@ import math
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
+from operator import add
 from typing import Any, NamedTuple
 
 from tachograph.recording.sketch import Sketch
 from tachograph.recording.values import Number, Pending, as_float, fits_int64, is_finite, numpy
 
 CHUNK = 2048  # values that are folded at once
-_WORTH_PACKING = 64  # values from which on NumPy is quicker
+WORTH_PACKING = 64  # values from which on NumPy is quicker
 _FLOATS_END = 2**1023
 _pack_chunk = struct.Struct(f"{CHUNK}d").pack
 
@@ -115,6 +117,30 @@ class ValueSummary(NamedTuple):
             later.last,
             _squares(self, later) if squares else 0.0,
             later.sketch,
+        )
+
+    def plus_ordered(
+        self, ordered: Sequence[Number], total: Number, boundaries: tuple[float, ...], nonfinite: int
+    ) -> ValueSummary:
+        """Return this with a few finite values more, ascending: :meth:`plus` their summary, in a third of its time.
+
+        Args:
+            ordered: the values, at least one.
+            total: their sum.
+            boundaries: of both.
+            nonfinite: how many values came with them that are not finite.
+
+        Raises:
+            OverflowError: an integer is beyond the range of floats.
+        """
+        low, high = float(ordered[0]), float(ordered[-1])
+        return ValueSummary(
+            self.count + len(ordered),
+            self.total.plus(total),
+            min(self.minimum, low),
+            max(self.maximum, high),
+            tuple(map(add, self.at_most, map(partial(bisect_right, ordered), boundaries))),
+            self.nonfinite + nonfinite,
         )
 
 
@@ -266,7 +292,7 @@ def ordered_summary_of(
     if not finite:
         none = (0,) * len(wanted.boundaries)
         return ValueSummary(at_most=none, nonfinite=nonfinite, last=last, sketch=sketch), None
-    np = numpy() if len(finite) >= _WORTH_PACKING else None
+    np = numpy() if len(finite) >= WORTH_PACKING else None
     described = _described(finite, wanted) if np is None else _described_by_numpy(np, finite, wanted)
     low, high, at_most, squares, ordered = described
     if wanted.sketch:

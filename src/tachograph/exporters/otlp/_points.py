@@ -8,11 +8,12 @@ are those of ``opentelemetry/proto/metrics/v1/metrics.proto``, the form is that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from operator import sub
+from itertools import compress
+from operator import is_not, ne, or_, sub
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
@@ -140,7 +141,7 @@ class MetricTemplate:
 
     __slots__ = (
         *("_boundaries", "_is_histogram", "_is_sum", "_layout", "_name", "_series"),
-        *("_alone", "_beside", "_exponential", "_form", "scope"),
+        *("_alone", "_beside", "_exponential", "_form", "_sent", "scope"),
     )
 
     def __init__(self, metric: MetricPoints, *, is_delta: bool) -> None:
@@ -164,6 +165,29 @@ class MetricTemplate:
         self._alone: tuple[bytes, bytes, Attributes | None] = b"", b"", None
         self._boundaries: tuple[float, ...] | None = None
         self._layout = _layout(())
+        self._sent: Sequence[object] = ()
+
+    def news(self, metric: MetricPoints, *, whole: bool) -> MetricPoints | None:
+        """Return the instrument with the points that have changed since the last call; None where none has.
+
+        Args:
+            metric: the instrument, as it was collected now.
+            whole: return all of them.
+        """
+        before = self._sent
+        if self._is_histogram:  # a summary is another one as soon as it has another value
+            histograms = cast("Sequence[HistogramPoint]", metric.points)
+            self._sent = states = [point.summary for point in histograms]
+            ended = [point.interval is not None and not point.interval.is_empty for point in histograms]
+            is_new: Iterable[bool] = map(or_, ended, map(is_not, states, before))
+            is_same = states == before and True not in ended
+        else:
+            self._sent = metric.points
+            is_new = map(ne, metric.points, before)
+            is_same = metric.points == before  # mostly the same objects
+        if whole or len(self._sent) != len(before):  # else those of a series are at the same place
+            return metric
+        return None if is_same else metric._replace(points=list(compress(metric.points, is_new)))
 
     def _constants(self, attributes: Attributes, many: int) -> tuple[bytes, bytes, bytes, Attributes]:
         """Return the constant bytes of a series, and its attributes.
@@ -218,15 +242,16 @@ class MetricTemplate:
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
         return Part(self.scope, ((self._form, found),), len(points) - lost)
 
-    def alone(self, point: NumberPoint, now: int) -> tuple[bytes, bytes, bytes] | None:
+    def alone(self, metric: MetricPoints, now: int) -> tuple[bytes, bytes, bytes] | None:
         """Return the whole message with the only point of a gauge or a counter; None where :meth:`numbers` has to.
 
         Most metrics have one series, and no message changes its length then.
         """
-        attributes, value, _, time = point
-        if time:
-            return None
         try:
+            (point,) = cast("tuple[NumberPoint]", metric.points)
+            attributes, value, _, time = point
+            if time:
+                return None
             before, after, of = self._alone
             if of is not attributes:
                 tail = encoded_attributes(attributes, b"\x3a")
@@ -241,6 +266,19 @@ class MetricTemplate:
         except Exception as error:  # noqa: BLE001 - numbers() says it
             pass_on(error)
             return None
+
+    def histogram_alone(self, point: HistogramPoint, now: int) -> list[bytes] | None:
+        """Return the whole message with the only point of a histogram; None where :meth:`histograms` has to."""
+        try:
+            found = self._histogram(point, now, self._constants(point.attributes, 1)[2])
+            return [self._form.begin(len(found)), found, self._form.end]
+        except Exception as error:  # noqa: BLE001 - histograms() says it
+            pass_on(error)
+            return None
+
+    def beside_alone(self, point: HistogramPoint, spread: Spread, now: int, lose: Lose) -> list[bytes]:
+        """Return the whole message beside that of :meth:`histogram_alone`; none where it cannot be encoded."""
+        return self.exponentials([(point, spread)], now, lose, 1, beside=True).complete()
 
     def histograms(self, points: Sequence[HistogramPoint], now: int, lose: Lose, many: int) -> Part:
         """Return points of a histogram with their explicit buckets; the rest is as in :meth:`numbers`."""
@@ -332,8 +370,7 @@ def _number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:
 
 def delimited(*parts: bytes) -> bytes:
     """Return the parts of a point as one of a metric's points."""
-    inside = b"".join(parts)
-    return b"".join((_POINT, varint(len(inside)), inside))
+    return b"".join((_POINT, varint(sum(map(len, parts))), *parts))
 
 
 def _exemplars(tag: int, exemplars: Sequence[Exemplar]) -> bytes:

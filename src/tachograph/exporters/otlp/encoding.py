@@ -7,7 +7,8 @@ program that trains. What one series holds can only cost that series.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from itertools import chain
+from typing import TYPE_CHECKING, cast
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
@@ -16,7 +17,7 @@ from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
-from tachograph.exporters.otlp.values import OUT_OF_MEMORY, encoded_attributes, has_memory, varint
+from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory, resource_bytes, varint
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHistogram
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
@@ -24,8 +25,11 @@ from tachograph.recording.naming import Kind
 from tachograph.recording.points import AttributeValue, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.registry import Registry
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
+
 POINTS_PER_REQUEST = 1000
-_SLICE = 16
+_SLICE = 16  # points between two rests; of a gauge three count as one
 _AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
 
 
@@ -43,6 +47,9 @@ class MetricsEncoder:
         beside: tells whether the receiver takes the exponential histograms of intervals, too, beside explicit ones: our
             own hub does; None where it never does.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
+        is_whole: asked once a collection, tells whether all of it is sent, else only the series that have changed since
+            the last one: a receiver that says so does without the rest for a while. None for all, as by default, where
+            nothing needs to be known of the last one.
         pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         sdk: batches may hold what SDK instruments hold, too: its encoder is loaded now, not at the first of them, which
             may be the process's end.
@@ -59,6 +66,7 @@ class MetricsEncoder:
         beside: Callable[[], bool] | None = None,
         points_per_request: int = POINTS_PER_REQUEST,
         receiver: str = "",
+        is_whole: Callable[[], bool | None] | None = None,
         pace: Callable[[], None] | None = None,
         sdk: bool = True,
     ) -> None:
@@ -73,6 +81,7 @@ class MetricsEncoder:
         self._beside = beside
         self._in_place, self._is_delta = aggregation != AGGREGATIONS[0], temporality != "cumulative"
         self._receiver = receiver, self._in_place, self._is_delta
+        self._is_whole, self._is_complete = is_whole, False
         self._templates: dict[tuple[str, ...], MetricTemplate] = {}
         deltas, spreads = left(registry, self._receiver)
         self._deltas = self._new_deltas() if deltas is None else deltas
@@ -107,7 +116,8 @@ class MetricsEncoder:
             self._spreads.add(batch.metrics, self._pace)
         sent, enough = 0, has_memory()
         filling: _Filling | None = None
-        for part in self._parts(batch) if enough else ():
+        theirs = self._sdk_parts(batch.sdk) if batch.sdk is not None else ()
+        for part in chain(self._parts(batch), theirs) if enough else ():
             if filling is not None and (
                 filling.points >= self._limit or filling.size + part.size() > BYTES_PER_REQUEST
             ):
@@ -131,34 +141,48 @@ class MetricsEncoder:
 
     def _parts(self, batch: Batch) -> Iterator[Part]:
         metrics, now = self._collected(batch)
+        asked = self._is_whole() if self._is_whole is not None and batch.metrics else None
+        whole = asked is not False or not self._is_complete
+        self._is_complete = self._is_complete and not batch.metrics
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
         single: list[bytes] = []  # messages of metrics with one point each, which cost little together
-        scope, points = b"", 0
+        scope, points, load = b"", 0, 0
         for metric in metrics:
             key = metric[:5]
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
-            if single and (points >= _SLICE or template.scope is not scope or len(metric.points) > 1):
+            if asked is not None:
+                news = template.news(metric, whole=whole)
+                if news is None:
+                    continue
+                metric = news  # noqa: PLW2901 - the part of it that is sent
+            if single and (load >= 3 * _SLICE or template.scope is not scope or len(metric.points) > 1):
                 yield Part(scope, ((Whole(), single),), points)
                 self._pace()
-                single, points = [], 0
+                single, points, load = [], 0, 0
             if len(metric.points) > 1:
                 yield from self._several(metric, template, now)
                 continue
             scope = template.scope
+            if metric.kind == "gauge" and (found := template.alone(metric, now)):
+                single += found
+                points, load = points + 1, load + 1
+                continue
             pieces, more = self._alone(metric, template, now)
             single += pieces
-            points += more
+            points, load = points + more, load + 3
         if single:
             yield Part(scope, ((Whole(), single),), points)
         if batch.metrics:
             self._templates = after  # one that is collected no more is forgotten
-        if batch.sdk is not None:
-            from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
+            self._is_complete = True
 
-            for part in encoded_sdk_metrics(batch.sdk, self._lose):
-                yield part
-                self._pace()
+    def _sdk_parts(self, sdk: MetricsData) -> Iterator[Part]:
+        from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
+
+        for part in encoded_sdk_metrics(sdk, self._lose):
+            yield part
+            self._pace()
 
     def _collected(self, batch: Batch) -> tuple[Iterable[MetricPoints], int]:
         """Return the metrics of a batch, those of windows with all their news, and their time."""
@@ -172,10 +196,18 @@ class MetricsEncoder:
 
     def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
         """Return the messages of an instrument with one point, or none, and the number of points."""
-        if metric.points and (metric.kind == "gauge" or (metric.kind == "counter" and self._deltas is None)):
-            found = template.alone(cast("NumberPoint", metric.points[0]), now)
+        kind, deltas = metric.kind, self._deltas
+        if metric.points and kind == "counter" and deltas is None:
+            found = template.alone(metric, now)
             if found is not None:
                 return found, 1
+        elif metric.points and kind == "histogram" and deltas is None and not self._in_place:
+            point = cast("HistogramPoint", metric.points[0])
+            pieces = template.histogram_alone(point, now)
+            if pieces is not None:
+                if self._beside is not None and self._beside() and (spread := self._spreads.read(metric, point)):
+                    pieces += template.beside_alone(point, spread, now, self._lose)
+                return pieces, 1
         parts = list(self._part(metric, template, metric.points, now))
         return [piece for part in parts for piece in part.complete()], sum(part.points for part in parts)
 
@@ -272,7 +304,7 @@ class _Filling:
 
     def __init__(self, resource: Mapping[str, AttributeValue]) -> None:
         self.points = self.size = 0
-        self._resource = encoded_attributes(resource.items(), b"\x0a")  # Resource.attributes, 1
+        self._resource = resource_bytes(resource)
         self._scopes: dict[bytes, dict[Form | Whole, list[bytes]]] = {}
 
     def add(self, part: Part) -> None:

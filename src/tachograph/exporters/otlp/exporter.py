@@ -25,6 +25,7 @@ from tachograph.recording.packed_points import PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 
 NAME = "otlp"
+_SPREADS_EVERY = 5.0  # seconds: our own hub keeps two of these in a sample of its history, and shows none sooner
 
 # A channel that was open at a fork is never touched in the child, not even to free it: gRPC may hang there.
 _left_to_the_parent: list[object] = []
@@ -34,6 +35,11 @@ class Sender(Protocol):
     """Carries one encoded request to its receiver, and the answer back."""
 
     reads: int | None  # the newest schema of ours that the receiver reads, by its last answer; None before the first
+    repeat: int  # seconds for which the receiver does without a series that has not changed, by its last answer
+
+    @property
+    def connected(self) -> int | None:
+        """How many connections were made so far; None where that is not known."""
 
     def __call__(self, body: bytes, timeout: float) -> bytes:
         """Send; raises :class:`tachograph.exporters.delivery.Retry` where another attempt may succeed."""
@@ -59,6 +65,7 @@ class OtlpExporter:
 
     Attributes:
         temporality: how SDK instruments are to be collected for it, by their class; None for the SDK's default.
+        intervals_every: seconds between two intervals of its exponential histograms; 0 for one with each collection.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class OtlpExporter:
         self.temporality = _sdk_temporality(preference)
         is_exponential = "metrics" in settings and settings["metrics"].aggregation != AGGREGATIONS[0]
         self._given, self._in_place = reads, is_exponential and not reads  # our own hub gets both
+        self.intervals_every = 0.0 if self._in_place else _SPREADS_EVERY
         self._encoder = MetricsEncoder(
             NAME,
             registry,
@@ -92,8 +100,12 @@ class OtlpExporter:
             aggregation=settings["metrics"].aggregation if self._in_place else AGGREGATIONS[0],
             beside=None if self._in_place else lambda: bool(self.wants_intervals()),
             receiver=settings["metrics"].endpoint if "metrics" in settings else "",
+            is_whole=self._is_whole,
             pace=self._pace,
         )
+        self._clock = clock or Clock()
+        self._whole: tuple[int | None, int] | None = None
+        self._repeat_at = 0.0
 
         def spool(folder: Path) -> Callable[[Callable[..., None]], Spool]:
             return lambda lose: Spool(folder, spool_limit, lose, GilYield(), of="run")
@@ -148,6 +160,23 @@ class OtlpExporter:
             reads = max([found for found in said if found is not None], default=None)
         return self._in_place or (None if reads is None else reads >= PACKED_SCHEMA)
 
+    def _is_whole(self) -> bool | None:
+        """Tell whether the next collection is sent as a whole, else only its news; None where each one is.
+
+        Only a hub of ours does without the rest, for as long as it says, unless something may not have reached it: its
+        connection broke, or a request was lost. At the end, too, all is sent, so that each series ends with the job.
+        """
+        settings = self._settings["metrics"]
+        sender, now = self._senders["metrics"], self._clock()
+        state = sender.connected, self._queues[_receiver(settings)].lost
+        if not sender.repeat or sender.connected is None:
+            self._whole = None
+            return None
+        if state == self._whole and now < self._repeat_at:
+            return False
+        self._whole, self._repeat_at = state, now + sender.repeat
+        return True
+
     def _has_receiver(self, signal: Signal, receiver: tuple[str, str]) -> bool:
         return signal in self._settings and _receiver(self._settings[signal]) == receiver
 
@@ -159,6 +188,7 @@ class OtlpExporter:
 
     def retry_now(self, longest: float) -> None:
         """Make the next attempts now, even where a receiver has asked for time, and further ones soon."""
+        self._whole = None
         for queue in self._queues.values():
             queue.retry_now(longest)
 
@@ -189,6 +219,7 @@ class OtlpExporter:
             queue.reset_in_child()
         _left_to_the_parent.append(self._senders)
         self._senders = self._connect()
+        self._whole = None
         self._encoder.forget()
 
     def put(self, signal: Signal, body: bytes, items: int) -> None:

@@ -44,6 +44,8 @@ class GrpcSender:
     """
 
     reads: int | None = 0  # our own hub has no gRPC
+    repeat = 0
+    connected: int | None = None
 
     def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings

@@ -32,7 +32,7 @@ from tachograph.exporters._http import (
     root,
 )
 from tachograph.exporters.delivery import Retry
-from tachograph.exporters.otlp.settings import READS, OtlpSettings, Signal
+from tachograph.exporters.otlp.settings import READS, REPEAT, OtlpSettings, Signal
 from tachograph.version import __version__
 
 _RETRYABLE = {
@@ -72,9 +72,13 @@ class _Direct:
     """Posts over plain HTTP and without a proxy, by one connection that is kept; used by one thread.
 
     That takes a sixth of the time that ``requests`` needs, which matters where a post a second is all that happens.
+
+    Attributes:
+        connected: how many connections it has made.
     """
 
     def __init__(self, url: SplitResult) -> None:
+        self.connected = 0
         self._where = url.netloc.rpartition("@")[2]
         self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         self._limit = TimeLimit()
@@ -96,6 +100,7 @@ class _Direct:
             if connection.sock is None:
                 connection.timeout = self._limit.left()
                 connection.connect()
+                self.connected += 1
             is_sent = True
             connection.request("POST", self._path, body, headers)
             response = connection.getresponse()
@@ -222,10 +227,13 @@ class HttpSender:
     Attributes:
         reads: the newest schema of ours that the receiver reads, by its last answer: 0 where it is no hub of ours, None
             before the first.
+        repeat: seconds after which a series that has not changed is to be sent again, by its last answer; 0 where all
+            of them are to be sent each time.
     """
 
     def __init__(self, settings: OtlpSettings) -> None:
         self.reads: int | None = None
+        self.repeat = 0
         self._settings = settings
         url = urlsplit(settings.endpoint)
         self._host = url.netloc.rpartition("@")[2]
@@ -261,9 +269,13 @@ class HttpSender:
             )
         if answer.status >= HTTPStatus.BAD_REQUEST or (answer.status in _REDIRECTS and "Location" in answer.headers):
             raise Refused(self._said(answer))
-        said = answer.headers.get(READS, "")
-        self.reads = int(said) if said.isdecimal() and len(said) <= _DIGITS else 0
+        self.reads, self.repeat = (_number(answer.headers.get(name, "")) for name in (READS, REPEAT))
         return answer.body
+
+    @property
+    def connected(self) -> int | None:
+        """How many connections were made so far; None where that is not known."""
+        return self._post.connected if isinstance(self._post, _Direct) else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -278,6 +290,10 @@ class HttpSender:
                 reason = ""
         reason = self._settings.without_secrets(reason)
         return f"{self._host} answered {answer.status} {answer.reason}: {reason[:_LONGEST_REASON].strip()}"
+
+
+def _number(header: str) -> int:
+    return int(header) if header.isdecimal() and len(header) <= _DIGITS else 0
 
 
 def _as_it_is(request: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -18,8 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Lose
 from tachograph.exporters.otlp.values import (
     OUT_OF_MEMORY,
-    add_attributes,
     has_memory,
+    resource_bytes,
     scope_and_schema,
     set_value,
     varint,
@@ -38,6 +39,7 @@ _TIME, _OBSERVED, _ATTRIBUTE, _EVENT_NAME = 0x09, 0x59, b"\x32", b"\x62"  # attr
 _SPAN = Struct("<BI2s16s2s8s")  # flags, 8; trace_id, 9; span_id, 10
 _KEY, _VALUE = b"\x0a", b"\x12"  # of KeyValue, 1 and 2
 _STRING, _INT = b"\x0a", b"\x18"  # of AnyValue, 1 and 3
+_BYTES = b"\x3a"  # AnyValue.bytes_value, 7
 _DOUBLE, _DOUBLE_VALUE = Struct("<Bd"), 0x21  # AnyValue.double_value, 4
 # Most strings and small numbers are the same in each event: they are kept encoded.
 _KEPT, _SHORT, _MANY = 1024, 256, 16
@@ -83,7 +85,7 @@ def log_requests(
 def _request(resource: Mapping[str, AttributeValue], records: Sequence[bytes]) -> ExportLogsServiceRequest:
     request = ExportLogsServiceRequest()
     logs = request.resource_logs.add()
-    add_attributes(logs.resource.attributes, resource.items())
+    logs.resource.MergeFromString(resource_bytes(resource))
     scope, schema_url = scope_and_schema(SCOPE)
     of_scope: ScopeLogs = logs.scope_logs.add(scope=scope, schema_url=schema_url)
     of_scope.MergeFromString(b"".join([part for record in records for part in (_RECORD, varint(len(record)), record)]))
@@ -110,11 +112,26 @@ def _record(event: LogEvent) -> bytes:
         elif kind is int and fits_int64(value):  # type: ignore[arg-type]
             number = varint(value & UINT64_MAX)  # type: ignore[operator]
             parts += _before_int(key, len(number)), number
+        elif isinstance(value, bytes):
+            parts += _before_bytes(key, len(value)), value
         else:
-            message = AnyValue()
-            set_value(message, value)
-            parts.append(_attribute(key, message.SerializeToString()))
+            parts.append(_other(key, value))
     return b"".join(parts)
+
+
+def _other(key: str, value: Any) -> bytes:
+    """Return any attribute; those of packed points are the same in each of a curve's records, and kept."""
+    if value.__class__ is dict and all(part.__class__ is str for part in value.values()):
+        return _strings(key, tuple(value.items()))
+    if value.__class__ is tuple and len(value) == 1 and value[0].__class__ is str:
+        return _one_string(key, value[0])
+    return _any(key, value)
+
+
+def _any(key: str, value: object) -> bytes:
+    message = AnyValue()
+    set_value(message, value)
+    return _attribute(key, message.SerializeToString())
 
 
 def _text(value: str) -> bytes:
@@ -141,6 +158,21 @@ def _before_int(key: str, size: int) -> bytes:
 @lru_cache(_KEPT)
 def _before_double(key: str) -> bytes:
     return _attribute(key, bytes(_DOUBLE.size))[: -_DOUBLE.size]
+
+
+@lru_cache(_KEPT)
+def _before_bytes(key: str, size: int) -> bytes:
+    return _attribute(key, _BYTES + varint(size) + bytes(size))[: -size or None]
+
+
+@lru_cache(_KEPT)
+def _strings(key: str, pairs: tuple[tuple[str, str], ...]) -> bytes:
+    return _any(key, dict(pairs))
+
+
+@lru_cache(_KEPT)
+def _one_string(key: str, value: str) -> bytes:
+    return _any(key, (value,))
 
 
 @lru_cache(_KEPT)

@@ -26,6 +26,7 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TIMEOUT = 10.0
 NO_TIMEOUT = 86400.0
 READS = "tachograph-reads"  # header of our own hub's answers: the newest schema of records that it reads
+REPEAT = "tachograph-repeat"  # another one: seconds for which it keeps a series that has not changed and is not sent
 
 _DEFAULT_PORT = {"http/protobuf": 4318, "grpc": 4317}
 _log = logging.getLogger("tachograph")

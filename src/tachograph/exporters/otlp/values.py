@@ -38,6 +38,8 @@ def varint(number: int) -> bytes:
     """Return an integer from 0 on as protobuf has it: seven bits a byte, the lowest first."""
     if number < 0x80:  # noqa: PLR2004 - see above
         return _BYTE[number]
+    if number < 0x4000:  # noqa: PLR2004 - most lengths
+        return bytes((number & 0x7F | 0x80, number >> 7))
     found = bytearray()
     while number >= 0x80:  # noqa: PLR2004 - see above
         found.append(number & 0x7F | 0x80)
@@ -74,6 +76,23 @@ def encoded_attributes(attributes: Iterable[tuple[str, Any]], tag: bytes) -> byt
     add_attributes(held.values, attributes)
     pairs = [pair.SerializeToString() for pair in held.values]
     return b"".join([part for pair in pairs for part in (tag, varint(len(pair)), pair)])
+
+
+class ResourceBytes:
+    """Attributes of a process as a ``Resource`` message's field, encoded once for as long as they are the same."""
+
+    def __init__(self) -> None:
+        self._last: tuple[list[tuple[str, Any, type]], bytes] | None = None
+
+    def __call__(self, resource: Mapping[str, Any]) -> bytes:
+        """Return them encoded."""
+        last, same = self._last, [(key, value, value.__class__) for key, value in resource.items()]  # True is no 1
+        if last is None or last[0] != same:
+            last = self._last = same, encoded_attributes(resource.items(), b"\x0a")  # Resource.attributes, 1
+        return last[1]
+
+
+resource_bytes = ResourceBytes()  # of this process, by every exporter
 
 
 def set_value(message: AnyValue, value: object) -> None:
