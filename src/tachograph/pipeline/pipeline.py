@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -290,10 +290,19 @@ class Pipeline:
             wanted = wanted and found is None
             return found
 
-        before = self._routes.delivered()
+        before = self._delivered_till_now()
         arrived = self._routes.hand_on(export, longest)
         self._takes = arrived and self._routes.delivered() != before
         return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
+
+    def _delivered_till_now(self) -> Mapping[int, int]:
+        """Return how much has arrived; events are held back from now on, in ticks as well, until a receiver takes more.
+
+        Else a full journal would be encoded for dead ones, for seconds on a busy machine.
+        """
+        before = self._routes.delivered()
+        self._collection.holds_back = partial(self._routes.hold_back, before)
+        return before
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
@@ -381,6 +390,7 @@ class Pipeline:
             self._events.hear_last_words(_left(deadline) / 2)
         self._identity.wait_no_longer(for_helpers=False)
         self._collection.settle()
+        self._delivered_till_now()
         deliver = partial(self._collection.export, metrics=False, wait=EXIT_TIMEOUT / 4)
         self._identity.take_leave(deliver, dying=self._dying)
         self._collection.stop()
@@ -392,7 +402,7 @@ class Pipeline:
         deadline += time.monotonic() - began
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
-        taken = self._routes.delivered()
+        taken = self._delivered_till_now()
         arrived = self.flush(max(0.0, _left(deadline) - CLOSING))
         if not arrived and (self._takes or self._routes.goes_on(taken)):
             self.hand_on(_left(last_moment))  # it takes by now, or has taken all that was there before
