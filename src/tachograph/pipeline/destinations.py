@@ -153,12 +153,12 @@ class Routes:
                 if arrived:
                     return True
             else:  # where there is more to hand over, all of them may still get it
-                goes_on = handed_over is None or self._moves_on(before, silent)
+                goes_on = handed_over is None or self.moves_on(before, silent)
             if not goes_on and not any(route.is_loading() for route in self):
                 break
         return False
 
-    def _moves_on(self, before: Mapping[int, int], until: float) -> bool:
+    def moves_on(self, before: Mapping[int, int], until: float) -> bool:
         """Wait for a receiver to take something since ``before``, or for nothing to wait; False where none has."""
         while self.delivered() == before and not self.flush(min(time.monotonic() + _LOOK_AGAIN, until)):
             if time.monotonic() >= until:
