@@ -153,12 +153,12 @@ class Routes:
                 if arrived:
                     return True
             else:  # where there is more to hand over, all of them may still get it
-                goes_on = handed_over is None or self.moves_on(before, silent)
+                goes_on = handed_over is None or self._moves_on(before, silent)
             if not goes_on and not any(route.is_loading() for route in self):
                 break
         return False
 
-    def moves_on(self, before: Mapping[int, int], until: float) -> bool:
+    def _moves_on(self, before: Mapping[int, int], until: float) -> bool:
         """Wait for a receiver to take something since ``before``, or for nothing to wait; False where none has."""
         while self.delivered() == before and not self.flush(min(time.monotonic() + _LOOK_AGAIN, until)):
             if time.monotonic() >= until:
@@ -181,9 +181,16 @@ class Routes:
 
         What is encoded then is for nothing, where they are dead; it keeps them waiting, where they are only slow.
         """
-        return self.delivered() == before and not any(
-            queue.flush(0) for route in self if route.events for queue in _queues_of(route)
-        )
+        queues = [queue for route in self if route.events for queue in _queues_of(route)]
+        return bool(queues) and self.delivered() == before and not any(queue.flush(0) for queue in queues)
+
+    def await_taker(self, before: Mapping[int, int], until: float) -> bool:
+        """Wait until events are not held back any more; False where that has not come ``until`` then."""
+        while self.hold_back(before):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_AGAIN)
+        return True
 
     def _queues(self) -> Iterator[Queue]:
         for route in self:

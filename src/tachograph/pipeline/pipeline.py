@@ -257,8 +257,9 @@ class Pipeline:
         """Deliver everything; return whether all has been handed over, and whether that has arrived."""
         deadline = time.monotonic() + timeout
         collected = bool(self._collection.export(metrics=not self._collected_last, wait=timeout))
-        if not collected and self._taken is not None and self._routes.moves_on(self._taken, deadline):
-            collected = bool(self._collection.export(metrics=False, wait=_left(deadline)))  # it was held back
+        if not collected and self._taken is not None and self._routes.await_taker(self._taken, deadline):
+            seconds = max(_left(deadline), EXIT_TIMEOUT / 4)  # for what was held back
+            collected = bool(self._collection.export(metrics=False, wait=seconds))
         arrived = self._routes.flush(deadline)
         if arrived and self._events.undecided():  # by now the answers have told which of them is a hub of ours
             collected = bool(self._collection.export(metrics=False, wait=_left(deadline))) and collected
@@ -409,8 +410,7 @@ class Pipeline:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
         taken = self._hold_back()
         collected, arrived = self._flush(max(0.0, _left(deadline) - CLOSING))
-        held_back = not collected and self._routes.delivered() != taken
-        if not (collected and arrived) and (self._takes or held_back or self._routes.goes_on(taken)):
+        if not (collected and arrived) and (self._takes or self._routes.goes_on(taken)):
             self.hand_on(_left(last_moment))  # it takes by now, or has taken all that was there before
         self._collection.close()
         self._events.halt()
