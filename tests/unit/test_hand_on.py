@@ -5,8 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline.destinations import PATIENCE, Queued, Route, Routes
+from tachograph.pipeline.event_feed import EVENTS_PER_BATCH
+from tachograph.pipeline.pipeline import Pipeline
+from tachograph.pipeline.settings import read_settings
+from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
 
@@ -57,3 +63,40 @@ def test_a_receiver_that_takes_nothing_is_given_up() -> None:
     assert not encoding.routes.hand_on(encoding.export)
     assert time.monotonic() - began < 2 * PATIENCE
     assert encoding.rounds == 99
+
+
+def test_events_for_receivers_that_take_nothing_stay_where_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    """One batch waits for a dead receiver; the rest, which would be encoded in vain, is not, and all are counted."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    dead = threading.Event()
+    pipeline = Pipeline(
+        read_settings({}, metrics="none", traces="none", logs=[lambda _: dead.wait()]), registry, journal=journal
+    )
+    for _ in range(3 * EVENTS_PER_BATCH):
+        journal.append("e", 1, {})
+    pipeline.hand_on()
+    pipeline.shutdown(0.25, exiting=True)
+    dead.set()
+    assert f"journal: {2 * EVENTS_PER_BATCH} events were lost" in caplog.text
+    assert f"{EVENTS_PER_BATCH:,} items" in caplog.text
+
+
+def test_what_was_held_back_leaves_once_the_receiver_takes_something() -> None:
+    """A receiver that was given up as dead, and takes its first event as the end waits once more, gets the others."""
+    registry = Registry(enabled=True)
+    journal = Journal(registry)
+    ending, taken = threading.Event(), list[str]()
+
+    def take(batch: Batch) -> None:
+        ending.wait()
+        time.sleep(0.1)  # the end has found by now that nothing is taken
+        taken.extend(event.name for event in batch.events)
+
+    pipeline = Pipeline(read_settings({}, metrics="none", traces="none", logs=[take]), registry, journal=journal)
+    journal.append("one", 1, {})
+    assert pipeline.hand_on() < PATIENCE
+    journal.append("of an exit handler", 1, {})
+    ending.set()
+    pipeline.shutdown(1, exiting=True)
+    assert taken == ["one", "of an exit handler"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -28,6 +30,8 @@ from tachograph.recording.curve import POINT
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
+
+NOW = datetime.now(timezone.utc)
 
 
 class ExpiredError(Exception):
@@ -161,6 +165,48 @@ def test_any_other_exception_stays_with_the_guard() -> None:
     thread.start()
     thread.join()
     assert found == ["ZeroDivisionError", "ExpiredError"]
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("raised", [ExpiredError, KeyboardInterrupt])
+def test_an_interrupt_after_any_call_holds_up_no_event(raised: type[BaseException]) -> None:
+    """Wherever a signal handler raises while an event is handed out, the next one is, by whichever thread logs it."""
+
+    def interrupt(*_: object) -> None:
+        raise raised
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        interrupted = []
+        while (name := _next_interrupted(len(interrupted), raised)) is not None:
+            interrupted.append(name)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert {"pop", "append"} <= set(interrupted)  # a handler is taken, and put back
+
+
+def _next_interrupted(number_: int, raised: type[BaseException]) -> str | None:
+    """Interrupt the end of one of the calls of built-ins that logging an event makes, and return what was called."""
+    events, found, called = EventLog(Journal(Registry()), Registry()), threading.Event(), list[str]()
+    events.register(lambda event: found.set() if event.name == "next" else None)
+
+    def profile(frame: FrameType, what: str, of: Any) -> None:
+        if what == "c_return" and frame.f_code.co_filename.endswith("_event_log.py"):
+            called.append(of.__name__)
+            if len(called) > number_:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+    sys.setprofile(profile)
+    try:
+        events.log_event(Event("first", NOW, {}))
+    except raised:
+        threading.Thread(target=events.log_event, args=(Event("next", NOW, {}),), daemon=True).start()
+        assert found.wait(20), called[-1]
+        return called[-1]
+    finally:
+        sys.setprofile(None)
+    return None
 
 
 @pytest.mark.process

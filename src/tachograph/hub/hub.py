@@ -50,6 +50,7 @@ _REPEAT, _REPEATS = 30.0, 10  # seconds after which a client of ours sends all a
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _MOST_TOLD = 100  # files
 _HURRY = 0.01  # seconds
+_QUICK = 0.002  # seconds of work for an answer of /healthz: the event loop does it
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
@@ -217,7 +218,7 @@ class Hub:
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
         self._renewed: list[dict[str, str]] = []
-        self._well: dict[str, Any] = {"dropped": 0, "lost": []}
+        self._well, self._is_quick = {"dropped": 0, "lost": 0}, True
         self._rejections: Counter[tuple[str, str]] = Counter()
         self._started = started
         self.folder = store
@@ -444,6 +445,8 @@ class Hub:
             now = self._clock()
             with self._lock:
                 self._index.check(now, self._began)
+                if not self._is_quick:
+                    self._count_losses()
             for why, path in self._archive.look():
                 self.count("tachograph.hub.files.renewed", 1, why=why)
                 self._renewed.append({"file": path, "why": why})
@@ -468,6 +471,11 @@ class Hub:
         merged = run.history.thin_points()
         if merged:
             self.count("tachograph.hub.points.thinned", merged)
+
+    def turnover(self) -> tuple[int, int]:
+        """Return how many series and processes have gone since the hub began, and how many there are."""
+        with self._lock:
+            return self._index.gone, len(self._index.series) + len(self._index.processes())
 
     def _is_due(self, what: str, now: int, every: int) -> bool:
         if now < self._due[what]:
@@ -541,15 +549,23 @@ class Hub:
         return {**counts, "ended": ended}
 
     def health(self) -> dict[str, Any]:
-        """Return the summary without a long wait: under load, parts of it are those of the last call."""
-        if self._lock.acquire(timeout=_HURRY):
+        """Return the counts of the summary without a long wait.
+
+        Under load, and with thousands of processes, the losses may be those of a second ago.
+        """
+        if self._is_quick and self._lock.acquire(timeout=_HURRY):
             try:
-                lost = [_described(each) for each in self._index.lost()]
-                self._well = {"dropped": self._totals["dropped"] + self._index.dropped(), "lost": lost}
+                self._count_losses()
             finally:
                 self._lock.release()
         counts = {name: self._totals[name] for name in _RECEIVED}
         return {"run": "" if self._index.own is None else self.name, **counts, **self._well}
+
+    def _count_losses(self) -> None:
+        began = time.thread_time()
+        dropped = self._totals["dropped"] + self._index.dropped()
+        self._well = {"dropped": dropped, "lost": len(self._index.lost())}
+        self._is_quick = time.thread_time() - began < _QUICK
 
     def events(self, run: str) -> Events:
         """Return the events of a run, for reading.

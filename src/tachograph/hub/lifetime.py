@@ -22,6 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
+from tachograph.hub._survivors import Survivors
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import HubServer
 from tachograph.identity.resource import instance_id
@@ -116,7 +117,8 @@ class Lifetime:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self.end)
-        ticking = threading.Thread(target=self._tick, name="tachograph hub", daemon=True)
+        survivors = Survivors()
+        ticking = threading.Thread(target=self._tick, args=(survivors,), name="tachograph hub", daemon=True)
         ticking.start()
         serving = asyncio.create_task(self._server.serve(started))
         watching = asyncio.create_task(self._watch())
@@ -135,6 +137,7 @@ class Lifetime:
                 task.cancel()
             self._closing.set()
             await asyncio.to_thread(self._close, ticking)
+            survivors.close()
 
     def _close(self, ticking: threading.Thread) -> None:
         ticking.join(_LONGEST_GRACE)
@@ -195,13 +198,14 @@ class Lifetime:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
 
-    def _tick(self) -> None:
+    def _tick(self, survivors: Survivors) -> None:
         while not self._closing.wait(_TICK):
-            self._tick_once()
+            self._tick_once(survivors)
 
-    def _tick_once(self) -> None:
+    def _tick_once(self, survivors: Survivors) -> None:
         try:
             self._hub.tick()
+            survivors.look(*self._hub.turnover())
         except Exception:  # noqa: BLE001 - the border to the store: a full disk must not end the upkeep
             self._fail("tick")
 

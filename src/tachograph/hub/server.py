@@ -294,8 +294,8 @@ def _targets(authority: str, summary: Mapping[str, Any]) -> bytes:
 
 def _health(summary: Mapping[str, Any]) -> bytes:
     """Return ``{"status": "ok", …}`` with counts of received items; nothing that is not public."""
-    counts = {name: summary[name] for name in ("data_points", "log_records", "dropped")}
-    return json.dumps({"status": "ok", **counts, "lost": len(summary["lost"])}).encode() + b"\n"
+    counts = {name: summary[name] for name in ("data_points", "log_records", "dropped", "lost")}
+    return json.dumps({"status": "ok", **counts}).encode() + b"\n"
 
 
 def _front(version: str) -> bytes:

@@ -327,7 +327,7 @@ class EventLog:
                 if handle.active:
                     handle.callback(event)
             except Exception as error:  # noqa: BLE001 - the border to user code: it must not break training
-                taken = handle.owner == thread
+                taken = handle.owner == thread or not _is_empty(error)
                 pass_on(error)
                 if taken:
                     self._refused(handle, error)
@@ -352,6 +352,11 @@ class EventLog:
             _log.warning(
                 "event handler %r raised (further errors are counted): %r", handle.callback, error, exc_info=error
             )
+
+
+def _is_empty(error: Exception) -> bool:
+    """Tell whether a deque had nothing: a signal handler's exception, which comes right after it has, has its frame."""
+    return type(error) is IndexError and getattr(error.__traceback__, "tb_next", None) is None
 
 
 def _one_token() -> deque[bool]:

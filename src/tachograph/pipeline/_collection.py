@@ -47,6 +47,7 @@ class Collection:
 
     Attributes:
         closed: the pipeline has ended, or never delivers.
+        holds_back: asked before each batch of events; where it returns True, the rest waits in the journal.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Collection:
         self._log_once = LogOnce()
         self._free_locks()
         self.closed = self._stopped = self._forking = False
+        self.holds_back: Callable[[], bool] = lambda: False
         self._due = 0.0
         self._ended = -math.inf
         self._task: timer.Task | None = None
@@ -233,8 +235,10 @@ class Collection:
                 sdk = read(route.temporality) if route.metrics and metrics else None
                 if found or wanted or sdk is not None:
                     self._hand_over(route, Batch(found, sdk, wanted, resource, now))
-            # A tick leaves the rest of the events to the end, once that begins.
-            until = (lambda: self._stopped) if ticked else None
+
+            def until() -> bool:  # a tick leaves the rest of the events to the end, once that begins
+                return (ticked and self._stopped) or self.holds_back()
+
             return self._events.deliver(list(self._routes), resource, deadline, until=until)
 
     def _hand_over(self, route: Route, batch: Batch) -> None:

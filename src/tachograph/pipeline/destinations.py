@@ -178,9 +178,25 @@ class Routes:
         """
         return any(queue.delivered > before.get(id(queue), 0) and not queue.flush(0) for queue in self._queues())
 
+    def hold_back(self, before: Mapping[int, int]) -> bool:
+        """Tell whether no receiver has taken anything since :meth:`delivered`, and each one of events has some waiting.
+
+        What is encoded then is for nothing, where they are dead; it keeps them waiting, where they are only slow.
+        """
+        queues = [queue for route in self if route.events for queue in _queues_of(route)]
+        return bool(queues) and self.delivered() == before and not any(queue.flush(0) for queue in queues)
+
+    def await_taker(self, before: Mapping[int, int], until: float) -> bool:
+        """Wait until events are not held back any more; False where that has not come ``until`` then."""
+        while self.hold_back(before):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_AGAIN)
+        return True
+
     def _queues(self) -> Iterator[Queue]:
         for route in self:
-            yield from route.queues or (route.destination,)
+            yield from _queues_of(route)
 
     def close(self, deadline: float, *, exiting: bool) -> None:
         """End the pipeline's own before ``deadline``; at the process's end all."""
@@ -191,6 +207,10 @@ class Routes:
         """Leave everything to the parent process, after a fork."""
         for route in self:
             route.destination.reset_in_child()
+
+
+def _queues_of(route: Route) -> Sequence[Queue]:
+    return route.queues or (route.destination,)
 
 
 class Queued:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,7 @@ class Pipeline:
         self._collection.closed = idle
         self._free_locks()
         self._serves = self._dying = self._collected_last = self._takes = False
+        self._taken: Mapping[int, int] | None = None  # by each receiver, when the end began to hold back events
         self._started, self._entered, self._left_by_all = 1, 0, False
         if not idle:
             self._open()
@@ -250,17 +251,22 @@ class Pipeline:
         Returns:
             Whether every destination has taken it.
         """
-        if not self.running or os.getpid() != self._pid:
-            return True
+        return all(self._flush(timeout)) if self.running and os.getpid() == self._pid else True
+
+    def _flush(self, timeout: float) -> tuple[bool, bool]:
+        """Deliver everything; return whether all has been handed over, and whether that has arrived."""
         deadline = time.monotonic() + timeout
         collected = bool(self._collection.export(metrics=not self._collected_last, wait=timeout))
+        if not collected and self._taken is not None and self._routes.await_taker(self._taken, deadline):
+            seconds = max(_left(deadline), EXIT_TIMEOUT / 4)  # for what was held back
+            collected = bool(self._collection.export(metrics=False, wait=seconds))
         arrived = self._routes.flush(deadline)
         if arrived and self._events.undecided():  # by now the answers have told which of them is a hub of ours
             collected = bool(self._collection.export(metrics=False, wait=_left(deadline))) and collected
             arrived = self._routes.flush(deadline)
         arrived = self._events.flush(_left(deadline)) and arrived
         collect = self._dying or not self._unasked
-        return self._providers.flush(_left(deadline), collect=collect) and collected and arrived
+        return collected, self._providers.flush(_left(deadline), collect=collect) and arrived
 
     def deliver_events(self, deadline: float | None) -> bool:
         """Hand the events that wait to every destination; False where the deadline came first."""
@@ -290,10 +296,19 @@ class Pipeline:
             wanted = wanted and found is None
             return found
 
-        before = self._routes.delivered()
+        before = self._hold_back()
         arrived = self._routes.hand_on(export, longest)
         self._takes = arrived and self._routes.delivered() != before
         return EXIT_TIMEOUT if arrived else _STUCK_TIMEOUT
+
+    def _hold_back(self) -> Mapping[int, int]:
+        """Hold events back from now on, in ticks as well, until a receiver takes more; return how much has arrived.
+
+        Else a full journal would be encoded for dead ones, for seconds on a busy machine.
+        """
+        self._taken = before = self._routes.delivered()
+        self._collection.holds_back = partial(self._routes.hold_back, before)
+        return before
 
     def hand_over(self, timeout: float) -> None:
         """Deliver into the provider of the program's own for the last time, within ``timeout`` seconds: it ends now."""
@@ -381,6 +396,7 @@ class Pipeline:
             self._events.hear_last_words(_left(deadline) / 2)
         self._identity.wait_no_longer(for_helpers=False)
         self._collection.settle()
+        self._hold_back()
         deliver = partial(self._collection.export, metrics=False, wait=EXIT_TIMEOUT / 4)
         self._identity.take_leave(deliver, dying=self._dying)
         self._collection.stop()
@@ -392,9 +408,9 @@ class Pipeline:
         deadline += time.monotonic() - began
         if not exiting:
             deadline = min(deadline, time.monotonic() + self.hand_on(_left(deadline), metrics=True))
-        taken = self._routes.delivered()
-        arrived = self.flush(max(0.0, _left(deadline) - CLOSING))
-        if not arrived and (self._takes or self._routes.goes_on(taken)):
+        taken = self._hold_back()
+        collected, arrived = self._flush(max(0.0, _left(deadline) - CLOSING))
+        if not (collected and arrived) and (self._takes or self._routes.goes_on(taken)):
             self.hand_on(_left(last_moment))  # it takes by now, or has taken all that was there before
         self._collection.close()
         self._events.halt()
