@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -43,6 +44,7 @@ from wire import Answer, Wire
 PROCESS_KINDS: dict[str, ProcessKind] = {**SETTINGS_KINDS, **RECORDED_KINDS, **COMMAND_KINDS}
 KINDS: dict[str, HubKind | ProcessKind] = {**HUB_KINDS, **PROCESS_KINDS}
 HUB, HEALTH, PAGE = "the hub meanwhile", "/healthz meanwhile", "its pages meanwhile"
+_IN_FLIGHT = 16  # requests that a connection waits for
 _AT_ONCE = 200  # inputs that a worker gets together
 _MOST_KEPT = 10  # failures of one kind that are printed
 _NO_ANSWER = 0.3  # seconds: for input that is no HTTP there may be none
@@ -98,11 +100,26 @@ _wires: dict[tuple[str, int], Wire] = {}
 
 
 def _send(part: Part, kind: HubKind, seed: int, numbers: Sequence[int], address: tuple[str, int]) -> None:
+    """Send requests, several at once where they are HTTP; the next are made while the hub has those."""
     wire = _wires.setdefault(address, Wire(address, PATIENCE))
-    for number in numbers:
-        sent = kind.make(_random(seed, part.kind, number))
+    made = ((number, kind.make(_random(seed, part.kind, number))) for number in numbers)
+    waiting: list[tuple[int, bytes]] = []
+    asked: list[tuple[int, bytes]] = []
+    while True:
+        waiting += islice(made, (_IN_FLIGHT if kind.whole else 1) - len(waiting))
+        _judge_answers(part, kind, wire, asked)
+        if not waiting:
+            return
+        many = wire.send([sent for _, sent in waiting]) if kind.whole else 1
+        asked, waiting = waiting[:many], waiting[many:]
+
+
+def _judge_answers(part: Part, kind: HubKind, wire: Wire, asked: Sequence[tuple[int, bytes]]) -> None:
+    """Judge the answers to requests; those that have none, as the connection ended, are asked again, each alone."""
+    answers = wire.answers(len(asked)) if kind.whole else iter(())
+    for number, sent in asked:
         try:
-            answer = wire.ask(sent, None if kind.whole else _NO_ANSWER)
+            answer = next(answers, None) or wire.ask(sent, None if kind.whole else _NO_ANSWER)
             why = judge(kind, answer)
         except TimeoutError as error:
             answer, why = Answer(0, "", b""), str(error) if kind.whole else ""
