@@ -6,8 +6,8 @@ NUMBER --inputs 1`` makes it again. Failing inputs are kept in the folder that i
 ends it early, with its results.
 
 While it runs, an honest program records through the same hub, Prometheus 2 and 3 scrape it, and its pages are parsed
-every so many inputs. At the end the honest program's totals are exact, on the page, in the store, and on the page of
-the hub that comes next on the same store.
+every so many inputs: a series stays on them for five minutes after its last point. At the end the honest program's
+totals are exact, on the page, in the store, and on the page of the hub that comes next on the same store.
 """
 
 from __future__ import annotations
@@ -171,7 +171,6 @@ class Fuzz:
                     self.memory, self.largest = max(self.memory, hub.memory), max(self.largest, hub.largest)
                 if not failed:
                     shutil.rmtree(folder)
-                print(f"{sum(row.tried for row in self.results.rows):,} inputs on {self.hubs} hubs so far", flush=True)
         self._outcomes()
 
     def stop(self, *_: object) -> None:
@@ -247,6 +246,8 @@ class Fuzz:
 
     def _judge(self, wrong: list[str], first: dict[str, int]) -> None:
         """Note the broken invariants of the hub after the inputs from ``first`` on."""
+        tried = sum(row.tried for row in self.results.rows if row.attack != HUB)
+        print(f"{tried:,} inputs so far, in {time.monotonic() - self.began:.0f} s, to {self.hubs} hubs", flush=True)
         self.pages += 1
         self.results.row(HUB).tried += 1
         for why in wrong:
@@ -257,16 +258,16 @@ class Fuzz:
     def _outcomes(self) -> None:
         for kind, answers in self.answers.items():
             row = self.results.row(self.kinds[kind].attack)
-            if answers:
-                row.outcome = ", ".join(f"{status or 'closed'}: {count:,}" for status, count in sorted(answers.items()))
+            row.sums = {f"{status or 'closed'}: {{:,}}": count for status, count in sorted(answers.items())}
         tried = sum(row.tried for row in self.results.rows if row.attack != HUB)
         seconds = time.monotonic() - self.began
         row = self.results.row(HUB)
-        judges = " and ".join(f"promtool {major}" for major in promtools()) or "no promtool"
-        row.outcome = f"{tried / seconds:,.0f} inputs a second on {self.hubs} hubs; both parsers and {judges}"
-        row.outcome += f"; pages of {self.largest / 2**20:.1f} MiB at most"
+        row.outcome = " and ".join(["both parsers", *(f"promtool {major}" for major in promtools())])
+        row.sums = {"{:,} hubs": self.hubs}
+        row.most = {"at most {:,.0f} inputs a second": tried / seconds}
+        row.most["pages of {:.1f} MiB at most"] = self.largest / 2**20
         if self.memory:
-            row.outcome += f"; {self.memory >> 20} MiB at most (allowed: {MEMORY >> 20})"
+            row.most[f"{{:,}} MiB at most (allowed: {MEMORY >> 20})"] = self.memory >> 20
         if self.health:
             self._health()
 
@@ -274,9 +275,9 @@ class Fuzz:
         """Compare the 99.9th percentile with the limit, without the machine's own delays."""
         row, allowed = self.results.row(HEALTH), self.options.healthz
         row.tried = len(self.health)
-        row.outcome, own, late = outcome(self.health)
+        row.most, own, late = outcome(self.health)
         if len(self.health) >= _ENOUGH and own > allowed + late:
-            self.results.failure(HEALTH, f"{row.outcome}; allowed are {allowed * 1e3:.0f}", self._command())
+            self.results.failure(HEALTH, f"{row.told()}; allowed are {allowed * 1e3:.0f}", self._command())
 
 
 def main() -> int:
@@ -289,8 +290,8 @@ def main() -> int:
     add("--first", type=int, default=0, help="number of the first input of each kind (default %(default)s)")
     add("--url", help="attack a hub that runs already; there is no honest program then")
     add("--workers", type=int, default=(os.cpu_count() or 1) + 1, help="processes that attack (default %(default)s)")
-    add("--every", type=int, default=5000, help="inputs between two looks at the pages (default %(default)s)")
-    add("--each", type=int, default=50_000, help="inputs for one hub (default %(default)s)")
+    add("--every", type=int, default=10_000, help="inputs between two looks at the pages (default %(default)s)")
+    add("--each", type=int, default=100_000, help="inputs for one hub (default %(default)s)")
     add("--healthz", type=float, default=0.1, help="seconds that /healthz may take (default %(default)s)")
     options = parser.parse_args()
     results = Results("fuzz", options.seed)
