@@ -57,21 +57,21 @@ def _section(title: str, runs: Sequence[Mapping[str, Any]]) -> str:
 def _cells(attack: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a row of all runs; its words are those of the last that failed, or else of the last.
 
-    Where some of the runs have not tried it, it names the commits of those that have.
+    Where another run says something else, the commit of that run stands behind them.
     """
-    whole = Row(attack)
+    whole, at, different = Row(attack), "", set[str]()
     found = [(run["commit"], Row(**row)) for run in runs for row in run["rows"] if row["attack"] == attack]
-    for _, row in found:
-        whole.tried += row.tried
+    for commit, row in found:
         if row.failed or not whole.failed:
-            whole.outcome = row.outcome
+            whole.outcome, at = row.outcome, commit
+        different.add(row.outcome)
+        whole.tried += row.tried
         whole.failed += row.failed
         whole.sums = {words: whole.sums.get(words, 0) + row.sums.get(words, 0) for words in {**whole.sums, **row.sums}}
         whole.most |= {words: max(number, whole.most.get(words, number)) for words, number in row.most.items()}
-    told = whole.told()
-    if len(found) < len(runs):
-        told += f" (at {' and '.join(dict.fromkeys(commit for commit, _ in found))})"
-    return attack, f"{whole.tried:,}", f"{whole.failed:,}", told
+    if len(different) > 1:
+        whole.outcome += f" (at {at})"
+    return attack, f"{whole.tried:,}", f"{whole.failed:,}", whole.told()
 
 
 def main() -> int:
