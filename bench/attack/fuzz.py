@@ -291,7 +291,7 @@ def main() -> int:
     add("--url", help="attack a hub that runs already; there is no honest program then")
     add("--workers", type=int, default=(os.cpu_count() or 1) + 1, help="processes that attack (default %(default)s)")
     add("--every", type=int, default=10_000, help="inputs between two looks at the pages (default %(default)s)")
-    add("--each", type=int, default=100_000, help="inputs for one hub (default %(default)s)")
+    add("--each", type=int, default=25_000, help="inputs for one hub (default %(default)s)")
     add("--healthz", type=float, default=0.1, help="seconds that /healthz may take (default %(default)s)")
     options = parser.parse_args()
     results = Results("fuzz", options.seed)
