@@ -263,7 +263,7 @@ class Fuzz:
         seconds = time.monotonic() - self.began
         row = self.results.row(HUB)
         row.outcome = " and ".join(["both parsers", *(f"promtool {major}" for major in promtools())])
-        row.sums = {"{:,} hubs": self.hubs}
+        row.sums = {"{:,} inputs in all": tried, "{:,} hubs": self.hubs}
         row.most = {"at most {:,.0f} inputs a second": tried / seconds}
         row.most["pages of {:.1f} MiB at most"] = self.largest / 2**20
         if self.memory:
