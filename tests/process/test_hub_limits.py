@@ -73,7 +73,7 @@ def test_a_resource_has_a_limit(tmp_path: Path) -> None:
 def test_maps_in_maps_are_one_json_text(tmp_path: Path) -> None:
     """An attribute of maps in maps costs its length: JSON texts in JSON texts are twice as long at each depth.
 
-    So 400 bytes, as deep as protobuf takes them, were gigabytes of backslashes.
+    At 25 maps, of 300 bytes, a hub had 300 MB more; protobuf takes 31.
     """
     sent = number("n", 1)
     wanted: Any = ["x", '"']
