@@ -182,9 +182,9 @@ def main() -> int:
                     row.attack, why, again + (f" --discards {options.discards}" if options.discards else "")
                 )
     for row in results.rows:
-        but = [f"the last {lost[row.attack]:.1f} s before a cut"] if lost[row.attack] else []
-        but += [f"{counted[row.attack]:,} values that are counted"] if counted[row.attack] else []
-        row.outcome = "wrong" if row.failed else ", but for ".join(["nothing lost", " and ".join(but)][: 1 + bool(but)])
+        row.outcome = "wrong" if row.failed else "nothing lost"
+        row.most = {"but for the last {:.1f} s before a cut": lost[row.attack]} if lost[row.attack] else {}
+        row.sums = {"{:,} values that are counted": counted[row.attack]} if counted[row.attack] else {}
     results.rows.sort(key=lambda row: row.attack)
     minutes = (time.monotonic() - began) / 60
     print(

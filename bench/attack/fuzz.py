@@ -6,8 +6,8 @@ NUMBER --inputs 1`` makes it again. Failing inputs are kept in the folder that i
 ends it early, with its results.
 
 While it runs, an honest program records through the same hub, Prometheus 2 and 3 scrape it, and its pages are parsed
-every so many inputs. At the end the honest program's totals are exact, on the page, in the store, and on the page of
-the hub that comes next on the same store.
+every so many inputs: a series stays on them for five minutes after its last point. At the end the honest program's
+totals are exact, on the page, in the store, and on the page of the hub that comes next on the same store.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -43,6 +44,7 @@ from wire import Answer, Wire
 PROCESS_KINDS: dict[str, ProcessKind] = {**SETTINGS_KINDS, **RECORDED_KINDS, **COMMAND_KINDS}
 KINDS: dict[str, HubKind | ProcessKind] = {**HUB_KINDS, **PROCESS_KINDS}
 HUB, HEALTH, PAGE = "the hub meanwhile", "/healthz meanwhile", "its pages meanwhile"
+_IN_FLIGHT = 16  # requests that a connection waits for
 _AT_ONCE = 200  # inputs that a worker gets together
 _MOST_KEPT = 10  # failures of one kind that are printed
 _NO_ANSWER = 0.3  # seconds: for input that is no HTTP there may be none
@@ -98,11 +100,26 @@ _wires: dict[tuple[str, int], Wire] = {}
 
 
 def _send(part: Part, kind: HubKind, seed: int, numbers: Sequence[int], address: tuple[str, int]) -> None:
+    """Send requests, several at once where they are HTTP; the next are made while the hub has those."""
     wire = _wires.setdefault(address, Wire(address, PATIENCE))
-    for number in numbers:
-        sent = kind.make(_random(seed, part.kind, number))
+    made = ((number, kind.make(_random(seed, part.kind, number))) for number in numbers)
+    waiting: list[tuple[int, bytes]] = []
+    asked: list[tuple[int, bytes]] = []
+    while True:
+        waiting += islice(made, (_IN_FLIGHT if kind.whole else 1) - len(waiting))
+        _judge_answers(part, kind, wire, asked)
+        if not waiting:
+            return
+        many = wire.send([sent for _, sent in waiting]) if kind.whole else 1
+        asked, waiting = waiting[:many], waiting[many:]
+
+
+def _judge_answers(part: Part, kind: HubKind, wire: Wire, asked: Sequence[tuple[int, bytes]]) -> None:
+    """Judge the answers to requests; those that have none, as the connection ended, are asked again, each alone."""
+    answers = wire.answers(len(asked)) if kind.whole else iter(())
+    for number, sent in asked:
         try:
-            answer = wire.ask(sent, None if kind.whole else _NO_ANSWER)
+            answer = next(answers, None) or wire.ask(sent, None if kind.whole else _NO_ANSWER)
             why = judge(kind, answer)
         except TimeoutError as error:
             answer, why = Answer(0, "", b""), str(error) if kind.whole else ""
@@ -154,7 +171,6 @@ class Fuzz:
                     self.memory, self.largest = max(self.memory, hub.memory), max(self.largest, hub.largest)
                 if not failed:
                     shutil.rmtree(folder)
-                print(f"{sum(row.tried for row in self.results.rows):,} inputs on {self.hubs} hubs so far", flush=True)
         self._outcomes()
 
     def stop(self, *_: object) -> None:
@@ -230,6 +246,8 @@ class Fuzz:
 
     def _judge(self, wrong: list[str], first: dict[str, int]) -> None:
         """Note the broken invariants of the hub after the inputs from ``first`` on."""
+        tried = sum(row.tried for row in self.results.rows if row.attack != HUB)
+        print(f"{tried:,} inputs so far, in {time.monotonic() - self.began:.0f} s, to {self.hubs} hubs", flush=True)
         self.pages += 1
         self.results.row(HUB).tried += 1
         for why in wrong:
@@ -240,16 +258,16 @@ class Fuzz:
     def _outcomes(self) -> None:
         for kind, answers in self.answers.items():
             row = self.results.row(self.kinds[kind].attack)
-            if answers:
-                row.outcome = ", ".join(f"{status or 'closed'}: {count:,}" for status, count in sorted(answers.items()))
+            row.sums = {f"{status or 'closed'}: {{:,}}": count for status, count in sorted(answers.items())}
         tried = sum(row.tried for row in self.results.rows if row.attack != HUB)
         seconds = time.monotonic() - self.began
         row = self.results.row(HUB)
-        judges = " and ".join(f"promtool {major}" for major in promtools()) or "no promtool"
-        row.outcome = f"{tried / seconds:,.0f} inputs a second on {self.hubs} hubs; both parsers and {judges}"
-        row.outcome += f"; pages of {self.largest / 2**20:.1f} MiB at most"
+        row.outcome = " and ".join(["both parsers", *(f"promtool {major}" for major in promtools())])
+        row.sums = {"{:,} inputs in all": tried, "{:,} hubs": self.hubs}
+        row.most = {"at most {:,.0f} inputs a second": tried / seconds}
+        row.most["pages of {:.1f} MiB at most"] = self.largest / 2**20
         if self.memory:
-            row.outcome += f"; {self.memory >> 20} MiB at most (allowed: {MEMORY >> 20})"
+            row.most[f"{{:,}} MiB at most (allowed: {MEMORY >> 20})"] = self.memory >> 20
         if self.health:
             self._health()
 
@@ -257,9 +275,9 @@ class Fuzz:
         """Compare the 99.9th percentile with the limit, without the machine's own delays."""
         row, allowed = self.results.row(HEALTH), self.options.healthz
         row.tried = len(self.health)
-        row.outcome, own, late = outcome(self.health)
+        row.most, own, late = outcome(self.health)
         if len(self.health) >= _ENOUGH and own > allowed + late:
-            self.results.failure(HEALTH, f"{row.outcome}; allowed are {allowed * 1e3:.0f}", self._command())
+            self.results.failure(HEALTH, f"{row.told()}; allowed are {allowed * 1e3:.0f}", self._command())
 
 
 def main() -> int:
@@ -272,8 +290,8 @@ def main() -> int:
     add("--first", type=int, default=0, help="number of the first input of each kind (default %(default)s)")
     add("--url", help="attack a hub that runs already; there is no honest program then")
     add("--workers", type=int, default=(os.cpu_count() or 1) + 1, help="processes that attack (default %(default)s)")
-    add("--every", type=int, default=5000, help="inputs between two looks at the pages (default %(default)s)")
-    add("--each", type=int, default=50_000, help="inputs for one hub (default %(default)s)")
+    add("--every", type=int, default=10_000, help="inputs between two looks at the pages (default %(default)s)")
+    add("--each", type=int, default=25_000, help="inputs for one hub (default %(default)s)")
     add("--healthz", type=float, default=0.1, help="seconds that /healthz may take (default %(default)s)")
     options = parser.parse_args()
     results = Results("fuzz", options.seed)

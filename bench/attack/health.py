@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wire import Answer, Wire, request
 
 PATIENCE = 60.0  # seconds for an answer
-_REST = 0.02
+_REST = 0.03
 _SECOND = 1e9  # nanoseconds
 
 
@@ -61,13 +61,17 @@ def _withheld(pid: int) -> float:
     return found / _SECOND
 
 
-def outcome(samples: list[Sample]) -> tuple[str, float, float]:
-    """Return the samples in words, their 99.9th percentile without the withheld time, and that of ``late``."""
+def outcome(samples: list[Sample]) -> tuple[dict[str, float], float, float]:
+    """Return milliseconds by their words, the 99.9th percentile without the withheld time, and that of ``late``."""
     waits, late = [each.wait for each in samples], percentile([each.late for each in samples], 0.999)
     own = percentile([max(0.0, each.wait - each.withheld) for each in samples], 0.999)
-    half, slow, most = (found * 1e3 for found in (percentile(waits, 0.5), percentile(waits, 0.999), max(waits)))
-    words = f"median {half:.1f} ms, 99.9th percentile {slow:.0f} ms, at most {most:.0f} ms"
-    return f"{words}; 99.9th percentile without waiting for a processor {own * 1e3:.0f} ms", own, late
+    words = {
+        "median {:.1f} ms": percentile(waits, 0.5),
+        "99.9th percentile {:,.0f} ms": percentile(waits, 0.999),
+        "at most {:,.0f} ms": max(waits),
+        "99.9th percentile without waiting for a processor {:,.0f} ms": own,
+    }
+    return {each: seconds * 1e3 for each, seconds in words.items()}, own, late
 
 
 def percentile(samples: list[float], share: float) -> float:

@@ -51,7 +51,7 @@ SAID = (
     *("tachograph.stream", "tachograph.seq", "tachograph.schema", "tachograph.tags", "tachograph.fields"),
 )
 BOUNDS = ((), (1.0, 2.0), (0.1, 0.5, 1.0, 5.0), (1.0, 1.0), (2.0, 1.0), (float("nan"),), (-1.0, float("inf")))
-_DEEP = (2, 3, 5, 20, 48, 60)  # protobuf's own limit is 100 messages
+_DEEP = (2, 3, 5, 20, 28, 44, 60)  # protobuf's own limit is 100 messages: an array is two, a map is three
 
 
 def value(random: Random, into: Any, depth: int = 2) -> None:
@@ -78,9 +78,10 @@ def value(random: Random, into: Any, depth: int = 2) -> None:
 
 
 def deep(random: Random, into: Any) -> None:
-    """Nest an ``AnyValue`` deep."""
+    """Nest an ``AnyValue`` deep: in maps, in arrays, or in both."""
+    maps = random.choice((0.0, 0.5, 1.0))
     for _ in range(random.choice(_DEEP)):
-        into = into.kvlist_value.values.add(key="a").value if random.random() < 0.5 else into.array_value.values.add()
+        into = into.kvlist_value.values.add(key="a").value if random.random() < maps else into.array_value.values.add()
     into.int_value = 1
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import FOLDER, ROOT
+from results import FOLDER, ROOT, Row
 
 PAGE = ROOT / "docs" / "reliability.md"
 TITLES = {
@@ -31,28 +31,47 @@ def page(folder: Path = FOLDER) -> str:
     """Return the page."""
     parts = [_INTRODUCTION]
     for name, title in TITLES.items():
-        file = folder / f"{name}.json"
-        if file.exists():
-            parts.append(_section(title, json.loads(file.read_text(encoding="utf-8"))))
+        runs = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob(f"{name}*.json")]
+        if runs:
+            parts.append(_section(title, sorted(runs, key=lambda run: (run["date"], run["seed"]))))
     return "\n".join(parts)
 
 
-def _section(title: str, found: Mapping[str, Any]) -> str:
-    lines = [
-        f"## {title}",
-        "",
+def _section(title: str, runs: Sequence[Mapping[str, Any]]) -> str:
+    said = [
         (
-            f"`{found['command']}`, seed {found['seed']}, at commit {found['commit']}, {found['date']}, "
-            f"Python {found['python']}, {found['seconds']} s."
-        ),
-        "",
-        "| attack | tried | failed | outcome |",
-        "|---|--:|--:|---|",
+            f"`{run['command']}`, seed {run['seed']}, at commit {run['commit']}, {run['date']}, "
+            f"Python {run['python']}, {run['seconds']:,} s."
+        )
+        for run in runs
     ]
-    for row in found["rows"]:
-        cells = (row["attack"], f"{row['tried']:,}", f"{row['failed']:,}", row["outcome"])
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
+    if len(runs) > 1:
+        said = [f"{len(runs)} runs, whose numbers are added up:", "", *(f"- {each}" for each in said)]
+    rows = [_cells(attack, runs) for attack in dict.fromkeys(row["attack"] for run in runs for row in run["rows"])]
+    lines = [f"## {title}", "", *said, "", "| attack | tried | failed | outcome |", "|---|--:|--:|---|"]
+    return "\n".join(
+        [*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows), ""]
+    )
+
+
+def _cells(attack: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return a row of all runs; its words are those of the last that failed, or else of the last.
+
+    Where another run says something else, the commit of that run stands behind them.
+    """
+    whole, at, different = Row(attack), "", set[str]()
+    found = [(run["commit"], Row(**row)) for run in runs for row in run["rows"] if row["attack"] == attack]
+    for commit, row in found:
+        if row.failed or not whole.failed:
+            whole.outcome, at = row.outcome, commit
+        different.add(row.outcome)
+        whole.tried += row.tried
+        whole.failed += row.failed
+        whole.sums = {words: whole.sums.get(words, 0) + row.sums.get(words, 0) for words in {**whole.sums, **row.sums}}
+        whole.most |= {words: max(number, whole.most.get(words, number)) for words, number in row.most.items()}
+    if len(different) > 1:
+        whole.outcome += f" (at {at})"
+    return attack, f"{whole.tried:,}", f"{whole.failed:,}", whole.told()
 
 
 def main() -> int:

@@ -1,4 +1,7 @@
-"""Results of the attacks: one JSON file an attack in ``results/``, of which ``page.py`` makes docs/reliability.md."""
+"""Results of the attacks: JSON files in ``results/``, of which ``page.py`` makes docs/reliability.md.
+
+A run has a file of its own, whose name begins with its attack's: all of them together are its table.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,25 @@ FOLDER = Path(__file__).with_name("results")
 
 @dataclass
 class Row:
-    """One kind of attack: number of tries, number of broken invariants, and the outcome in words."""
+    """One kind of attack: number of tries, number of broken invariants, and the outcome.
+
+    Attributes:
+        outcome: in words.
+        sums: numbers that add up over runs, by their words, in which ``{}`` is the number's place.
+        most: the same, of which the largest of all runs counts.
+    """
 
     attack: str
     tried: int = 0
     failed: int = 0
     outcome: str = ""
+    sums: dict[str, int] = field(default_factory=dict)
+    most: dict[str, float] = field(default_factory=dict)
+
+    def told(self) -> str:
+        """Return the outcome in words and numbers."""
+        numbers = [words.format(found) for words, found in (*self.most.items(), *sorted(self.sums.items()))]
+        return ", ".join([self.outcome, *numbers] if self.outcome else numbers)
 
 
 @dataclass
@@ -55,7 +71,7 @@ class Results:
     def end(self, out: Path | None = None) -> int:
         """Print the table, write it to ``out`` where that is given, and return the exit status."""
         for row in self.rows:
-            print(f"{row.attack:<60} {row.tried:>9} tried {row.failed:>4} failed  {row.outcome}")
+            print(f"{row.attack:<60} {row.tried:>9} tried {row.failed:>4} failed  {row.told()}")
         if out is not None:
             found = {
                 "name": self.name,
@@ -65,7 +81,7 @@ class Results:
                 "seconds": round(time.time() - self.started),
                 "python": platform.python_version(),
                 "command": " ".join(["python", *sys.argv]),
-                "rows": [asdict(row) for row in self.rows],
+                "rows": [{name: each for name, each in asdict(row).items() if each != {}} for row in self.rows],
             }
             out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return int(any(row.failed for row in self.rows))
@@ -75,7 +91,7 @@ def arguments(name: str) -> argparse.ArgumentParser:
     """Return a parser with every attack's options: ``--seed`` (by default random) and ``--out``."""
     parser = argparse.ArgumentParser(prog=f"bench/attack/{name}.py", allow_abbrev=False)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"), help="replays a run")
-    parser.add_argument("--out", type=Path, help=f"where to write the results: bench/attack/results/{name}.json")
+    parser.add_argument("--out", type=Path, help=f"where to write the results: bench/attack/results/{name}-SEED.json")
     return parser
 
 

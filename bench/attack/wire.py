@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _AT_ONCE = 2**16
+_IN_FLIGHT = 2**16  # bytes of requests that wait for an answer: a system has room for them
 
 
 class Answer(NamedTuple):
@@ -56,17 +57,14 @@ class Wire:
             OSError: there is no server.
         """
         kept = self._socket is not None
-        if self._socket is None:
-            self._left = b""
-            self._socket = socket.create_connection(self._address, self._timeout)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(timeout or self._timeout)
+        connection = self._opened()
+        connection.settimeout(timeout or self._timeout)
         answer = Answer(0, "", b"")
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before
-                self._socket.sendall(sent)
+                connection.sendall(sent)
             with contextlib.suppress(ConnectionResetError):
-                answer = self._answer(self._socket, without_body=sent.startswith(b"HEAD"))
+                answer = self._answer(connection, without_body=sent.startswith(b"HEAD"))
         except TimeoutError as error:
             self.close()
             raise TimeoutError(f"no answer in {timeout or self._timeout:g} s") from error
@@ -76,8 +74,45 @@ class Wire:
                 return self.ask(sent, timeout)
         return answer
 
-    def _answer(self, connection: socket.socket, *, without_body: bool) -> Answer:
-        data = self._left
+    def send(self, several: Sequence[bytes]) -> int:
+        """Send requests one behind the other, as many as surely find room; return their number, at least one."""
+        many, size = 1, len(several[0])
+        while many < len(several) and size + len(several[many]) <= _IN_FLIGHT:
+            size += len(several[many])
+            many += 1
+        with contextlib.suppress(OSError):  # answers that came before can be read
+            connection = self._opened()
+            connection.settimeout(self._timeout)
+            connection.sendall(b"".join(several[:many]))
+        return many
+
+    def answers(self, many: int) -> Iterator[Answer]:
+        """Yield the answers to requests that were sent, in their order, as far as the connection lasts.
+
+        Raises:
+            TimeoutError: the next one did not come in time.
+        """
+        try:
+            while many and self._socket is not None and (answer := self._answer(self._socket, alone=False)).status:
+                many -= 1
+                yield answer
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer in {self._timeout:g} s") from error
+        except (OSError, ValueError):
+            return
+        finally:
+            if many:
+                self.close()
+
+    def _opened(self) -> socket.socket:
+        if self._socket is None:
+            self._left = b""
+            self._socket = socket.create_connection(self._address, self._timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def _answer(self, connection: socket.socket, *, without_body: bool = False, alone: bool = True) -> Answer:
+        data, self._left = self._left, b""
         while b"\r\n\r\n" not in data:
             more = connection.recv(_AT_ONCE)
             if not more:
@@ -89,7 +124,7 @@ class Wire:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if status < 200:
             self._left = rest
-            return self._answer(connection, without_body=without_body)
+            return self._answer(connection, without_body=without_body, alone=alone)
         content_type = headers.get("content-type", "")
         if content_type.startswith("text/event-stream"):  # it never ends
             self.close()
@@ -105,7 +140,7 @@ class Wire:
         body = b"".join(parts)
         if length >= 0:
             body, self._left = body[:length], body[length:]
-        if length < 0 or headers.get("connection", "").lower() == "close" or self._left:
+        if length < 0 or headers.get("connection", "").lower() == "close" or (alone and self._left):
             self.close()  # the rest answers bytes behind a wrong request that looked like another one
         if headers.get("content-encoding") == "gzip" and body:
             body = gzip.decompress(body)

@@ -127,6 +127,20 @@ def test_a_body_that_dribbles(hub: Serving, path: bytes) -> None:
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize(("method", "path", "answered"), [(b"HEAD", b"/metrics", b""), (b"POST", b"/no/path", b"404")])
+def test_a_chunk_that_is_none(
+    hub: Serving, caplog: pytest.LogCaptureFixture, method: bytes, path: bytes, answered: bytes
+) -> None:
+    """A wrong chunk ends the connection, also where no 400 can be said: the answer has no body, or is given already."""
+    with connected(hub.url) as connection:
+        connection.sendall(b"%s %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % (method, path))
+        if answered:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 " + answered)
+        connection.sendall(b"no length\r\n")
+        assert closes_within(connection, 5)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 @pytest.mark.timing
 def test_an_answer_that_is_not_taken(hub: Serving) -> None:
     """A client that asks for a large page and does not read it holds it for so long only."""

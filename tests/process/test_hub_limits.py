@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
@@ -66,6 +68,25 @@ def test_a_resource_has_a_limit(tmp_path: Path) -> None:
         answer = ask(hub.url, "/v1/logs", records, content_type=PROTOBUF)
         assert ExportLogsServiceResponse.FromString(answer.body).partial_success.rejected_log_records == 2
         assert len(shown(ask(hub.url, "/metrics").body, "loss")) == 1
+
+
+def test_maps_in_maps_are_one_json_text(tmp_path: Path) -> None:
+    """An attribute of maps in maps costs its length: JSON texts in JSON texts are twice as long at each depth.
+
+    At 25 maps, of 300 bytes, a hub had 300 MB more; protobuf takes 31.
+    """
+    sent = number("n", 1)
+    wanted: Any = ["x", '"']
+    into = sent.gauge.data_points[0].attributes.add(key="deep").value
+    for _ in range(20):
+        into = into.kvlist_value.values.add(key="a").value
+        wanted = {"a": wanted}
+    for each in ("x", '"'):
+        into.array_value.values.add().string_value = each
+    with serving(tmp_path) as hub:
+        ask(hub.url, "/v1/metrics", metrics(rank(0), sent).SerializeToString(), content_type=PROTOBUF)
+        ((labels, _),) = shown(ask(hub.url, "/metrics").body, "n").items()
+    assert json.loads(dict(labels)["deep"]) == wanted
 
 
 def test_the_oldest_processes_make_room(tmp_path: Path) -> None:

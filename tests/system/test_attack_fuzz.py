@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,7 @@ from tachograph.exporters.influxdb._line import line
 
 sys.path.insert(0, str(ROOT / "bench" / "attack"))
 
+from hub_inputs import HUB_KINDS
 from line_protocol import parse
 from page_judge import complaints
 from recorded_inputs import RECORDED_KINDS
@@ -46,8 +48,11 @@ def fuzz(folder: Path, *arguments: str, timeout: float = 120) -> subprocess.Comp
 
 
 @contextmanager
-def server(status: int, page: bytes = GOOD) -> Iterator[str]:
-    """Serve a page at ``/metrics``, and answer everything else with a status; lend the URL."""
+def server(status: int, page: bytes = GOOD, chosen: int = 0) -> Iterator[str]:
+    """Serve a page at ``/metrics``, and answer everything else with a status; lend the URL.
+
+    One of ``chosen`` bodies has 500, and after so many answers a connection ends without a word.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -56,8 +61,10 @@ def server(status: int, page: bytes = GOOD) -> Iterator[str]:
             self._answer(200, page)
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(status, b"said")
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(500 if chosen and zlib.crc32(body) % chosen == 0 else status, b"said")
+            self.answered = getattr(self, "answered", 0) + 1
+            self.close_connection = self.answered == chosen
 
         def _answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
@@ -111,6 +118,17 @@ def test_an_error_of_the_server_is_found_kept_and_made_again(tmp_path: Path) -> 
     sent = [Path(path) for path in (found[1], same[1])]
     assert sent[0].name == sent[1].name
     assert re.sub(rb"\r\n\r\n.*", b"", sent[0].read_bytes()).startswith(b"POST /v1/logs HTTP/1.1\r\n")
+
+
+def test_each_answer_belongs_to_its_input(tmp_path: Path) -> None:
+    """Several requests are under way on a connection, which ends now and then: each is judged by its own answer."""
+    made = [HUB_KINDS["nested"].make(Random(f"7:nested:{number}")) for number in range(20)]  # noqa: S311 - seeded
+    refused = {number for number, sent in enumerate(made) if zlib.crc32(sent.partition(b"\r\n\r\n")[2]) % 3 == 0}
+    assert 0 < len(refused) < 10
+    with server(200, chosen=3) as url:
+        done = fuzz(tmp_path, "--seed", "7", "--only", "nested", "--inputs", "20", "--workers", "1", "--url", url)
+    assert set(map(int, re.findall(r"--only nested --first (\d+) --inputs 1\n", done.stdout))) == refused
+    assert re.search(rf"20 tried +{len(refused)} failed +200: {20 - len(refused)}, 500: {len(refused)}\n", done.stdout)
 
 
 def test_a_hub_that_is_well_is_no_failure(tmp_path: Path) -> None:

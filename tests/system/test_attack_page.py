@@ -30,20 +30,55 @@ def test_the_page_is_what_the_results_say() -> None:
         assert "-dirty" not in found["commit"]
 
 
-def test_another_result_is_another_page(tmp_path: Path) -> None:
-    """A result that has changed is noticed, until the page is made anew."""
+def copied(root: Path) -> Path:
+    """Copy the page, its maker and the results into another root; return the folder of the results there."""
     for path in (*MAKER.parent.glob("*.py"), *RESULTS.glob("*.json"), ROOT / "docs" / "reliability.md"):
-        copy = tmp_path / path.relative_to(ROOT)
+        copy = root / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
+    return root / RESULTS.relative_to(ROOT)
+
+
+def test_another_result_is_another_page(tmp_path: Path) -> None:
+    """A result that has changed is noticed, until the page is made anew."""
+    results = copied(tmp_path)
     assert checked("--check", root=tmp_path) == 0
-    path = tmp_path / min(RESULTS.glob("*.json")).relative_to(ROOT)
+    path = min(results.glob("*.json"))
     found = json.loads(path.read_text(encoding="utf-8"))
     found["rows"][0]["failed"] += 1
     path.write_text(json.dumps(found), encoding="utf-8")
     assert checked("--check", root=tmp_path) == 1
     assert checked(root=tmp_path) == 0
     assert checked("--check", root=tmp_path) == 0
+
+
+def test_runs_of_an_attack_are_one_table(tmp_path: Path) -> None:
+    """Tries, failures and sums add up, of other numbers the largest counts, and each run is there with its commit."""
+    results = copied(tmp_path)
+    for path in results.glob("peers*.json"):
+        path.unlink()
+    rows = [
+        [
+            {"attack": "a", "tried": 1200, "failed": 0, "outcome": "well", "sums": {"{:,} kept": 900}, "most": {}},
+            {"attack": "b", "tried": 3, "failed": 1, "outcome": "wrong"},
+        ],
+        [
+            {"attack": "b", "tried": 4, "failed": 0, "outcome": "well", "most": {"{:.1f} s": 2.5, "{:.0f} MiB": 7}},
+        ],
+        [
+            {"attack": "a", "tried": 20, "failed": 0, "outcome": "well", "sums": {"{:,} kept": 200, "{} lost": 1}},
+            {"attack": "b", "tried": 1, "failed": 0, "outcome": "well", "most": {"{:.1f} s": 1.5, "{:.0f} MiB": 8}},
+        ],
+    ]
+    for seed, of_run in enumerate(rows):
+        run = {"name": "peers", "seed": seed, "commit": f"abc{seed}", "date": "2026-11-23", "seconds": 9}
+        run |= {"python": "3.11.7", "command": f"python peers.py --seed {seed}", "rows": of_run}
+        (results / f"peers-{seed}.json").write_text(json.dumps(run))
+    assert checked(root=tmp_path) == 0
+    page = (tmp_path / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert all(f"- `python peers.py --seed {seed}`, seed {seed}, at commit abc{seed}, " in page for seed in range(3))
+    assert "| a | 1,220 | 0 | well, 1,100 kept, 1 lost |" in page
+    assert "| b | 8 | 1 | wrong (at abc0), 2.5 s, 8 MiB |" in page
 
 
 def test_the_readme_leads_to_it() -> None:

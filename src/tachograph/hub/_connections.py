@@ -158,6 +158,13 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._look()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer a body that is none; where an answer has begun, or is one to HEAD, the connection ends as it is."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.close()
+
     def on_response_complete(self) -> None:
         """Go on to the next request."""
         super().on_response_complete()
