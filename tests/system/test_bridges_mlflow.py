@@ -34,7 +34,8 @@ with mlflow.start_run(run_name="parent") as run:
     for turn, step in enumerate([*range(100), *range(90, 110)]):
         mlflow.log_metric("train/loss", math.nan if turn == 7 else chance.random(), step=step)
         values = {"accuracy": numpy.float64(chance.random()), "lr": torch.tensor(chance.random())}
-        mlflow.log_metrics({**values, "array": numpy.array(turn), "flag": turn % 2 == 0}, step=step, synchronous=turn % 5 == 0)
+        values |= {"array": numpy.array(turn), "flag": turn % 2 == 0}
+        mlflow.log_metrics(values, step=step, synchronous=turn % 5 == 0)
     mlflow.flush_async_logging()
     for _ in range(5):
         mlflow.log_metric("plain", chance.random())

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tachograph.instrumentation.bridges.logging import LoggingInstrumentor
     from tachograph.instrumentation.bridges.mlflow import MlflowInstrumentor
     from tachograph.instrumentation.bridges.tensorboard import TensorBoardInstrumentor, TensorBoardXInstrumentor
     from tachograph.instrumentation.bridges.tqdm import TqdmInstrumentor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AccelerateInstrumentor",
     "LightningInstrumentor",
+    "LoggingInstrumentor",
     "MlflowInstrumentor",
     "TensorBoardInstrumentor",
     "TensorBoardXInstrumentor",
@@ -41,6 +43,7 @@ __all__ = [
 _HOME = {
     "AccelerateInstrumentor": "bridges.trainers",
     "LightningInstrumentor": "bridges.trainers",
+    "LoggingInstrumentor": "bridges.logging",
     "MlflowInstrumentor": "bridges.mlflow",
     "TensorBoardInstrumentor": "bridges.tensorboard",
     "TensorBoardXInstrumentor": "bridges.tensorboard",

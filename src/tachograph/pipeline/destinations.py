@@ -73,6 +73,8 @@ class Route(NamedTuple):
         intervals: tells whether it takes the exponential histograms of intervals; None as long as its receiver has not
             answered, which may be a hub of ours.
         apart: it takes the points of curves, a record each, where it is no hub of ours: TACHOGRAPH_CURVES.
+        records: it takes the records of the program's own logging, where it is no hub of ours: logs were asked for by
+            name.
         queues: those of its receivers, where it may have several.
     """
 
@@ -87,6 +89,7 @@ class Route(NamedTuple):
     reads: Callable[[], int | None] = lambda: 0
     intervals: Callable[[], bool | None] = lambda: False
     apart: bool = False
+    records: bool = False
     queues: Sequence[Queue] = ()
 
 
@@ -256,7 +259,11 @@ def build_routes(
         elif exporter != "prometheus":
             built_in = _built_in(exporter, settings, registry, taken)
             routes.extend(_to(exporter, registry, taken) if built_in is None else [built_in])
-    return [route._replace(apart=route.events) for route in routes] if settings.curves == "all" else routes
+    every = settings.curves == "all"
+    return [
+        route._replace(apart=route.events and every, records=route.events and settings.named_logs and external is None)
+        for route in routes
+    ]
 
 
 def _takes(signals: Sequence[Signal]) -> Any:

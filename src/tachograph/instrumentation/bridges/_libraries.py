@@ -20,6 +20,7 @@ class PatchedName(NamedTuple):
         brings: the method that returns the values by leaf which a call brings, before it runs; empty where no other
             bridge is called inside.
         optional: whether versions without it are as good.
+        unseen: whether the patch's frame passes for one of the module: handlers walk up the stack past its file.
     """
 
     module: str
@@ -27,6 +28,7 @@ class PatchedName(NamedTuple):
     note: str
     brings: str = ""
     optional: bool = False
+    unseen: bool = False
 
 
 class Library(NamedTuple):
@@ -124,6 +126,10 @@ LIBRARIES: Mapping[str, Library] = {
             PatchedName("trackio.run", "Run.log_artifact", "log_artifact", optional=True),
             PatchedName("trackio.run", "Run.alert", "alert", optional=True),
         ),
+    ),
+    "logging": Library(
+        *("Python", "3.10", "3.14", ("logging", "LoggingInstrumentor"), ("logging",)),
+        names=(PatchedName("logging", "Logger.callHandlers", "call_handlers", unseen=True),),
     ),
     "tqdm": Library(
         *("tqdm", "4.66", "4.70", ("tqdm", "TqdmInstrumentor"), ("tqdm",)),
