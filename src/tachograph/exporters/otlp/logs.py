@@ -125,16 +125,8 @@ def _fields(severity: AttributeValue, severity_text: AttributeValue, body: Attri
     """Return what a record of the program's own logging has besides attributes."""
     named, said = _text(str(severity_text)), _text(str(body))
     value = b"".join([_STRING, varint(len(said)), said])
-    return [
-        _SEVERITY,
-        varint(int(str(severity))),
-        _SEVERITY_TEXT,
-        varint(len(named)),
-        named,
-        _BODY,
-        varint(len(value)),
-        value,
-    ]
+    number = varint(int(str(severity)))
+    return [_SEVERITY, number, _SEVERITY_TEXT, varint(len(named)), named, _BODY, varint(len(value)), value]
 
 
 def _text(value: str) -> bytes:

@@ -20,6 +20,7 @@ from tachograph.profiling.probe import error_type
 from tachograph.profiling.trace_context import current_span
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import AttributeValue
+from tachograph.recording.switch import switch
 
 _LIBRARY = "logging"
 _OURS = "tachograph"  # our own logger, and the beginning of the names of our threads
@@ -83,7 +84,7 @@ class RecordNotes:
 
     def call_handlers(self, _logger: object, record: LogRecord) -> None:
         """Take a record, after the program's own handlers have had it."""
-        if record.levelno < WARNING or _is_ours(record):
+        if record.levelno < WARNING or not switch.on or _is_ours(record):
             return
         if self._pid != os.getpid():  # a forked child counts anew
             self._begin()

@@ -87,8 +87,11 @@ class TrackingNotes:
         # Values that MLflow's own autologging reads out of a trainer have steps of its own making.
         counted = x is None or _is_autologging()
         at = int(timestamp) * 1_000_000 if isinstance(timestamp, int | float) and 0 < timestamp < _LATEST else None
+        if calls.outermost is None:
+            self._values.scalar(run.origin, key, value, x, counted=counted, time_unix_nano=at)
+            return
         record = partial(self._values.scalar, run.origin, key, value, x, counted=counted, time_unix_nano=at)
-        if calls.outermost is None or not self._values.passed_over(_LIBRARY, key, value, record):
+        if not self._values.passed_over(_LIBRARY, key, value, record):
             record()
 
     def log_param(self, _client: Any, run_id: str, key: str, value: Any, *_args: Any, **_more: Any) -> None:

@@ -47,14 +47,19 @@ class TrackioNotes:
         """Take the values of one call, under the names that trackio gives them; what is no number is counted."""
         x = run._next_step - 1 if step is None else step  # noqa: SLF001 - the step that it has just given the call
         origin = self._origins.get(id(run)) or self._origin(run)
+        take = self._values.scalar if calls.outermost is None else self._take_inside
         for key, value in metrics.items():
-            if not is_readable(value):
+            if value.__class__ is not float and not is_readable(value):
                 self._values.not_taken(_LIBRARY, type(value).__name__)
                 continue
-            tag = f"__{key}" if key in _RESERVED or key.startswith("__") else key
-            record = partial(self._values.scalar, origin, tag, value, x, counted=step is None)
-            if calls.outermost is None or not self._values.passed_over(_LIBRARY, tag, value, record):
-                record()
+            tag = f"__{key}" if key in _RESERVED or key[:2] == "__" else key
+            take(origin, tag, value, x, counted=step is None)
+
+    def _take_inside(self, origin: Origin, tag: str, value: Any, x: Any, *, counted: bool) -> None:
+        """Take a value inside of the call of another bridge, unless that records it."""
+        record = partial(self._values.scalar, origin, tag, value, x, counted=counted)
+        if not self._values.passed_over(_LIBRARY, tag, value, record):
+            record()
 
     def log_system(self, _run: Any, *_args: Any, **_kwargs: Any) -> None:
         """Count values of the machine: they have no step, and ``--system-metrics`` records them."""
