@@ -5,19 +5,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import secrets
+import sys
 from pathlib import Path
 
 import pytest
 
 import tachograph
-from launches import run_program
+from launches import run, run_program
 from logged_files import Logged, mlflow_runs, mlflow_values
+from programs import write
+from tachograph.recording.journal import LOG
 from tachograph.runs.run import Run
 from test_bridges_trainers import ACCELERATE, TRANSFORMERS
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
 MLFLOW = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "DISABLE_MLFLOW_INTEGRATION": "FALSE"}
+OPTIONS = ("--run-id", "job", "--port", "0", "--linger", "0")
 PROGRAM = """
 import math, os, random, sys, threading
 import mlflow, numpy, torch
@@ -74,6 +78,24 @@ with mlflow.start_run(run_name="parent") as run:
     assert os.waitpid(child, 0)[1] == 0
 sys.exit(3)
 """
+RANKS = """
+import logging, os, random, sys
+import mlflow
+from torch.utils.tensorboard import SummaryWriter
+
+rank = os.environ.get("RANK", "0")
+chance = random.Random(f"{sys.argv[1]} {rank}")
+mlflow.set_tracking_uri(f"file:mlruns-{rank}")
+writer = SummaryWriter(f"runs/{rank}")
+with mlflow.start_run(run_name="only"):
+    mlflow.log_params({"lr": 0.1})
+    for step in range(100):
+        loss = chance.random()
+        writer.add_scalar("train/loss", loss, step)
+        mlflow.log_metrics({"train/loss": loss, "accuracy": chance.random()}, step=step)
+writer.close()
+logging.getLogger("model").warning("done in rank %s", rank)
+"""
 AUTOLOG = """
 import lightning, mlflow.pytorch, torch
 lightning.seed_everything(1)
@@ -118,21 +140,20 @@ sys.exit(3)
 """
 
 
-def launched(folder: Path, program: str, *arguments: str, code: int = 3, name: str = "job", **more: str) -> Run:
+def launched(folder: Path, program: str, *arguments: str, code: int = 3, **more: str) -> Run:
     """Run a program under ``tachograph run``, and return what its hub has recorded."""
-    options = ("--run-id", name, "--port", "0", "--linger", "0")
-    done = run_program(folder, program, *arguments, options=options, timeout=250, **{**MLFLOW, **more})
+    done = run_program(folder, program, *arguments, options=OPTIONS, timeout=250, **{**MLFLOW, **more})
     assert done.returncode == code, done.stderr
     assert "could not be instrumented" not in done.stderr
     assert "was not recorded" not in done.stderr
     (folder / "said.txt").write_text(done.stdout + done.stderr)
-    return tachograph.runs.open(name, folder / "store")
+    return tachograph.runs.open("job", folder / "store")
 
 
-def stored(found: Run) -> dict[str, list[tuple[float, str]]]:
+def stored(found: Run, rank: int | None = None) -> dict[str, list[tuple[float, str]]]:
     """Return x and value, as text, of every point, by group and metric; a second library's with its name behind."""
     curves: Logged = {}
-    for point in found.points():
+    for point in found.points(rank=rank):
         source = "".join(f" @{point.attributes[key]}" for key in ("source",) if key in point.attributes)
         name = "/".join(part for part in (point.group, point.metric) if part) + source
         curves.setdefault(name, []).append((point.x, point.value))
@@ -196,6 +217,24 @@ def test_a_trainer_that_logs_to_mlflow_has_logged_once(tmp_path: Path, program: 
 
 @pytest.mark.long
 @pytest.mark.torch
+def test_two_ranks_log_to_mlflow_and_tensorboard(tmp_path: Path) -> None:
+    """Each value is one point of its rank, whoever logs it first; each rank's warning is a log record of its."""
+    command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    path = write(tmp_path, RANKS)
+    done = run(tmp_path, *command, str(path), str(secrets.randbelow(2**30)), options=OPTIONS, timeout=250, **MLFLOW)
+    assert done.returncode == 0, done.stderr
+    found = tachograph.runs.open("job", tmp_path / "store")
+    for rank in range(2):
+        (folder,) = mlflow_runs(tmp_path / f"mlruns-{rank}").values()
+        assert stored(found, rank) == exactly(mlflow_values(folder))
+    assert sum(float(each.value) for each in found.series("tachograph.bridge.repeated")) == 200
+    assert found.config == {"lr": 0.1}
+    said = [(found.ranks[record.stream], record.attributes["body"]) for record in found.events(LOG)]
+    assert sorted(each for each in said if each[0] is not None) == [(0, "done in rank 0"), (1, "done in rank 1")]
+
+
+@pytest.mark.long
+@pytest.mark.torch
 def test_autologging_of_lightning_counts_once(tmp_path: Path) -> None:
     """MLflow reads the values out of Lightning's trainer, with epochs for steps: each is there by one of the two."""
     found = launched(tmp_path, AUTOLOG, code=0, MLFLOW_TRACKING_URI="file:mlruns")
@@ -220,10 +259,12 @@ def test_trackio_has_the_values_of_its_store(tmp_path: Path) -> None:
     with sqlite3.connect(next(folder.glob("*.db"))) as connection:
         rows = list(connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id"))
     wanted: Logged = {}
-    for run, step, metrics in rows:
+    for name_of_run, step, metrics in rows:
         for name, value in json.loads(metrics).items():
             if isinstance(value, int | float) or value == "NaN":
-                wanted.setdefault(name if run == "first" else f"{run}/{name}", []).append((float(step), float(value)))
+                wanted.setdefault(name if name_of_run == "first" else f"{name_of_run}/{name}", []).append(
+                    (float(step), float(value))
+                )
     assert stored(found) == exactly(wanted)
     assert set(wanted) == {"train/loss", "acc", "late", "__step", "second/train/loss"}
     assert found.config == {"lr": 0.1, "layers": 2, "hf_token": "***"}
