@@ -9,6 +9,7 @@ library that is not installed is left out, and said. The values wait in memory: 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import statistics
 import sys
@@ -63,6 +64,45 @@ def tqdm(_: Path) -> Log:
     return lambda step: bar.set_postfix(refresh=False, loss=step / 3)
 
 
+def mlflow(folder: Path) -> Log:
+    """Return a call of ``log_metric`` into a file store."""
+    os.environ |= {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    import mlflow as library
+
+    library.set_tracking_uri((folder / "runs").as_uri())
+    library.start_run()
+    return lambda step: library.log_metric("train/loss", step / 3, step=step)
+
+
+def trackio(folder: Path) -> Log:
+    """Return a call of ``log`` into a file of this machine."""
+    os.environ |= {"TRACKIO_DIR": str(folder), "HF_HUB_OFFLINE": "1"}
+    import trackio as library
+
+    run = library.init(project="p", embed=False)
+    return lambda step: run.log({"train/loss": step / 3}, step=step)
+
+
+def _logger(folder: Path) -> logging.Logger:
+    found = logging.getLogger("bench")
+    found.propagate = False
+    found.setLevel(logging.INFO)
+    found.handlers = [logging.FileHandler(folder / "log.txt")]
+    return found
+
+
+def logging_info(folder: Path) -> Log:
+    """Return a call of ``Logger.info``, which is no record of ours."""
+    log = _logger(folder)
+    return lambda step: log.info("loss is %s", step / 3)
+
+
+def logging_warning(folder: Path) -> Log:
+    """Return a call of ``Logger.warning`` of one line, most of which are beyond its limit."""
+    log = _logger(folder)
+    return lambda step: log.warning("loss is %s", step / 3)
+
+
 def accelerate(_: Path) -> Log:
     """Return a call of ``Accelerator.log`` without a tracker."""
     from accelerate import Accelerator
@@ -79,7 +119,10 @@ def lightning(_: Path) -> Log:
     return lambda step: fabric.log("train/loss", step / 3, step)
 
 
-MADE = (tensorboard, tensorboardx, wandb, wandb_disabled, tqdm, accelerate, lightning)
+MADE = (
+    *(tensorboard, tensorboardx, wandb, wandb_disabled, mlflow, trackio, logging_info, logging_warning),
+    *(tqdm, accelerate, lightning),
+)
 
 
 def block(log: Log, begin: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The files that TensorBoard and W&B write of a run, read back: what a bridge has to be like."""
+"""The files that TensorBoard, W&B and MLflow write of a run, read back: what a bridge has to be like."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ def wandb_values(path: Path) -> Logged:
             if not key.startswith("_"):
                 found.setdefault(key, []).append((float(record.history.step.num), float(value)))
     return dict(sorted(found.items()))  # W&B writes the keys of a step in any order
+
+
+def mlflow_values(run: Path) -> Logged:
+    """Return the values of a run's folder in MLflow's file store: a file a metric, with time, value and step a line."""
+    found: Logged = {}
+    for path in sorted(path for path in (run / "metrics").rglob("*") if path.is_file()):
+        rows = [line.split(" ") for line in path.read_text().splitlines()]
+        found[path.relative_to(run / "metrics").as_posix()] = [(float(row[2]), float(row[1])) for row in rows]
+    return found
+
+
+def mlflow_runs(folder: Path) -> dict[str, Path]:
+    """Return the folders of the runs in MLflow's file store, by name."""
+    return {path.read_text(): path.parents[1] for path in folder.glob("*/*/tags/mlflow.runName")}
 
 
 def _records(data: bytes) -> Iterator[bytes]:

@@ -40,7 +40,7 @@ from tachograph.hub.forwarding import Forwarding, items
 from tachograph.metric import Metric, MetricGroup
 from tachograph.pipeline.event_feed import apart
 from tachograph.recording.curve import POINT, packed
-from tachograph.recording.journal import packed_event
+from tachograph.recording.journal import LOG, packed_event
 from tachograph.recording.packed_points import PACKED, PackedPoints
 from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import FAILURE, plain_attributes
@@ -132,10 +132,11 @@ def test_a_receiver_that_is_no_hub_gets_a_record_a_point(tmp_path: Path) -> None
     assert times[0] > 0
 
 
-def test_messages_of_exceptions_are_for_hubs_alone() -> None:
-    """A receiver that is no hub of ours gets neither them nor a request of nothing else; the other records stay."""
+@pytest.mark.parametrize("name", [FAILURE, LOG])
+def test_messages_of_the_program_are_for_hubs_alone(name: str) -> None:
+    """A receiver that is no hub of ours gets no exception and no record of its logging; the other records stay."""
     sent = logs(2)
-    record = sent.resource_logs[0].scope_logs[0].log_records.add(time_unix_nano=9, event_name=FAILURE)
+    record = sent.resource_logs[0].scope_logs[0].log_records.add(time_unix_nano=9, event_name=name)
     record.attributes.add(key="exception.message").value.string_value = "boom"
     forwarding = Forwarding("http://127.0.0.1:9", Registry(enabled=True), {})
     assert forwarding.adapt("logs", sent)

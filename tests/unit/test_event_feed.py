@@ -221,3 +221,41 @@ def test_what_waits_for_a_hub_is_little() -> None:
     assert len(journal.told) <= 16
     journal.reset()
     assert len(journal.told) == 0
+
+
+RECORDS = [
+    # whether logs were asked for by name, the schema that the receiver reads, and whether it gets records, or counts
+    *((False, 2, True), (False, 0, False), (False, None, None)),
+    *((True, 2, True), (True, 0, True), (True, None, True)),
+]
+
+
+@pytest.mark.parametrize(("named", "reads", "gets"), RECORDS)
+def test_records_of_the_programs_logging_are_private(named: bool, reads: int | None, gets: bool | None) -> None:
+    """Hubs of ours get them, others where logs are asked for by name; where a receiver never says they are counted."""
+    registry = Registry(enabled=True)
+    journal, taken = Journal(registry), Taken()
+    feed = EventFeed(journal, registry)
+    route = Route(taken, events=True, records=named, reads=lambda: reads)
+    feed.open([route])
+    journal.record({"value": "text"}, 1, finish=lambda said: said)
+    journal.append("event", 1, {"value": 1})
+    feed.deliver([route], {})
+    assert taken.values == (["text", 1] if gets else [1])
+    assert feed.waiting() == (gets is None)
+    assert feed.undecided() is (gets is None)
+    feed.close(exiting=True)
+    assert dropped(registry) == ({"shutdown": 1} if gets is None else {})
+
+
+def test_a_record_that_cannot_be_made_costs_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """It is counted and said once; the others leave."""
+    registry = Registry(enabled=True)
+    journal, taken = Journal(registry), Taken()
+    for value in (1, 0, 2):
+        journal.record({"value": value}, 1, finish=lambda said: {"value": 1 // int(str(said["value"]))})
+    EventFeed(journal, registry).deliver([Route(taken, events=True, records=True)], {})
+    assert taken.values == [1, 0]
+    journal.drain()
+    assert dropped(registry) == {"encoding": 1}
+    assert len(caplog.records) == 1

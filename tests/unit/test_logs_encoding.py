@@ -11,14 +11,17 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry._logs import SeverityNumber
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
+from tachograph.exporters.log_emitter import log_record
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
-from tachograph.recording.journal import Journal, LogEvent
+from tachograph.recording.journal import LOG, Journal, LogEvent
 from tachograph.recording.registry import Registry
+from tachograph.runs.recorded import event_of
 
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)  # JSON knows one NaN only
 DATA = st.dictionaries(
@@ -102,6 +105,26 @@ def test_a_record_is_what_the_data_model_says() -> None:
     assert second.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
     assert second.span_id.hex() == "0000000000000009"
     assert second.flags == 1
+
+
+def test_a_record_of_the_programs_logging_has_severity_and_body() -> None:
+    """In their own fields, here and by OpenTelemetry's API; all else stays an attribute. Read back, all is there."""
+    journal = Journal(Registry(enabled=True))
+    said = {"severity_number": 13, "severity_text": "WARNING", "body": "ä" * 300, "code.line.number": 7}
+    journal.record(said, 77, finish=lambda found: {**found, "more": "x"}, trace_id=5, span_id=6, trace_flags=1)
+    (event,) = journal.drain_records()
+    (request,) = encoded([event])
+    (record,) = records(request)
+    assert (record.severity_number, record.severity_text, record.body.string_value) == (13, "WARNING", "ä" * 300)
+    attributes = {pair.key: plain(pair.value) for pair in record.attributes}
+    own = {"tachograph.schema": 1, "tachograph.stream": f"{journal.stream}.log", "tachograph.seq": 1}
+    assert attributes == {"code.line.number": 7, "more": "x", **own}
+    assert (record.trace_id.hex(), record.flags) == ("0" * 31 + "5", 1)
+    api = log_record(event)
+    assert (api.severity_number, api.severity_text, api.body) == (SeverityNumber.WARN, "WARNING", "ä" * 300)
+    assert dict(api.attributes or {}) == attributes
+    stored = event_of((1, LOG, 77, 78, "tachograph", "s", 1, record.SerializeToString()))
+    assert stored.attributes == {**said, "more": "x", **own}
 
 
 @settings(max_examples=150, deadline=None)

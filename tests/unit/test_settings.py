@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
 import tachograph
 from tachograph.exporters.otlp.settings import OtlpSettings
+from tachograph.instrumentation._zero_code import zero_code_settings
 from tachograph.pipeline.settings import Keywords, Settings, read_settings
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
@@ -53,6 +54,23 @@ def test_exporters_follow_from_the_environment(environ: dict[str, str], expected
     assert [found.signal for found in settings.otlp] == [
         signal for signal, exporters in zip(SIGNALS, expected, strict=True) if "otlp" in exporters
     ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "more", "named"),
+    [
+        (ENDPOINT, {}, False),
+        ({**ENDPOINT, "OTEL_LOGS_EXPORTER": "otlp"}, {}, True),
+        (ENDPOINT, {"logs": "otlp"}, True),
+        ({**ENDPOINT, "TACHOGRAPH_ENDPOINT": "http://c"}, None, False),
+        ({"TACHOGRAPH_ENDPOINT": "http://c", "OTEL_LOGS_EXPORTER": "otlp"}, None, True),
+    ],
+)
+def test_an_endpoint_alone_names_no_logs(environ: dict[str, str], more: dict[str, Any] | None, named: bool) -> None:
+    """Records of the program's own logging leave where an exporter of logs is chosen; under zero code as well."""
+    settings = zero_code_settings(environ) if more is None else read_settings(environ, **more)
+    assert settings.logs == ("otlp",)
+    assert settings.named_logs is named
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry._logs import LoggerProvider, LogRecord, NoOpLoggerProvider, get_logger_provider
+from opentelemetry._logs import LoggerProvider, LogRecord, NoOpLoggerProvider, SeverityNumber, get_logger_provider
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -21,7 +21,7 @@ from tachograph.exporters.otel_exporters import ItemExporter
 from tachograph.recording import registry as registries
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import SCOPE, Journal, LogEvent
+from tachograph.recording.journal import LOG, RECORD_FIELDS, SCOPE, Journal, LogEvent
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import scope_origin
 from tachograph.recording.points import encodable
@@ -222,12 +222,18 @@ def log_record(event: LogEvent) -> LogRecord:
     if event.trace_id:
         seen = SpanContext(event.trace_id, event.span_id, is_remote=False, trace_flags=TraceFlags(event.trace_flags))
         context = set_span_in_context(NonRecordingSpan(seen), _NO_SPAN)
+    attributes = {encodable(str(key)): _plain(value) for key, value in event.record_attributes().items()}
+    fields: dict[str, Any] = {}
+    if event.name == LOG:
+        fields = {key: attributes.pop(key) for key in RECORD_FIELDS}
+        fields["severity_number"] = SeverityNumber(fields["severity_number"])
     return LogRecord(
         timestamp=min(max(event.time_unix_nano, 0), UINT64_MAX),
         observed_timestamp=event.observed_unix_nano,
         context=context,
-        attributes={encodable(str(key)): _plain(value) for key, value in event.record_attributes().items()},
+        attributes=attributes,
         event_name=encodable(event.name),
+        **fields,
     )
 
 

@@ -28,12 +28,14 @@ from tachograph.hub._stream_decoder import is_beside, read_back
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.recording.ids import random_hex
+from tachograph.recording.journal import LOG
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
 from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import FAILURE
 
 DESTINATION = "forward"
+_PRIVATE = frozenset({FAILURE, LOG})  # texts of exceptions and of the program's own logging
 _MANY = 5000  # records of a request: about 1.5 MB, where a Collector takes 4 MiB over gRPC
 
 
@@ -112,13 +114,13 @@ class Forwarding:
 
         A hub of ours, which says so in its answers, gets all as it is. For another receiver a ``Metric``'s packed
         points are a record each, those of gauges and of ``log()`` only where TACHOGRAPH_CURVES is ``all``, and
-        exponential histograms that say again what an explicit one says are left out. Messages of exceptions are for
-        hubs of ours alone.
+        exponential histograms that say again what an explicit one says are left out. Messages of exceptions and
+        records of programs' own logging are for hubs of ours alone.
         """
         if any((sender.reads or 0) >= PACKED_SCHEMA for sender in self._senders.values()):
             return False
         if signal == "logs":
-            left_out = _leave_out_failures(request)
+            left_out = _leave_out_private(request)
             return _unpack_points(request, every=self._every) or left_out
         return signal == "metrics" and _leave_out_beside(request)
 
@@ -183,10 +185,10 @@ def _unpack_points(request: Any, *, every: bool) -> bool:
     return found
 
 
-def _leave_out_failures(request: Any) -> bool:
+def _leave_out_private(request: Any) -> bool:
     found = False
     for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
-        kept = [record for record in scope.log_records if record.event_name != FAILURE]
+        kept = [record for record in scope.log_records if record.event_name not in _PRIVATE]
         if len(kept) < len(scope.log_records):
             found = True
             del scope.log_records[:]

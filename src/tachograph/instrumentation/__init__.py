@@ -11,8 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tachograph.instrumentation.bridges.logging import LoggingInstrumentor
+    from tachograph.instrumentation.bridges.mlflow import MlflowInstrumentor
     from tachograph.instrumentation.bridges.tensorboard import TensorBoardInstrumentor, TensorBoardXInstrumentor
     from tachograph.instrumentation.bridges.tqdm import TqdmInstrumentor
+    from tachograph.instrumentation.bridges.trackio import TrackioInstrumentor
     from tachograph.instrumentation.bridges.trainers import (
         AccelerateInstrumentor,
         LightningInstrumentor,
@@ -25,11 +28,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AccelerateInstrumentor",
     "LightningInstrumentor",
+    "LoggingInstrumentor",
+    "MlflowInstrumentor",
     "TensorBoardInstrumentor",
     "TensorBoardXInstrumentor",
     "TorchElasticInstrumentor",
     "TorchMonitorInstrumentor",
     "TqdmInstrumentor",
+    "TrackioInstrumentor",
     "TransformersInstrumentor",
     "WandbInstrumentor",
 ]
@@ -37,11 +43,14 @@ __all__ = [
 _HOME = {
     "AccelerateInstrumentor": "bridges.trainers",
     "LightningInstrumentor": "bridges.trainers",
+    "LoggingInstrumentor": "bridges.logging",
+    "MlflowInstrumentor": "bridges.mlflow",
     "TensorBoardInstrumentor": "bridges.tensorboard",
     "TensorBoardXInstrumentor": "bridges.tensorboard",
     "TorchElasticInstrumentor": "torchelastic",
     "TorchMonitorInstrumentor": "torch_monitor",
     "TqdmInstrumentor": "bridges.tqdm",
+    "TrackioInstrumentor": "bridges.trackio",
     "TransformersInstrumentor": "bridges.trainers",
     "WandbInstrumentor": "bridges.wandb",
 }

@@ -107,7 +107,8 @@ class GivenProviders:
             if found.provider is provider:
                 return found.journal
         journal = Journal(registry)
-        feed, routes = EventFeed(journal, registry), [Route(into_provider(provider, registry), events=True)]
+        feed = EventFeed(journal, registry)
+        routes = [Route(into_provider(provider, registry), events=True, records=True)]
         feed.open(routes)
         self._loggers = [*self._loggers, _Loggers(provider, journal, feed, routes)]
         self._begin()

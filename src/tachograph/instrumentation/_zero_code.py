@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
@@ -122,7 +123,7 @@ def zero_code_settings(environ: Mapping[str, str]) -> Settings:
             protocol="http/protobuf",
             interval=interval,
         )
-    return read_settings(
+    settings = read_settings(
         environ,
         metrics=_unless_none(environ, "OTEL_METRICS_EXPORTER"),
         traces="none" if _unless_none(environ, "OTEL_TRACES_EXPORTER") == "none" else _if_all(environ),
@@ -130,6 +131,7 @@ def zero_code_settings(environ: Mapping[str, str]) -> Settings:
         endpoint=None if text(environ, ENDPOINT) == endpoint else endpoint,
         interval=interval,
     )
+    return replace(settings, named_logs=bool(text(environ, "OTEL_LOGS_EXPORTER")))
 
 
 def _unless_none(environ: Mapping[str, str], variable: str) -> str:

@@ -74,6 +74,8 @@ class Route(NamedTuple):
             answered, which may be a hub of ours.
         intervals_every: seconds between two of these; 0 for one with each collection.
         apart: it takes the points of curves, a record each, where it is no hub of ours: TACHOGRAPH_CURVES.
+        records: it takes the records of the program's own logging, where it is no hub of ours: logs were asked for by
+            name.
         queues: those of its receivers, where it may have several.
     """
 
@@ -89,6 +91,7 @@ class Route(NamedTuple):
     intervals: Callable[[], bool | None] = lambda: False
     intervals_every: float = 0.0
     apart: bool = False
+    records: bool = False
     queues: Sequence[Queue] = ()
 
 
@@ -278,7 +281,11 @@ def build_routes(
         elif exporter != "prometheus":
             built_in = _built_in(exporter, settings, registry, taken)
             routes.extend(_to(exporter, registry, taken) if built_in is None else [built_in])
-    return [route._replace(apart=route.events) for route in routes] if settings.curves == "all" else routes
+    every = settings.curves == "all"
+    return [
+        route._replace(apart=route.events and every, records=route.events and settings.named_logs and external is None)
+        for route in routes
+    ]
 
 
 def _takes(signals: Sequence[Signal]) -> Any:

@@ -100,7 +100,7 @@ class EventFeed:
     def waiting(self) -> int:
         """Return how many events there are to deliver; 1 where a holder or a curve may have some."""
         return (
-            len(self._journal) + len(self._taken or ())
+            len(self._journal) + len(self._taken or ()) + len(self._journal.records)
             or bool(self._journal.holders)
             or self._registry.points.waiting()
         )
@@ -119,6 +119,7 @@ class EventFeed:
         if takers:
             self._takes = True
             self._deliver_told(takers, resource)
+            self._deliver_records(takers, resource)
             # In a task of the timer nothing is waited for: only what is due leaves.
             self._gather(_GATHERING, everything=not timer.default.is_at_work())
         left = len(self._journal) + len(self._taken or ()) if takers else 0
@@ -147,6 +148,15 @@ class EventFeed:
                 events.append(self._journal.told.popleft())
         for route, reads in zip(takers, said, strict=True):
             if reads and events:
+                self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
+
+    def _deliver_records(self, takers: Sequence[Route], resource: Mapping[str, AttributeValue]) -> None:
+        """Hand over the records of the program's logging: to hubs of ours, and where logs were asked for by name."""
+        if _wanted(takers, lambda route: route.records) is None:
+            return
+        events = self._journal.drain_records()
+        for route in takers:
+            if events and (route.records or route.reads()):
                 self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
 
     def _deliver_points(
@@ -198,7 +208,7 @@ class EventFeed:
     def undecided(self) -> bool:
         """Tell whether something waits until a receiver has said whether it is a hub of ours."""
         points = self._registry.points
-        if self._takes and self._journal.told:
+        if self._takes and (self._journal.told or self._journal.records):
             return True
         return self._takes and points.wanted is None and points.waiting()
 
@@ -268,6 +278,8 @@ class EventFeed:
         points.wanted = None
         if exiting and (self._takes or self._journal.pinned):
             lost += self._journal.give_up() + sum(event.points for event in self._taken or ())
+            if _wanted(self._takers, lambda route: route.records) is not False:
+                lost += len(self._journal.drain_records())
             self._taken = None
         if lost:
             self._registry.count_dropped("shutdown", "journal", lost)
@@ -326,7 +338,12 @@ def apart(points: PackedPoints, packed: LogEvent) -> Iterator[LogEvent]:
 
 def _takes_points(takers: Sequence[Route]) -> bool | None:
     """Tell whether any destination takes the points of curves; None as long as one has not said."""
-    said = [route.apart or (None if route.reads() is None else bool(route.reads())) for route in takers]
+    return _wanted(takers, lambda route: route.apart)
+
+
+def _wanted(takers: Sequence[Route], asked: Callable[[Route], bool]) -> bool | None:
+    """Tell whether any destination is a hub of ours, or takes what it was asked for; None while one has not said."""
+    said = [asked(route) or (None if route.reads() is None else bool(route.reads())) for route in takers]
     return True if True in said else None if None in said else False
 
 
@@ -370,7 +387,7 @@ class GuestFeed:
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""
         self._attached = [
-            Route(route.destination, events=True, reads=route.reads, apart=route.apart)
+            Route(route.destination, events=True, reads=route.reads, apart=route.apart, records=route.records)
             for route in routes
             if route.events
         ]

@@ -62,6 +62,8 @@ class Settings:
         join: deliver into the program's own providers.
         prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
         curves: where the points of curves go that are not events anyway: ``hub``, to our own hub alone, or ``all``.
+        named_logs: exporters of logs were chosen, rather than implied by an endpoint: they get the records of the
+            program's own logging, too.
         own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
         hub: the process was asked to have a hub of its own.
         tags: of the run; no setting of a pipeline, so that they do not make two of them differ.
@@ -89,6 +91,7 @@ class Settings:
     join: bool = True
     prometheus_registry: bool = True
     curves: str = "hub"
+    named_logs: bool = False
     own_hub: bool = False
     hub: bool = False
     tags: tuple[str, ...] = field(default=(), compare=False)
@@ -301,6 +304,7 @@ def read_settings(
         join=joining.boolean() if joining else True,
         hub=with_hub,
         curves=curves.choice(("hub", "all")) if curves else "hub",
+        named_logs=logs is not None or bool(text(environ, "OTEL_LOGS_EXPORTER")),
         own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
         **_description(tags, notes),
     )

@@ -27,10 +27,12 @@ from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
 
 LIMIT = 65_536
-_MOST_TOLD = 16
+_MOST_TOLD, _MOST_RECORDS = 16, 256
 SCHEMA = 2  # of the records: a reader skips, and counts, newer ones than it knows
 CONFIG, SUMMARY = "tachograph.config", "tachograph.summary"  # events, and the map in them
 RUN = "tachograph.run"  # an event with a run's tags and notes
+LOG = "tachograph.log"  # a record of the program's own logging: private, as its texts may be
+RECORD_FIELDS = ("severity_number", "severity_text", "body")  # its attributes that are fields of a log record
 SCOPE = "tachograph"  # the instrumentation scope of every record
 # A function that returns the attributes, and its arguments: called when the event leaves.
 Later = tuple[Any, ...]
@@ -38,6 +40,8 @@ Later = tuple[Any, ...]
 Raw = tuple[str, int, int, Mapping[str, AttributeValue] | Later, int, int, int]
 # Returns points of those events packed, and the other ones.
 Pack = Callable[[Sequence[Raw]], tuple[list[PackedPoints], list[Raw]]]
+# Returns the attributes of an event as they leave.
+Finish = Callable[[Mapping[str, AttributeValue]], Mapping[str, AttributeValue]]
 _AT_ONCE = 1024
 
 
@@ -109,6 +113,7 @@ class Journal:
             that are logged at the end alone, such as those of open windows.
         holders: asked before events are taken out, for events that are not logged yet.
         told: events for hubs of ours alone, until a receiver has said whether it is one; see :meth:`tell`.
+        records: of the program's own logging, until then; see :meth:`record`.
         on_half_full: called where an event is logged while the journal is half full or more: it must cost next to
             nothing, take no lock and never raise; a signal handler may be what logs. A forked child has none.
     """
@@ -350,6 +355,50 @@ class Journal:
             now, number = time.time_ns(), self._told_numbers.next()
             self.told.append(LogEvent(name, now, now, attributes, number, 0, 0, 0, f"{self.stream}.life"))
 
+    def record(
+        self,
+        attributes: Mapping[str, AttributeValue],
+        time_unix_nano: int,
+        *,
+        finish: Finish,
+        trace_id: int = 0,
+        span_id: int = 0,
+        trace_flags: int = 0,
+    ) -> None:
+        """Log a record of the program's own logging: for hubs of ours, and where logs are asked for by name.
+
+        They are a stream of their own. The newest 256 wait; those before are dropped and counted.
+
+        Args:
+            attributes: among them the fields of a log record, :data:`RECORD_FIELDS`.
+            time_unix_nano: when it was logged.
+            finish: returns the attributes as they leave; called when they do, in another thread.
+            trace_id: of the current span, as all that follows; 0 outside a sampled one.
+            span_id: see above.
+            trace_flags: see above.
+        """
+        if not (switch.on and self.kept and self._registry.enabled):
+            return
+        if len(self.records) >= _MOST_RECORDS:
+            self._count(1)
+        number, stream, now = self._record_numbers.next(), f"{self.stream}.log", time.time_ns()
+        event = LogEvent(LOG, time_unix_nano, now, attributes, number, trace_id, span_id, trace_flags, stream)
+        self.records.append((event, finish))
+
+    def drain_records(self) -> list[LogEvent]:
+        """Take out the records of the program's logging; one whose attributes cannot be made costs itself alone."""
+        found: list[LogEvent] = []
+        with contextlib.suppress(IndexError):  # another thread takes some out, too
+            while True:
+                event, finish = self.records.popleft()
+                try:
+                    found.append(event._replace(attributes=finish(event.attributes)))
+                except Exception as error:  # noqa: BLE001 - as for any event
+                    pass_on(error)
+                    self._uncounted += 1
+                    self._log_once("lost", "an event %r was lost (further ones are counted): %r", LOG, error)
+        return found
+
     def waiting(self) -> list[Raw]:
         """Return the events that wait, and leave them there."""
         return list(self._events)
@@ -360,13 +409,14 @@ class Journal:
 
     def begin_stream(self) -> None:
         """Begin a new stream: the events that wait are its first ones."""
-        self._numbers, self._told_numbers = NumberSequence(), NumberSequence()
+        self._numbers, self._told_numbers, self._record_numbers = NumberSequence(), NumberSequence(), NumberSequence()
         self.stream = random_hex()
 
     def reset(self) -> None:
         """Forget every event and begin a new stream, as a forked child does."""
         self._events: deque[Raw] = deque()
         self.told: deque[LogEvent] = deque(maxlen=_MOST_TOLD)
+        self.records: deque[tuple[LogEvent, Finish]] = deque(maxlen=_MOST_RECORDS)
         self._uncounted = 0  # lost, while there was no memory to count it
         self.on_half_full: Callable[[], object] = _nothing
         self.begin_stream()

@@ -142,7 +142,7 @@ BRIDGE_NOT_TAKEN = _ours(
     "tachograph.bridge.not_taken",
     "{item}",
     "counter",
-    "What a library was given that makes no curve: images, texts, tables.",
+    "What a library was given that makes no curve: images, texts, tables; and log records that came too fast.",
     *("library", "kind"),
 )
 

@@ -364,10 +364,19 @@ class StoredEvent(NamedTuple):
 
 
 def event_of(row: Sequence[Any]) -> StoredEvent:
-    """Return an event from a row: number, name, both times, scope, stream, number in it, record."""
+    """Return an event from a row: number, name, both times, scope, stream, number in it, record.
+
+    The severity and the body of a log record are among its attributes.
+    """
     number, name, time, observed, scope, stream, seq, data = row
     record = LogRecord.FromString(data)
     plain = dict(plain_attributes(record.attributes))
+    if record.severity_number:
+        plain.setdefault("severity_number", int(record.severity_number))
+    if record.severity_text:
+        plain.setdefault("severity_text", record.severity_text)
+    if record.HasField("body"):
+        plain.setdefault("body", plain_value(record.body))
     trace, span = int.from_bytes(record.trace_id, "big"), int.from_bytes(record.span_id, "big")
     return StoredEvent(number, name, time, observed, plain, trace, span, scope, stream, seq)
 

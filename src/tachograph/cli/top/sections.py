@@ -96,7 +96,16 @@ _ATTRIBUTES = 6
 _VALUE = 10
 Maker = Callable[[], Cells]
 # The telling attributes of an event come first.
-_WORTH = {"state": 0, "reason": 0, "raw_error": 1, "message": 2, "agent_restarts": 3, "source": 4}
+_WORTH = {
+    "state": 0,
+    "reason": 0,
+    "severity_text": 0,
+    "raw_error": 1,
+    "body": 1,
+    "message": 2,
+    "agent_restarts": 3,
+    "source": 4,
+}
 
 
 def progress(picture: Picture, *, by_rank: bool) -> Section:
@@ -393,7 +402,8 @@ def _events(picture: Picture) -> Section:
 
 
 def _event(each: Json) -> Cells:
-    bad = any(word in str(each["attributes"].get("state", each["name"])).upper() for word in ("FAIL", "LOST", "ERROR"))
+    said = each["attributes"].get("state", each["attributes"].get("severity_text", each["name"]))
+    bad = any(word in str(said).upper() for word in ("FAIL", "LOST", "ERROR", "CRITICAL"))
     style = "red" if bad else "default"
     rank = each["rank"] if each["rank"] is not None else each["attributes"].get("global_rank", NOTHING)
     told = sorted(each["attributes"].items(), key=lambda pair: (_WORTH.get(pair[0], 9), pair[0]))[:_ATTRIBUTES]

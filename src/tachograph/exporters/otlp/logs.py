@@ -26,7 +26,7 @@ from tachograph.exporters.otlp.values import (
     varint,
 )
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.journal import SCOPE, LogEvent
+from tachograph.recording.journal import LOG, RECORD_FIELDS, SCOPE, LogEvent
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
 
@@ -36,6 +36,7 @@ _SLICE = 8
 _RECORD = b"\x12"  # ScopeLogs.log_records, 2
 _TIMES = Struct("<BQBQ")  # LogRecord.time_unix_nano, 1, and observed_time_unix_nano, 11
 _TIME, _OBSERVED, _ATTRIBUTE, _EVENT_NAME = 0x09, 0x59, b"\x32", b"\x62"  # attributes is 6, event_name 12
+_SEVERITY, _SEVERITY_TEXT, _BODY = b"\x10", b"\x1a", b"\x2a"  # of LogRecord, 2, 3 and 5
 _SPAN = Struct("<BI2s16s2s8s")  # flags, 8; trace_id, 9; span_id, 10
 _KEY, _VALUE = b"\x0a", b"\x12"  # of KeyValue, 1 and 2
 _STRING, _INT = b"\x0a", b"\x18"  # of AnyValue, 1 and 3
@@ -101,7 +102,10 @@ def _record(event: LogEvent) -> bytes:
     if event.trace_id:
         ids = event.trace_id.to_bytes(16, "big"), event.span_id.to_bytes(8, "big")
         parts.append(_SPAN.pack(0x45, event.trace_flags, b"\x4a\x10", ids[0], b"\x52\x08", ids[1]))
-    for key, value in event.record_attributes().items():
+    attributes = event.record_attributes()
+    if event.name == LOG:
+        parts += _fields(*(attributes.pop(key) for key in RECORD_FIELDS))
+    for key, value in attributes.items():
         kind = value.__class__  # the plain types first: events hold little else, and there are many of them
         if kind is float:
             parts += _before_double(key), _DOUBLE.pack(_DOUBLE_VALUE, value)
@@ -132,6 +136,12 @@ def _any(key: str, value: object) -> bytes:
     message = AnyValue()
     set_value(message, value)
     return _attribute(key, message.SerializeToString())
+def _fields(severity: AttributeValue, severity_text: AttributeValue, body: AttributeValue) -> list[bytes]:
+    """Return what a record of the program's own logging has besides attributes."""
+    named, said = _text(str(severity_text)), _text(str(body))
+    value = b"".join([_STRING, varint(len(said)), said])
+    number = varint(int(str(severity)))
+    return [_SEVERITY, number, _SEVERITY_TEXT, varint(len(named)), named, _BODY, varint(len(value)), value]
 
 
 def _text(value: str) -> bytes:

@@ -51,9 +51,9 @@ class BridgeInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         """Instrument the library. Loaded by ``opentelemetry-instrument``, only where TACHOGRAPH_BRIDGES asks for it.
 
         Args:
-            **kwargs: ``meter_provider``, which takes the values; ``logger_provider``, which takes the configuration;
-                ``tracer_provider`` may be given, as to any instrumentor. Unset: the global ones, and the destinations
-                of ``start()``.
+            **kwargs: ``meter_provider``, which takes the values; ``logger_provider``, which takes the configuration
+                and log records; ``tracer_provider`` may be given, as to any instrumentor. Unset: the global ones, and
+                the destinations of ``start()``.
 
         Raises:
             TypeError: one of them is no such provider.

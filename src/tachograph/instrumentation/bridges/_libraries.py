@@ -20,6 +20,7 @@ class PatchedName(NamedTuple):
         brings: the method that returns the values by leaf which a call brings, before it runs; empty where no other
             bridge is called inside.
         optional: whether versions without it are as good.
+        unseen: whether the patch's frame passes for one of the module: handlers walk up the stack past its file.
     """
 
     module: str
@@ -27,6 +28,7 @@ class PatchedName(NamedTuple):
     note: str
     brings: str = ""
     optional: bool = False
+    unseen: bool = False
 
 
 class Library(NamedTuple):
@@ -75,6 +77,7 @@ def _fabric(package: str) -> Iterable[PatchedName]:
 
 
 _RUN, _NOOP = "wandb.sdk.wandb_run", "wandb.sdk.lib.noop_run"
+_TRACKING = "mlflow.tracking._tracking_service.client"
 
 LIBRARIES: Mapping[str, Library] = {
     "tensorboard": Library(
@@ -100,6 +103,33 @@ LIBRARIES: Mapping[str, Library] = {
             PatchedName(_NOOP, "NoopRun.define_metric", "define_metric"),
             PatchedName(_NOOP, "NoopRun.finish", "finish_disabled"),
         ),
+    ),
+    "mlflow": Library(
+        *("mlflow-skinny", "2.22", "3.17", ("mlflow", "MlflowInstrumentor"), ("mlflow",)),  # mlflow needs that one, too
+        names=(
+            PatchedName(_TRACKING, "TrackingServiceClient.log_metric", "log_metric"),
+            PatchedName(_TRACKING, "TrackingServiceClient.log_batch", "log_batch"),
+            PatchedName(_TRACKING, "TrackingServiceClient.log_param", "log_param"),
+            PatchedName(_TRACKING, "TrackingServiceClient.set_tag", "set_tag", optional=True),
+            PatchedName(_TRACKING, "TrackingServiceClient.log_artifact", "log_artifact", optional=True),
+            PatchedName(_TRACKING, "TrackingServiceClient.log_artifacts", "log_artifact", optional=True),
+            PatchedName(_TRACKING, "TrackingServiceClient._log_artifact_async", "log_artifact", optional=True),
+            PatchedName(_TRACKING, "TrackingServiceClient.log_inputs", "log_inputs", optional=True),
+        ),
+    ),
+    "trackio": Library(
+        *("trackio", "0.43", "0.43", ("trackio", "TrackioInstrumentor"), ("trackio",)),
+        names=(
+            PatchedName("trackio.run", "Run.__init__", "begin"),
+            PatchedName("trackio.run", "Run.log", "log"),
+            PatchedName("trackio.run", "Run.log_system", "log_system", optional=True),
+            PatchedName("trackio.run", "Run.log_artifact", "log_artifact", optional=True),
+            PatchedName("trackio.run", "Run.alert", "alert", optional=True),
+        ),
+    ),
+    "logging": Library(
+        *("Python", "3.10", "3.13", ("logging", "LoggingInstrumentor"), ("logging",)),
+        names=(PatchedName("logging", "Logger.callHandlers", "call_handlers", unseen=True),),
     ),
     "tqdm": Library(
         *("tqdm", "4.66", "4.70", ("tqdm", "TqdmInstrumentor"), ("tqdm",)),

@@ -68,6 +68,8 @@ class Patches:
         made = (
             _noting(original, note, self, self._failed) if brings is None else self._outermost(original, note, brings)
         )
+        if name.unseen:
+            made.__code__ = made.__code__.replace(co_filename=original.__code__.co_filename)
         setattr(owner, attribute, made)
         self._made.append((owner, attribute, original if own else None, made))
 

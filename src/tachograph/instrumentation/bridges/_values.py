@@ -31,6 +31,7 @@ MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that tr
 _REMEMBERED = 32  # values of a metric, for those that come again by another library
 _ROWS = 256  # of a table, that are packed at once
 _LABEL = 100  # characters
+_WHY = {"logging": "came too fast"}
 
 
 class _Metric:
@@ -127,6 +128,7 @@ class BridgedValues:
             self._summary = Dictionary(SUMMARY, registry=registry, journal=journal).merge
         self._log_once = LogOnce()
         self._repeated: dict[str, Callable[[object], None]] = {}
+        self._not_taken_counts: dict[tuple[str, str], Callable[[object], None]] = {}
         self._not_taken: dict[tuple[str, str], int] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
         self.reset()
@@ -281,21 +283,25 @@ class BridgedValues:
         self._summary({origin.group: values} if origin.group else values)
 
     def not_taken(self, library: str, kind: str) -> None:
-        """Count an image, a text, a table …: their number is said at the end of the process."""
+        """Count an image, a text, a table, a log record that comes too fast: their number is said at the end."""
         if not switch.on:
             return
         if not self._not_taken:
             atexit.unregister(self.say_not_taken)
             atexit.register(self.say_not_taken)
         self._not_taken[library, kind] = self._not_taken.get((library, kind), 0) + 1
-        self._registry.group(OWN_GROUP).own(BRIDGE_NOT_TAKEN).record(1, {"library": library, "kind": kind})
+        count = self._not_taken_counts.get((library, kind))
+        if count is None:
+            own = self._registry.group(OWN_GROUP).own(BRIDGE_NOT_TAKEN)
+            count = self._not_taken_counts[library, kind] = own.bind(library=library, kind=kind)
+        count(1)
 
     def say_not_taken(self) -> None:
         """Say the numbers of images, texts and the like."""
         counts, self._not_taken = self._not_taken, {}
         for library in dict.fromkeys(library for library, _ in counts):
             told = ", ".join(f"{kind}: {n}" for (of, kind), n in counts.items() if of == library)
-            log.warning("%s: not taken, as they make no curves: %s", library, told)
+            log.warning("%s: not taken, as they %s: %s", library, _WHY.get(library, "make no curves"), told)
 
     def failed(self, library: str, error: Exception) -> None:
         """Count a failure of a bridge, and say the first one."""

@@ -8,6 +8,7 @@ const MARKS = 600;
 const ROWS = 60;
 const QUIET = new Set(["torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition"]);
 const SECOND = 1e9;
+const ERROR = 17; // the lowest severity number of an error: OpenTelemetry's data model of logs
 
 /** The events of a run. */
 export class Timeline {
@@ -92,13 +93,14 @@ function lane(rank, events, first, span) {
 }
 
 function tone({ name, attributes }) {
+  if (attributes?.severity_number) return attributes.severity_number < ERROR ? "neutral" : "bad";
   const words = `${name} ${Object.values(attributes ?? {}).join(" ")}`.toLowerCase();
   if (/fail|error|exception|lost|sigkill|sigabrt|unhealthy/.test(words)) return "bad";
   if (/succe|healthy|start|ready/.test(words)) return "good";
   return "neutral";
 }
 
-const FIRST = ["state", "reason", "error", "message", "source"];
+const FIRST = ["state", "reason", "severity_text", "error", "body", "message", "source"];
 const LAST = FIRST.length;
 
 function said({ attributes }) {

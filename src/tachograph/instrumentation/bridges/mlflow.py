@@ -1,0 +1,151 @@
+"""The bridge from MLflow: the fluent functions and ``MlflowClient``, into any store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
+from tachograph.instrumentation.bridges._nesting import calls
+from tachograph.instrumentation.bridges._values import MOST_SERIES, BridgedValues, Origin
+
+_LIBRARY = "mlflow"
+_OWN = "mlflow."  # its own tags begin with it
+_LATEST = 2**43  # milliseconds: times in nanoseconds fit 64 bits
+_SESSIONS = "mlflow.utils.autologging_utils.safety"
+
+
+class _Run:
+    """A run, as its calls tell it.
+
+    Attributes:
+        origin: of its values.
+        stepped: the keys that have had a step beside 0.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.stepped: set[str] = set()
+
+    def step(self, key: str, step: Any) -> Any:
+        """Return the step of a value; None as long as those of its key are all 0, which MLflow puts where none is."""
+        if step and len(self.stepped) < MOST_SERIES:
+            self.stepped.add(key)
+        return step if step or key in self.stepped else None
+
+
+class TrackingNotes:
+    """The notes of ``TrackingServiceClient``, which all of MLflow's interfaces log by; asynchronous ones, too.
+
+    Args:
+        values: where they go.
+    """
+
+    def __init__(self, values: BridgedValues) -> None:
+        self._values = values
+        self._runs: dict[str, _Run] = {}
+
+    def close(self) -> None:
+        """Forget the runs."""
+        self._runs.clear()
+
+    def _run(self, run_id: str) -> _Run:
+        found = self._runs.get(run_id)
+        if found is None:
+            origin = self._values.origin(_LIBRARY, run_id, _name_of(run_id) or run_id)
+            found = self._runs[run_id] = _Run(origin)
+        return found
+
+    def log_metric(
+        self, _client: Any, run_id: str, key: str, value: Any, timestamp: Any = None, step: Any = None, **_more: Any
+    ) -> None:
+        """Take one value."""
+        self._take(self._run(run_id), key, value, timestamp, step)
+
+    def log_batch(
+        self,
+        _client: Any,
+        run_id: str,
+        metrics: Sequence[Any] = (),
+        params: Sequence[Any] = (),
+        tags: Sequence[Any] = (),
+        **_more: Any,
+    ) -> None:
+        """Take the values and the parameters of a batch."""
+        run = self._run(run_id)
+        for metric in metrics:
+            self._take(run, metric.key, metric.value, metric.timestamp, metric.step)
+        if params:
+            self._values.config(run.origin, {param.key: _plain(param.value) for param in params})
+        for tag in tags:
+            self.set_tag(_client, run_id, tag.key)
+
+    def _take(self, run: _Run, key: str, value: Any, timestamp: Any, step: Any) -> None:
+        x = run.step(key, step)
+        # Values that MLflow's own autologging reads out of a trainer have steps of its own making.
+        counted = x is None or _is_autologging()
+        at = int(timestamp) * 1_000_000 if isinstance(timestamp, int | float) and 0 < timestamp < _LATEST else None
+        if calls.outermost is None:
+            self._values.scalar(run.origin, key, value, x, counted=counted, time_unix_nano=at)
+            return
+        record = partial(self._values.scalar, run.origin, key, value, x, counted=counted, time_unix_nano=at)
+        if not self._values.passed_over(_LIBRARY, key, value, record):
+            record()
+
+    def log_param(self, _client: Any, run_id: str, key: str, value: Any, *_args: Any, **_more: Any) -> None:
+        """Take one parameter."""
+        self._values.config(self._run(run_id).origin, {key: _plain(str(value))})
+
+    def set_tag(self, _client: Any, _run_id: str, key: str, *_args: Any, **_more: Any) -> None:
+        """Count a tag, but for those of MLflow itself."""
+        if not str(key).startswith(_OWN):
+            self._values.not_taken(_LIBRARY, "tag")
+
+    def log_artifact(self, _client: Any, *_args: Any, **_more: Any) -> None:
+        """Count a file or a folder: images, tables, figures and texts are artifacts, too."""
+        self._values.not_taken(_LIBRARY, "artifact")
+
+    def log_inputs(self, _client: Any, *_args: Any, **_more: Any) -> None:
+        """Count the description of a dataset."""
+        self._values.not_taken(_LIBRARY, "input")
+
+
+def _name_of(run_id: str) -> str:
+    """Return the name of a run that is active in this thread; nothing asks the store, where it may wait."""
+    active = sys.modules["mlflow"].active_run() if hasattr(sys.modules.get("mlflow"), "active_run") else None
+    return str(active.info.run_name or "") if active is not None and active.info.run_id == run_id else ""
+
+
+def _is_autologging() -> bool:
+    sessions = getattr(sys.modules.get(_SESSIONS), "_AutologgingSessionManager", None)
+    return getattr(sessions, "_session", None) is not None
+
+
+def _plain(text: str) -> str | bool | int | float:
+    """Return a parameter, which MLflow keeps as text: a number or a boolean where its text is exactly that one's."""
+    known: Mapping[str, bool] = {"True": True, "False": False}
+    if text in known:
+        return known[text]
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:  # longer than CPython's limit for integers, too
+            continue
+        if str(number) == text:
+            return number
+    return text
+
+
+class MlflowInstrumentor(BridgeInstrumentor):
+    """Records the values and the parameters that a program logs with MLflow.
+
+    x is the step; of a metric whose steps are all 0, MLflow's default, the count of its values. Parameters are the
+    run's configuration. A second run in the process, a nested one included, is a group of its own.
+    """
+
+    library = _LIBRARY
+
+    def notes(self, values: BridgedValues) -> TrackingNotes:  # noqa: D102 - as the base class says
+        return TrackingNotes(values)
