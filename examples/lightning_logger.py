@@ -8,7 +8,7 @@ from tachograph.integrations.lightning import TachographLogger
 
 
 class Model(lightning.LightningModule):  # noqa: D101 - a line through points
-    def __init__(self, rate=0.1):  # noqa: ANN001, ANN204
+    def __init__(self, rate=0.1):  # noqa: ANN001, ANN204, ARG002
         super().__init__()
         self.save_hyperparameters()
         self.linear = torch.nn.Linear(4, 1)
