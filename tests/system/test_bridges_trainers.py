@@ -21,7 +21,7 @@ from tachograph.runs.run import Run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
-OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1"}
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 TRANSFORMERS = """
 import json, random, sys, torch
 from transformers import DefaultFlowCallback, Trainer, TrainingArguments

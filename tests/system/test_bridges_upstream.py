@@ -51,7 +51,7 @@ def outcomes(suite: Path, report: Path, *before: str) -> dict[str, str]:
     done = subprocess.run(
         [*before, sys.executable, "-m", "pytest", *options, str(suite)],
         cwd=suite.parent,
-        env=environment(report.parent, WANDB_MODE="offline", HF_HUB_OFFLINE="1"),
+        env=environment(report.parent, WANDB_MODE="offline", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=250,

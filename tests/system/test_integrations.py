@@ -92,7 +92,8 @@ fitted = lightning.Trainer(
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
 )
 fitted.fit(model, batches)
-out["fitted"] = [[weight.tolist() for weight in model.parameters()], sorted(vars(fitted)), [type(one).__name__ for one in fitted.loggers]]
+loggers = [type(one).__name__ for one in fitted.loggers]
+out["fitted"] = [[weight.tolist() for weight in model.parameters()], sorted(vars(fitted)), loggers]
 out["copied"] = tried(lambda: sorted(vars(copy.deepcopy(fitted))))
 out["pickled"] = tried(lambda: len(pickle.dumps(fitted)) > 0)
 with open(sys.argv[1], "w") as file:
@@ -124,10 +125,10 @@ logger.log_hyperparams(7)  # no hyperparameters: counted, and the program goes o
 logger.log_metrics({"train/loss": 1.0, "note": "text", "wrong": object()}, step=3)
 logger.finalize("success")
 logger.log_metrics({"train/loss": 2.0}, step=4)
-assert logger.experiment is tachograph and (logger.name, logger.version) == ("tachograph", "v")
+assert logger.experiment is tachograph.metric and (logger.name, logger.version) == ("tachograph", "v")
 rank_zero_only.rank = 1
 logger.log_metrics({"train/loss": 9.0}, step=5)
-assert logger.experiment is not tachograph
+assert logger.experiment is not tachograph.metric
 rank_zero_only.rank = 0
 fabric = Fabric(accelerator="cpu", loggers=[TachographLogger()])
 fabric.log("fabric", 1.5, step=1)
@@ -145,7 +146,13 @@ PartialState(cpu=True)
 tracker.store_init_configuration({"tracked": True})
 tracker.log({"tracked": 1, "text": "x"})
 tracker.finish()
-assert tracker.tracker is tachograph
+assert tracker.tracker is tachograph.metric
+"""
+
+OTHER_PACKAGE = """
+import pytorch_lightning
+from tachograph.integrations.lightning import TachographLogger
+assert issubclass(TachographLogger, pytorch_lightning.loggers.Logger)
 """
 
 
@@ -154,7 +161,7 @@ def done(folder: Path, *command: str, before: tuple[str, ...] = (), **more: str)
     found = subprocess.run(
         [*before, sys.executable, *command],
         cwd=folder,
-        env=environment(folder, TACHOGRAPH_RUN="job", HF_HUB_OFFLINE="1", **more),
+        env=environment(folder, TACHOGRAPH_RUN="job", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", **more),
         capture_output=True,
         text=True,
         timeout=280,
@@ -241,6 +248,7 @@ def test_classes_follow_the_rules_of_their_libraries(tmp_path: Path) -> None:
     said = done(tmp_path, str(write(tmp_path, OWN_COPIES)), before=(*RUN, *options), TACHOGRAPH_BRIDGES="none").stderr
     assert "lightning: a value of 'wrong' was not recorded" in said
     assert "lightning: a call was not recorded" in said
+    done(tmp_path, str(write(tmp_path, OTHER_PACKAGE)))
     found = recorded(tmp_path)
     assert curves(found) == {"train/loss": [3, 4], "fabric": [1], "tracked": [0]}
     assert found.config == {"rate": 0.1, "nested.layers": 2, "size": 3, "tracked": True}

@@ -27,7 +27,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "instrumentation": (
         *("recording", "identity", "profiling", "elastic", "monitor", "metric", "exporters", "pipeline"),
     ),
-    "integrations": ("identity", "instrumentation", "pipeline"),
+    "integrations": ("identity", "metric", "pipeline", "instrumentation"),
     "runs": ("recording", "identity"),
     "studio": ("recording", "identity", "exporters", "runs"),
     "hub": ("recording", "identity", "hardware", "exporters", "runs", "studio"),

@@ -29,7 +29,8 @@ def test_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, module:
     monkeypatch.delitem(sys.modules, f"tachograph.integrations.{module}", raising=False)
     for loaded in [name for name in sys.modules if name.partition(".")[0] in (root, "pytorch_lightning")]:
         monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, root, None)  # as importlib sees a module that is not there
+    for missing in (root, "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, missing, None)  # as importlib sees a module that is not there
     with pytest.raises(ImportError, match=f"needs {root}, which is not installed: pip install {install}"):
         import_module(f"tachograph.integrations.{module}")
 
@@ -51,7 +52,7 @@ def test_torchtitans_records() -> None:
 
     The fields are those of torchtitan's ``event_extra``; test_integrations.py has torchtitan itself.
     """
-    logger = logging.Logger("structured", logging.INFO)
+    logger = logging.Logger("structured", logging.INFO)  # noqa: LOG001 - known to nobody else
     register_tachograph_handler(structured_logger=logger, rank=0, source="titan", output_dir="")
     with tachograph.testing.capture() as captured:
         for step, value in ((1, 2.5), (2, 1.5)):
@@ -72,7 +73,5 @@ def test_an_error_of_a_note_is_counted(caplog: pytest.LogCaptureFixture) -> None
     with tachograph.testing.capture() as captured:
         for _ in range(2):
             note("a trainer", "config", 7)
-        assert captured.value("tachograph.errors", "tachograph", component="bridge a trainer") == 2
-    assert [line for line in caplog.messages if "a call was not recorded" in line] == [
-        'a trainer: a call was not recorded (further ones are counted): TypeError("x")'
-    ]
+        assert captured.value("tachograph.errors", "tachograph", where="bridge a trainer") == 2
+    assert len([line for line in caplog.messages if line.startswith("a trainer: a call was not recorded")]) == 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import tachograph
+from tachograph import metric
 from tachograph.instrumentation.bridges.trainers import note
 from tachograph.integrations._library import library
 
@@ -37,8 +37,8 @@ class TachographTracker(GeneralTracker):  # type: ignore[misc]
 
     @property
     def tracker(self) -> ModuleType:
-        """The package ``tachograph``, for ``get_tracker("tachograph", unwrap=True).put_metric(…)``."""
-        return tachograph
+        """The module ``tachograph.metric``, for ``get_tracker("tachograph", unwrap=True).log(…)``."""
+        return metric
 
     @on_main_process  # type: ignore[untyped-decorator]
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:

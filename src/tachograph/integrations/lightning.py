@@ -5,17 +5,21 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-import tachograph
+from tachograph import metric
 from tachograph.identity.resource import file_safe, resource_attributes
 from tachograph.instrumentation.bridges.trainers import note
 from tachograph.integrations._library import library
 from tachograph.pipeline import running_pipeline
 
-# The two packages have the same classes twice: those count that the program has imported.
-if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+# The two packages have the same classes twice: those count that the program has imported, or else can.
+_OLD = "pytorch_lightning"
+if not sys.modules.get("lightning.pytorch") and (
+    sys.modules.get(_OLD) or (find_spec("lightning") is None and find_spec(_OLD) is not None)
+):
     from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
     from pytorch_lightning.utilities.rank_zero import rank_zero_only
 else:
@@ -59,8 +63,8 @@ class TachographLogger(Logger):  # type: ignore[misc]
     @property
     @rank_zero_experiment  # type: ignore[untyped-decorator]
     def experiment(self) -> ModuleType:
-        """The package ``tachograph``, for ``self.logger.experiment.put_metric(…)``; in other ranks a dummy."""
-        return tachograph
+        """The module ``tachograph.metric``, for ``self.logger.experiment.log(…)``; in other ranks a dummy."""
+        return metric
 
     @rank_zero_only  # type: ignore[untyped-decorator]
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
