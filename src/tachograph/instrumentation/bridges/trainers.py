@@ -14,12 +14,9 @@ from typing import Any
 
 from tachograph.instrumentation._given_providers import EVERYWHERE
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import numbers_by_leaf
+from tachograph.instrumentation.bridges._nesting import Brought, numbers_by_leaf
 from tachograph.instrumentation.bridges._values import BridgedValues, bridged_values
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.values import Number
-
-Brought = dict[str, list[Number]]
 
 
 class TrainerNotes:
