@@ -74,6 +74,5 @@ class TachographLogger(Logger):  # type: ignore[misc]
     @rank_zero_only  # type: ignore[untyped-decorator]
     def log_hyperparams(self, params: Mapping[str, Any] | Namespace | None, *_args: Any, **_kwargs: Any) -> None:
         """Take hyperparameters as the run's configuration."""
-        found = vars(params) if isinstance(params, Namespace) else params
-        if found:
-            note(_LIBRARY, "config", found)
+        if params is not None:
+            note(_LIBRARY, "config", params)

@@ -28,9 +28,10 @@ class TachographCallback(UserCallback):  # type: ignore[misc]
 
     def after_report(self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any) -> None:  # noqa: ARG002 - as it is called
         """Take the values of one ``ray.train.report``."""
-        if metrics:
-            step = next((metrics[0][name] for name in _STEPS if name in metrics[0]), None)
-            note(_LIBRARY, "take", dict(_flat(metrics[0])), step)
+        first = metrics[0] if metrics else None
+        if isinstance(first, Mapping):
+            step = next((first[name] for name in _STEPS if name in first), None)
+            note(_LIBRARY, "take", dict(_flat(first)), step)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
