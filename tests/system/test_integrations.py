@@ -156,7 +156,9 @@ assert issubclass(TachographLogger, pytorch_lightning.loggers.Logger)
 """
 
 
-def done(folder: Path, *command: str, before: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
+def done(
+    folder: Path, *command: str, before: tuple[str, ...] = (), timeout: float = 280, **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder, whose run is ``job``; it must end well."""
     found = subprocess.run(
         [*before, sys.executable, *command],
@@ -164,7 +166,7 @@ def done(folder: Path, *command: str, before: tuple[str, ...] = (), **more: str)
         env=environment(folder, TACHOGRAPH_RUN="job", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", **more),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=timeout,
         check=False,
     )
     assert found.returncode == 0, found.stderr
@@ -207,6 +209,19 @@ def test_example(tmp_path: Path, example: str, metric: str, x: list[float], conf
 
 
 @pytest.mark.long
+def test_an_unmodified_script(tmp_path: Path) -> None:
+    """The README's first command: a script that knows nothing of us has its curves and its configuration."""
+    program = EXAMPLES / "hugging_face.py"
+    assert "tachograph" not in program.read_text().lower().split('"""')[2]
+    done(tmp_path, str(program), before=(*RUN, "--run-id", "job", "--port", "0", "--linger", "0", "--"))
+    found = recorded(tmp_path)
+    known = curves(found)
+    assert known["train/loss"] == list(range(5, 471, 5))
+    assert known["eval/accuracy"] == [*range(25, 451, 25), 470]
+    assert found.config["learning_rate"] == 0.001
+
+
+@pytest.mark.long
 def test_torchtitans_handler(tmp_path: Path) -> None:
     """A scalar is a curve over the step, a span the value of a histogram, of the group that is its source."""
     pytest.importorskip("torchtitan", reason="`make bridges-newest` installs torchtitan")
@@ -223,7 +238,7 @@ def test_rays_callback(tmp_path: Path) -> None:
     """Values of the worker of rank zero are curves, nested ones by their path; they come from Ray's controller."""
     pytest.importorskip("ray.train", reason="`make bridges-newest` installs ray[train]")
     options = ("--run-id", "job", "--port", "0", "--linger", "0", "--")
-    done(tmp_path, str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"), before=(*RUN, *options))
+    done(tmp_path, str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"), before=(*RUN, *options), timeout=560)
     steps = [0, 1, 2, 3, 4]
     assert curves(recorded(tmp_path)) == {"train/loss": steps, "step": steps, "memory/used": steps}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tachograph.instrumentation._given_providers import EVERYWHERE
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import Brought, numbers_by_leaf
-from tachograph.instrumentation.bridges._values import BridgedValues, bridged_values
+from tachograph.instrumentation.bridges._nesting import Brought, calls, numbers_by_leaf
+from tachograph.instrumentation.bridges._values import BridgedValues, Origin, bridged_values
 from tachograph.recording.interrupts import pass_on
 
 
@@ -38,12 +38,15 @@ class TrainerNotes:
 
         Those that the call of a bridge around this one records itself are passed over.
         """
+        take = self._values.scalar if calls.outermost is None else self._take_inside
         for tag, value in metrics.items():
-            if isinstance(value, str | None):  # a tracker's own text
-                continue
-            record = partial(self._values.scalar, self._origin, tag, value, step)
-            if not self._values.passed_over(self._origin.library, tag, value, record):
-                record()
+            if not isinstance(value, str | None):  # a tracker's own text
+                take(self._origin, tag, value, step)
+
+    def _take_inside(self, origin: Origin, tag: str, value: object, step: object) -> None:
+        record = partial(self._values.scalar, origin, tag, value, step)
+        if not self._values.passed_over(origin.library, tag, value, record):
+            record()
 
     def distribution(self, tag: str, value: Any) -> None:
         """Take a value of a distribution."""
