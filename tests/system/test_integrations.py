@@ -238,7 +238,9 @@ def test_rays_callback(tmp_path: Path) -> None:
     """Values of the worker of rank zero are curves, nested ones by their path; they come from Ray's controller."""
     pytest.importorskip("ray.train", reason="`make bridges-newest` installs ray[train]")
     options = ("--run-id", "job", "--port", "0", "--linger", "0", "--")
-    done(tmp_path, str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"), before=(*RUN, *options), timeout=560)
+    waits = {"RAY_raylet_start_wait_time_s": "300"}  # on a busy machine
+    command = (str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"))
+    done(tmp_path, *command, before=(*RUN, *options), timeout=560, **waits)
     steps = [0, 1, 2, 3, 4]
     assert curves(recorded(tmp_path)) == {"train/loss": steps, "step": steps, "memory/used": steps}
 
