@@ -15,7 +15,7 @@ export PYTHON TORCH_INDEX WORKERS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 
-.PHONY: help demo test quick long lint clean
+.PHONY: help demo test quick long bridges-newest lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,8 +23,10 @@ help:
 	@echo "make test   run the tests, with their coverage"
 	@echo "make quick  run those that start no process and no server: seconds"
 	@echo "make long   run those that take minutes each"
+	@echo "make bridges-newest"
+	@echo "            run those of bridges with the newest versions of all libraries, in $(VENV)-newest"
 	@echo "make lint   check style and types"
-	@echo "make clean  remove $(VENV) and what the tools left"
+	@echo "make clean  remove $(VENV), $(VENV)-newest and what the tools left"
 
 demo: $(VENV)/demo.stamp
 	@$(VENV)/bin/python scripts/demo.py $(DEMO_ARGS)
@@ -40,6 +42,9 @@ long: $(VENV)/test.stamp
 	@sh scripts/debian_packages.sh $(DEBIAN_PACKAGES)
 	@sh scripts/suite.sh $(VENV)/bin/python long $(TEST_ARGS)
 
+bridges-newest:
+	@env -u PYTHONDONTWRITEBYTECODE sh scripts/bridges_newest.sh $(VENV)-newest $(TEST_ARGS)
+
 lint: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -54,4 +59,4 @@ $(VENV)/test.stamp: $(SET_UP)
 	@touch $(VENV)/demo.stamp $@
 
 clean:
-	rm -rf $(VENV) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-newest .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,10 @@
-"""Take the README's pictures of the Studio: docs/images/studio.png, and studio-dark.png.
+"""Take the README's pictures of the Studio: docs/images/studio.png and studio-dark.png, or others by --name.
 
     make demo                                       # in a terminal: it ends with the address of the run's page
     .venv/bin/python scripts/picture.py ADDRESS     # in another one
+
+    .venv/bin/tachograph run --run-id digits -- .venv/bin/python examples/hugging_face.py
+    .venv/bin/python scripts/picture.py --name hugging-face --height 940 ADDRESS    # while it trains
 
 The browser is Debian's Chromium, driven by Playwright, which `make test` installs.
 """
@@ -25,12 +28,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Take the README's pictures of the Studio.")
     parser.add_argument("address", help="of a run's page")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder (default: %(default)s)")
+    parser.add_argument("--name", default="studio", help="of the file, and of its dark one (default: %(default)s)")
+    parser.add_argument("--height", type=int, default=HEIGHT, help="of the pictures (default: %(default)s)")
     parser.add_argument("--browser", default="/usr/bin/chromium", help="Chromium's program (default: %(default)s)")
     options = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.browser, args=["--no-sandbox"])
-        for scheme, name in (("light", "studio.png"), ("dark", "studio-dark.png")):
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+        for scheme, name in (("light", f"{options.name}.png"), ("dark", f"{options.name}-dark.png")):
+            page = browser.new_page(viewport={"width": WIDTH, "height": options.height}, color_scheme=scheme)
             page.goto(options.address)
             while page.evaluate("__studio.drawn().filter(({ curves }) => curves.length).length") < CHARTS:
                 page.wait_for_timeout(100)

@@ -1,22 +1,27 @@
-"""Trainers under ``tachograph run``: what they log is in the run once, with loggers of theirs and without any."""
+"""Trainers under ``tachograph run``: what they log is in the run once, with loggers of theirs and without any.
+
+In the names that a program is given for its loggers, ``tachograph`` is our own class, which it names then.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import secrets
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tachograph
-from launches import run_program
+from launches import run
+from programs import write
 from tachograph.runs.run import Run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
-OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1"}
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 TRANSFORMERS = """
 import json, random, sys, torch
 from transformers import DefaultFlowCallback, Trainer, TrainingArguments
@@ -32,15 +37,21 @@ class Model(torch.nn.Module):
         return {"loss": (shown - labels).square().mean(), "logits": shown}
 
 data = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(64)]
-reports = [name for name in sys.argv[2].split(",") if name != "none"] or "none"
+names = sys.argv[2].split(",")
+callbacks = []
+if "tachograph" in names:
+    from tachograph.integrations.transformers import TachographCallback
+    callbacks.append(TachographCallback())
+reports = [name for name in names if name not in ("none", "tachograph")] or "none"
 arguments = TrainingArguments(
     "out", logging_steps=2, num_train_epochs=2, per_device_train_batch_size=8, report_to=reports,
     eval_strategy="epoch", disable_tqdm=True, save_strategy="no", use_cpu=True, learning_rate=0.0125,
 )
-trainer = Trainer(Model(), arguments, train_dataset=data, eval_dataset=data)
+trainer = Trainer(Model(), arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks)
 trainer.train()
-with open("noted.json", "w") as file:
-    json.dump(trainer.state.log_history, file)
+if trainer.is_world_process_zero():
+    with open("noted.json", "w") as file:
+        json.dump(trainer.state.log_history, file)
 print(len(trainer.callback_handler.callbacks))
 """
 ACCELERATE = """
@@ -48,26 +59,37 @@ import json, random, sys
 from accelerate import Accelerator
 chance = random.Random(int(sys.argv[1]))
 trackers = [name for name in sys.argv[2].split(",") if name != "none"]
-accelerator = Accelerator(log_with=trackers or None, project_dir="out")
+if "tachograph" in trackers:
+    from accelerate.tracking import register_tracker_class
+    from tachograph.integrations.accelerate import TachographTracker
+    register_tracker_class(TachographTracker)
+accelerator = Accelerator(log_with=trackers or None, project_dir="out", cpu=True)
 accelerator.init_trackers("project", config={"lr": 0.1, "layers": 3})
 noted = []
 for step in range(50):
     noted.append({"train/loss": chance.random(), "accuracy": chance.random(), "note": "text"})
     accelerator.log(noted[-1], step=step)
 accelerator.end_training()
-with open("noted.json", "w") as file:
-    json.dump(noted, file)
+if accelerator.is_main_process:
+    with open("noted.json", "w") as file:
+        json.dump(noted, file)
 print(len(accelerator.trackers))
 """
 LIGHTNING = """
-import sys, torch
+import os, sys, torch
 import lightning
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 lightning.seed_everything(int(sys.argv[1]))
+
+def own():
+    from tachograph.integrations.lightning import TachographLogger
+    return TachographLogger()
+
 made = {
     "tensorboard": lambda: TensorBoardLogger("board"),
     "wandb": lambda: WandbLogger(project="p", offline=True),
     "csv": lambda: CSVLogger("rows", name="", version=""),
+    "tachograph": own,
 }
 
 class Model(lightning.LightningModule):
@@ -91,7 +113,7 @@ data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64
 loggers = [made[name]() for name in sys.argv[2].split(",") if name != "none"] or False
 trainer = lightning.Trainer(
     max_epochs=2, logger=loggers, log_every_n_steps=2, enable_checkpointing=False, accelerator="cpu",
-    enable_model_summary=False,
+    enable_model_summary=False, devices=int(os.environ.get("WORLD_SIZE", "1")),
 )
 trainer.fit(Model(), data, data)
 print(len(trainer.loggers), len(trainer.callbacks))
@@ -112,10 +134,14 @@ with open("noted.json", "w") as file:
 """
 
 
-def launched(folder: Path, program: str, seed: int, loggers: str, name: str = "job") -> Run:
+def launched(
+    folder: Path, program: str, seed: int, loggers: str, *, name: str = "job", ranks: int = 1, bridges: str = "all"
+) -> Run:
     """Run a program under ``tachograph run``, and return what its hub has recorded."""
     options = ("--run-id", name, "--port", "0", "--linger", "0")
-    done = run_program(folder, program, str(seed), loggers, options=options, timeout=200, **OFFLINE)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}") if ranks > 1 else ()
+    command = (sys.executable, *torchrun, str(write(folder, program)), str(seed), loggers)
+    done = run(folder, *command, options=options, timeout=200, TACHOGRAPH_BRIDGES=bridges, **OFFLINE)
     assert done.returncode == 0, done.stderr
     assert "was not recorded" not in done.stderr
     return tachograph.runs.open(name, folder / "store")
@@ -142,11 +168,22 @@ def rows_as_curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
     return {name: [(float(step), row[name]) for step, row in rows] for name in ("train/loss", "accuracy")}
 
 
+CASES = [
+    pytest.param("none", 1, "all", id="none"),
+    pytest.param("tensorboard,wandb", 1, "all", marks=pytest.mark.long, id="tensorboard,wandb"),
+    pytest.param("tachograph", 1, "none", marks=pytest.mark.long, id="our class"),
+    pytest.param("tachograph,tensorboard", 1, "all", marks=pytest.mark.long, id="our class and bridges"),
+    pytest.param("none", 2, "all", marks=pytest.mark.long, id="two ranks"),
+    pytest.param("tachograph", 2, "none", marks=pytest.mark.long, id="our class in two ranks"),
+]
+"""Names of loggers, ranks, and TACHOGRAPH_BRIDGES."""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("reports", ["none", "tensorboard,wandb"])
-def test_transformers(tmp_path: Path, reports: str) -> None:
+@pytest.mark.parametrize(("reports", "ranks", "bridges"), CASES)
+def test_transformers(tmp_path: Path, reports: str, ranks: int, bridges: str) -> None:
     """What is in the trainer's own history is in the run, with its steps; its arguments are the configuration."""
-    found = launched(tmp_path, TRANSFORMERS, secrets.randbelow(2**30), reports)
+    found = launched(tmp_path, TRANSFORMERS, secrets.randbelow(2**30), reports, ranks=ranks, bridges=bridges)
     wanted: dict[str, list[tuple[float, float]]] = {}
     for entry in noted(tmp_path):
         for key, value in entry.items():
@@ -160,10 +197,10 @@ def test_transformers(tmp_path: Path, reports: str) -> None:
     assert found.config["num_train_epochs"] == 2
 
 
-@pytest.mark.parametrize("trackers", ["none", pytest.param("tensorboard,wandb", marks=pytest.mark.long)])
-def test_accelerate(tmp_path: Path, trackers: str) -> None:
+@pytest.mark.parametrize(("trackers", "ranks", "bridges"), CASES)
+def test_accelerate(tmp_path: Path, trackers: str, ranks: int, bridges: str) -> None:
     """Each value of ``accelerator.log`` is one point, whatever its trackers are; so is its configuration."""
-    found = launched(tmp_path, ACCELERATE, secrets.randbelow(2**30), trackers)
+    found = launched(tmp_path, ACCELERATE, secrets.randbelow(2**30), trackers, ranks=ranks, bridges=bridges)
     assert stored(found) == {
         name: [(float(step), row[name]) for step, row in enumerate(noted(tmp_path))]
         for name in ("train/loss", "accuracy")
@@ -172,20 +209,32 @@ def test_accelerate(tmp_path: Path, trackers: str) -> None:
 
 
 @pytest.mark.long
-def test_lightning(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loggers", "ranks", "bridges"),
+    [
+        pytest.param("tensorboard,wandb,csv", 1, "all", id="three"),
+        pytest.param("tachograph,csv", 1, "none", id="our class"),
+        pytest.param("csv,tachograph,tensorboard", 1, "all", id="our class and bridges"),
+        pytest.param("csv", 2, "all", id="two ranks"),
+        pytest.param("csv,tachograph", 2, "none", id="our class in two ranks"),
+    ],
+)
+def test_lightning(tmp_path: Path, loggers: str, ranks: int, bridges: str) -> None:
     """Values of ``self.log`` are those of Lightning's own CSV file, once with three loggers; without any, the same."""
     seed = secrets.randbelow(2**30)
-    found = launched(tmp_path, LIGHTNING, seed, "tensorboard,wandb,csv")
+    found = launched(tmp_path, LIGHTNING, seed, loggers, ranks=ranks, bridges=bridges)
     (path,) = tmp_path.glob("rows/**/metrics.csv")
     rows = list(csv.DictReader(path.read_text().splitlines()))
     curves = stored(found)
     for name in ("train/loss", "val/loss"):
         of_file = [(float(row["step"]), float(row[name])) for row in rows if row[name]]
-        assert len(of_file) == {"train/loss": 8, "val/loss": 2}[name]
+        assert len(of_file) == {"train/loss": 8 // ranks, "val/loss": 2}[name]
         assert curves[name] == [(step, pytest.approx(value, rel=1e-6)) for step, value in of_file]
-    assert set(curves) == {"train/loss", "val/loss"}
+    assert set(curves) - ({"epoch"} if bridges == "none" else set()) == {"train/loss", "val/loss"}
     assert found.config["rate"] == 0.1
-    without = launched(tmp_path, LIGHTNING, seed, "none", "without")
+    if loggers != "tensorboard,wandb,csv":
+        return
+    without = launched(tmp_path, LIGHTNING, seed, "none", name="without")
     assert stored(without) == curves
     assert without.config["rate"] == 0.1
 

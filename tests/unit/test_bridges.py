@@ -17,11 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from curves import Tensor
 from tachograph.instrumentation._given_providers import Recording
 from tachograph.instrumentation.bridges import instrumentor_of
 from tachograph.instrumentation.bridges._asked import asked_bridges
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._libraries import LIBRARIES, Library, PatchedName
+from tachograph.instrumentation.bridges._nesting import OutermostCall, numbers_by_leaf
 from tachograph.instrumentation.bridges._patches import Patches
 from tachograph.instrumentation.bridges._values import MOST_OF_A_HISTOGRAM, BridgedValues, legal
 from tachograph.recording.journal import Journal
@@ -425,6 +427,18 @@ def test_a_value_inside_of_another_call_counts_once() -> None:
         ("train", "lr", ""): [(0, 3.0, 1.0)],
     }
     assert bridged.recorded.counted("tachograph.bridge.repeated") == {("one",): 1}
+
+
+def test_a_value_on_a_device_is_known_by_its_leaf() -> None:
+    """A trainer has it on the GPU, its loggers get a number: once, and nothing waits for the device."""
+    call = OutermostCall(numbers_by_leaf({"train_loss": Tensor(0.25), "lr": 1.0, "note": "text"}))
+    passed: list[object] = []
+    values = (("loss", 0.25), ("lr", 1.0), ("lr", Tensor(1.0)), ("lr", 2.0), ("note", 3.0), ("other", Tensor(4.0)))
+    assert [leaf for leaf, value in values if call.passes_over(leaf, value, lambda: passed.append(1))] == [
+        *("loss", "lr", "lr")
+    ]
+    call.failed()
+    assert len(passed) == 3
 
 
 def test_values_of_a_call_that_fails_halfway_are_kept() -> None:

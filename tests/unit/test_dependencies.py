@@ -29,6 +29,10 @@ UNDECLARED = {
     "torch": "instruments a program that has it: its module is imported where torchrun runs, never by us first",
     "pandas": "is what a user who has it asks for: a run as a data frame",
     "numpy": "makes charts faster where it is installed, and is not needed",
+    **dict.fromkeys(
+        ("accelerate", "lightning", "pytorch_lightning", "ray", "transformers"),
+        "has a base class in tachograph.integrations, for programs that have the library",
+    ),
     "typing_extensions": "is imported by type checkers alone, which bring it",
 }
 NOT_IMPORTED = {

@@ -1,7 +1,8 @@
 """Calls inside of calls: a trainer that hands a value on to three trackers has logged it once.
 
 The outermost call of a bridge that knows its values declares them, by leaf: the name without its group. A bridge that
-is called inside of it passes over a value of the same leaf and size; float32 is all that TensorBoard keeps of one.
+is called inside of it passes over a value of the same leaf and size; float32 is all that TensorBoard keeps of one. A
+value that is on a device is not waited for: its leaf alone tells.
 """
 
 from __future__ import annotations
@@ -32,14 +33,22 @@ def alike(one: Number | Pending, other: Number | Pending) -> bool:
     return one == other or (one != one and other != other) or abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))  # noqa: PLR0124 - NaN
 
 
-def numbers_by_leaf(values: Mapping[Any, object]) -> dict[str, list[Number]]:
-    """Return the numbers among values, by leaf; one that is on its way from a device is none yet."""
-    found: dict[str, list[Number]] = {}
+Brought = Mapping[str, list[Number | None]]
+"""Values by leaf; None for one that is on a device."""
+
+
+def numbers_by_leaf(values: Mapping[Any, object]) -> dict[str, list[Number | None]]:
+    """Return the numbers among values, by leaf."""
+    found: dict[str, list[Number | None]] = {}
     for tag, value in values.items():
-        number = read(value) if is_readable(value) else None
-        if number is not None and not isinstance(number, Pending):
-            found.setdefault(leaf_of(str(tag)), []).append(number)
+        if is_readable(value):
+            number = None if _is_on_a_device(value) else read(value)
+            found.setdefault(leaf_of(str(tag)), []).append(None if isinstance(number, Pending) else number)
     return found
+
+
+def _is_on_a_device(value: object) -> bool:
+    return getattr(getattr(value, "device", None), "type", "cpu") != "cpu"
 
 
 class OutermostCall:
@@ -49,14 +58,16 @@ class OutermostCall:
         brings: the values that it will record itself, by leaf.
     """
 
-    def __init__(self, brings: Mapping[str, list[Number]]) -> None:
+    def __init__(self, brings: Brought) -> None:
         self._brings = brings
         self._passed_over: list[Callable[[], object]] = []
 
     def passes_over(self, leaf: str, value: object, record: Callable[[], object]) -> bool:
         """Tell whether a value is one of the call's own; ``record`` is kept for a call that fails."""
         own = self._brings.get(leaf)
-        if own is None or not is_readable(value) or not any(alike(read(value), number) for number in own):
+        if own is None or not is_readable(value):
+            return False
+        if not _is_on_a_device(value) and not any(number is None or alike(read(value), number) for number in own):
             return False
         self._passed_over.append(record)
         return True

@@ -9,14 +9,13 @@ from typing import Any, Protocol
 
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.instrumentation.bridges._libraries import Library, PatchedName
-from tachograph.instrumentation.bridges._nesting import OutermostCall, calls
+from tachograph.instrumentation.bridges._nesting import Brought, OutermostCall, calls
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import log
-from tachograph.recording.values import Number
 
 Failed = Callable[[Exception], object]
 Note = Callable[..., object]
-Brings = Callable[..., Mapping[str, list[Number]]]
+Brings = Callable[..., Brought]
 
 
 class _Bridged(Protocol):

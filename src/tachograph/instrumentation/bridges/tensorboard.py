@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import calls, numbers_by_leaf
+from tachograph.instrumentation.bridges._nesting import Brought, calls, numbers_by_leaf
 from tachograph.instrumentation.bridges._values import BridgedValues, ByObject, Origin, unix_nano
-from tachograph.recording.values import Number
 
 
 class WriterNotes:
@@ -97,7 +96,7 @@ class WriterNotes:
     @staticmethod
     def hparams_bring(
         _writer: Any, _hparam_dict: Any, metric_dict: Mapping[str, Any], *_args: Any, **_kwargs: Any
-    ) -> dict[str, list[Number]]:
+    ) -> Brought:
         """Return the results, by leaf, which the writer logs as values, too."""
         return numbers_by_leaf(metric_dict)
 

@@ -2,22 +2,24 @@
 
 A trainer hands its values on to loggers, or to none: its own call is seen in either case. Its calls come in every rank;
 values are taken in the one that the trainer logs in. No callback, tracker or logger is added to its lists.
+
+``note`` is for the classes of ours that a program names in such a list itself: they take the same notes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from tachograph.instrumentation._given_providers import EVERYWHERE
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import numbers_by_leaf
-from tachograph.instrumentation.bridges._values import BridgedValues
-from tachograph.recording.values import Number
-
-Brought = dict[str, list[Number]]
+from tachograph.instrumentation.bridges._nesting import Brought, calls, numbers_by_leaf
+from tachograph.instrumentation.bridges._values import BridgedValues, Origin, bridged_values
+from tachograph.recording.interrupts import pass_on
 
 
-class _TrainerNotes:
+class TrainerNotes:
     """The notes of one trainer.
 
     Args:
@@ -31,13 +33,31 @@ class _TrainerNotes:
     def close(self) -> None:
         """Do nothing: a trainer's notes hold nothing of it."""
 
-    def _take(self, metrics: Mapping[str, Any], step: object) -> None:
+    def take(self, metrics: Mapping[str, Any], step: object = None) -> None:
+        """Take the numbers among values; without a step, x is their count.
+
+        Those that the call of a bridge around this one records itself are passed over.
+        """
+        take = self._values.scalar if calls.outermost is None else self._take_inside
         for tag, value in metrics.items():
             if not isinstance(value, str | None):  # a tracker's own text
-                self._values.scalar(self._origin, tag, value, step)
+                take(self._origin, tag, value, step)
+
+    def _take_inside(self, origin: Origin, tag: str, value: object, step: object) -> None:
+        record = partial(self._values.scalar, origin, tag, value, step)
+        if not self._values.passed_over(origin.library, tag, value, record):
+            record()
+
+    def distribution(self, tag: str, value: Any) -> None:
+        """Take a value of a distribution."""
+        self._values.distribution(self._origin, tag, [value])
+
+    def config(self, values: Mapping[Any, Any]) -> None:
+        """Take a configuration."""
+        self._values.config(self._origin, values)
 
 
-class TransformersNotes(_TrainerNotes):
+class TransformersNotes(TrainerNotes):
     """The notes of the ``CallbackHandler`` of transformers: its own calls, before it asks the callbacks."""
 
     def on_log(
@@ -45,7 +65,7 @@ class TransformersNotes(_TrainerNotes):
     ) -> None:
         """Take the values of ``Trainer.log``: ``eval_loss`` is ``eval/loss``, ``loss`` is ``train/loss``."""
         if state.is_world_process_zero:
-            self._take({_grouped(tag): value for tag, value in logs.items()}, state.global_step)
+            self.take({_grouped(tag): value for tag, value in logs.items()}, state.global_step)
 
     @staticmethod
     def logs_bring(
@@ -57,7 +77,7 @@ class TransformersNotes(_TrainerNotes):
     def on_train_begin(self, _handler: Any, args: Any, state: Any, *_more: Any, **_even_more: Any) -> None:
         """Take the arguments of the training as the configuration."""
         if state.is_world_process_zero:
-            self._values.config(self._origin, args.to_dict())
+            self.config(args.to_dict())
 
 
 def _grouped(tag: str) -> str:
@@ -68,7 +88,7 @@ def _grouped(tag: str) -> str:
     return f"train/{tag}"
 
 
-class AccelerateNotes(_TrainerNotes):
+class AccelerateNotes(TrainerNotes):
     """The notes of ``Accelerator``: with ``log_with=None``, too."""
 
     def log(
@@ -76,7 +96,7 @@ class AccelerateNotes(_TrainerNotes):
     ) -> None:
         """Take the values of one call; without a step, x is their count."""
         if accelerator.is_main_process:
-            self._take(values, step)
+            self.take(values, step)
 
     @staticmethod
     def values_bring(accelerator: Any, values: Mapping[str, Any], *_more: Any, **_kwargs: Any) -> Brought:
@@ -86,16 +106,16 @@ class AccelerateNotes(_TrainerNotes):
     def init_trackers(self, accelerator: Any, _project: str, config: Any = None, *_more: Any, **_kwargs: Any) -> None:
         """Take the configuration."""
         if config and accelerator.is_main_process:
-            self._values.config(self._origin, config)
+            self.config(config)
 
 
-class LightningNotes(_TrainerNotes):
+class LightningNotes(TrainerNotes):
     """The notes of Lightning's ``Trainer``, with ``logger=False``, too, and of ``Fabric``."""
 
     def lightning_log(self, connector: Any, metrics: Mapping[str, Any], step: object = None) -> None:
         """Take the values of ``self.log``; x is the step that the trainer's loggers get."""
         if connector.trainer.is_global_zero:
-            self._take(
+            self.take(
                 {tag: value for tag, value in metrics.items() if tag != "step"}, _step_of(connector, metrics, step)
             )
 
@@ -111,7 +131,7 @@ class LightningNotes(_TrainerNotes):
         """Take the hyperparameters that the model and the data have saved."""
         for module in (trainer.lightning_module, trainer.datamodule):
             if trainer.is_global_zero and getattr(module, "hparams_initial", None):
-                self._values.config(self._origin, dict(module.hparams_initial))
+                self.config(dict(module.hparams_initial))
 
     @staticmethod
     def placeholder(_trainer: Any) -> Brought:
@@ -121,7 +141,7 @@ class LightningNotes(_TrainerNotes):
     def fabric_log(self, fabric: Any, metrics: Mapping[str, Any], step: object = None) -> None:
         """Take the values of ``fabric.log``; without a step, x is their count."""
         if fabric.is_global_zero:
-            self._take(metrics, step)
+            self.take(metrics, step)
 
     @staticmethod
     def fabric_brings(fabric: Any, metrics: Mapping[str, Any], step: Any = None) -> Brought:  # noqa: ARG004 - as it is called
@@ -134,6 +154,32 @@ def _step_of(connector: Any, metrics: Mapping[str, Any], step: Any) -> Any:
     if step is None:
         step = metrics.get("step")
     return connector.trainer.fit_loop.epoch_loop._batches_that_stepped if step is None else int(step)  # noqa: SLF001
+
+
+_NOTES: Mapping[str, type[TrainerNotes]] = {
+    "accelerate": AccelerateNotes,
+    "lightning": LightningNotes,
+    "transformers": TransformersNotes,
+}
+
+
+def note(library: str, method: str, *args: Any) -> None:
+    """Take note of a call that a library makes to a class of ours, which the program has put into its list.
+
+    Values go where all of the process's values go. An error of ours is counted and said once, and the library never
+    notices.
+
+    Args:
+        library: whose bridge has the notes; those of one without a bridge are :class:`TrainerNotes`.
+        method: of the notes.
+        *args: of the call.
+    """
+    values = bridged_values(EVERYWHERE)
+    try:
+        getattr(_NOTES.get(library, TrainerNotes)(library, values), method)(*args)
+    except Exception as error:  # noqa: BLE001 - the border to the objects of the program
+        pass_on(error)
+        values.failed(library, error)
 
 
 class TransformersInstrumentor(BridgeInstrumentor):

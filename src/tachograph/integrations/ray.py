@@ -1,0 +1,43 @@
+"""The callback for Ray Train, whose version 2 has the class ``UserCallback``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tachograph.instrumentation.bridges.trainers import note
+from tachograph.integrations._library import library
+
+with library("ray", "ray[train]"):
+    from ray.train import UserCallback
+
+_LIBRARY = "ray"
+_STEPS = ("global_step", "step", "iteration", "epoch")
+_DEPTH = 32  # of nested dictionaries: one that holds itself has no end
+
+
+class TachographCallback(UserCallback):  # type: ignore[misc]
+    """Recorder of ``ray.train.report``: ``RunConfig(callbacks=[TachographCallback()])``.
+
+    As in ``Result.metrics``, the values are those of the worker of rank zero; nested ones have a slash between their
+    names. x is the first that is there of global_step, step, iteration and epoch, else the count of the values.
+
+    Ray calls it in the process of the training's controller: under ``tachograph run`` that one records, too; a
+    ``start()`` in the driver does not reach it.
+    """
+
+    def after_report(self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any) -> None:  # noqa: ARG002 - as it is called
+        """Take the values of one ``ray.train.report``."""
+        first = metrics[0] if metrics else None
+        if isinstance(first, Mapping):
+            step = next((first[name] for name in _STEPS if name in first), None)
+            note(_LIBRARY, "take", dict(_flat(first)), step)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield names and values; nested ones with a slash between, as Ray's own loggers name them."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and depth < _DEPTH:
+            yield from _flat(value, f"{prefix}{name}/", depth + 1)
+        else:
+            yield f"{prefix}{name}", value
