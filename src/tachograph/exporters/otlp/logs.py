@@ -136,6 +136,8 @@ def _any(key: str, value: object) -> bytes:
     message = AnyValue()
     set_value(message, value)
     return _attribute(key, message.SerializeToString())
+
+
 def _fields(severity: AttributeValue, severity_text: AttributeValue, body: AttributeValue) -> list[bytes]:
     """Return what a record of the program's own logging has besides attributes."""
     named, said = _text(str(severity_text)), _text(str(body))
