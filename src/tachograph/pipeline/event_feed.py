@@ -342,7 +342,7 @@ def _takes_points(takers: Sequence[Route]) -> bool | None:
 
 
 def _wanted(takers: Sequence[Route], asked: Callable[[Route], bool]) -> bool | None:
-    """Tell whether any destination is a hub of ours, or takes what it was asked for; None while one has not said."""
+    """Tell whether any destination is a hub of ours, or takes records asked for by name; None if not said yet."""
     said = [asked(route) or (None if route.reads() is None else bool(route.reads())) for route in takers]
     return True if True in said else None if None in said else False
 

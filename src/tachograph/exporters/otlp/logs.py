@@ -139,7 +139,7 @@ def _any(key: str, value: object) -> bytes:
 
 
 def _fields(severity: AttributeValue, severity_text: AttributeValue, body: AttributeValue) -> list[bytes]:
-    """Return what a record of the program's own logging has besides attributes."""
+    """Return the fields of a record of the program's own logging, besides attributes."""
     named, said = _text(str(severity_text)), _text(str(body))
     value = b"".join([_STRING, varint(len(said)), said])
     number = varint(int(str(severity)))

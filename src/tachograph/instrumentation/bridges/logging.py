@@ -180,7 +180,7 @@ def _masked(said: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
 
 
 class LoggingInstrumentor(BridgeInstrumentor):
-    """Records what a program logs with ``logging`` as a warning or worse, as OpenTelemetry log records.
+    """Records warnings and worse of ``logging`` as OpenTelemetry log records.
 
     Each has its logger, its line, its exception and the current span; secrets in texts are masked. They reach hubs of
     ours, the given logger provider, and other destinations where logs are asked for by name: OTEL_LOGS_EXPORTER,

@@ -44,7 +44,7 @@ class TrackioNotes:
             self._values.config(self._origin(run), own)
 
     def log(self, run: Any, metrics: Mapping[str, Any], step: Any = None) -> None:
-        """Take the values of one call, under the names that trackio gives them; what is no number is counted."""
+        """Take the values of one call, under the names that trackio gives them; others than numbers are counted."""
         x = run._next_step - 1 if step is None else step  # noqa: SLF001 - the step that it has just given the call
         origin = self._origins.get(id(run)) or self._origin(run)
         take = self._values.scalar if calls.outermost is None else self._take_inside
