@@ -96,6 +96,8 @@ class LogEmitter:
         """Hand over all queued events and flush them there; True where both were done within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         delivered = self._queue.flush(timeout)
+        if time.monotonic() >= deadline:
+            return delivered
         self._queue.put(lambda _timeout: self._flush_there(deadline), 0, items=0)
         return self._queue.flush(max(deadline - time.monotonic(), 0.0)) and delivered
 
