@@ -22,20 +22,19 @@ export function together(curves) {
 
 function joined(curves) {
   const [first] = curves;
-  const found = places(curves);
+  const { found, at, same } = places(curves);
   const values = found.map(() => []);
   const [least, lowest, greatest, highest] = [Infinity, null, -Infinity, null].map((each) => found.map(() => each));
-  const at = placing(curves, found);
   for (const { x, y, rank } of curves) {
-    const [sums, counts] = [new Map(), new Map()];
+    const [sums, counts] = [new Float64Array(found.length), new Uint32Array(found.length)];
     for (let point = 0; point < x.length; point += 1) {
       const place = at(x[point]);
-      sums.set(place, (sums.get(place) ?? 0) + y[point]);
-      counts.set(place, (counts.get(place) ?? 0) + 1);
+      sums[place] += y[point];
+      counts[place] += 1;
       if (y[point] < least[place]) [least[place], lowest[place]] = [y[point], rank];
       if (y[point] > greatest[place]) [greatest[place], highest[place]] = [y[point], rank];
     }
-    for (const [place, sum] of sums) values[place].push(sum / counts.get(place));
+    counts.forEach((many, place) => many && values[place].push(sums[place] / many));
   }
   const kept = found.map((_, place) => place).filter((place) => values[place].length);
   const of = (list) => kept.map((place) => list[place]);
@@ -44,7 +43,7 @@ function joined(curves) {
     x: of(found), y: of(values).map(median),
     nonfinite: curves.flatMap(({ nonfinite }) => nonfinite).sort((one, other) => one[0] - other[0]),
     points: curves.reduce((sum, { points }) => sum + points, 0),
-    exact: curves.every(({ exact }) => exact) && found.length === new Set(curves.flatMap(({ x }) => x)).size,
+    exact: same && curves.every(({ exact }) => exact),
   };
   const { run, metric, scale, attributes, compared } = first;
   const band = { min: of(least), max: of(greatest) };
@@ -54,22 +53,24 @@ function joined(curves) {
   });
 }
 
-/** Return the x of a line of ranks: theirs where they are the same, otherwise the middles of equal stretches. */
+/**
+ * Return the x of a line of ranks, and which of them an x belongs to: theirs where they are the `same`, otherwise the
+ * middles of equal stretches.
+ */
 function places(curves) {
-  const all = new Set(curves.flatMap(({ x }) => x));
   const longest = Math.max(...curves.map(({ length }) => length));
-  if (all.size <= SAME * longest) return [...all].sort((one, other) => one - other);
+  const all = new Set();
+  for (const { x } of curves) {
+    for (let point = 0; point < x.length && all.size <= SAME * longest; point += 1) all.add(x[point]);
+  }
+  if (all.size <= SAME * longest) {
+    const found = [...all].sort((one, other) => one - other);
+    return { found, at: (x) => firstFrom(found, x), same: true };
+  }
   const [low, high] = extent(curves);
   const count = Math.max(1, Math.min(MOST, Math.floor(longest / 2)));
-  return Array.from({ length: count }, (_, place) => low + ((place + 0.5) * (high - low)) / count);
-}
-
-/** Return what says which of these places an x belongs to. */
-function placing(curves, found) {
-  const [low, high] = extent(curves);
-  const own = new Set(found);
-  if (curves.every(({ x }) => x.every((each) => own.has(each)))) return (x) => firstFrom(found, x);
-  return (x) => Math.min(found.length - 1, Math.floor(((x - low) / (high - low)) * found.length));
+  const found = Array.from({ length: count }, (_, place) => low + ((place + 0.5) * (high - low)) / count);
+  return { found, at: (x) => Math.min(count - 1, Math.floor(((x - low) / (high - low)) * count)), same: false };
 }
 
 const extent = (curves) => [
