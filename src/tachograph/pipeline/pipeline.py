@@ -126,7 +126,8 @@ class Pipeline:
         self._collection.closed = idle
         self._free_locks()
         self._serves = self._dying = self._collected_last = self._takes = False
-        self._taken: Mapping[int, int] | None = None  # by each receiver, when the end began to hold back events
+        self._taken: Mapping[int, int] = {}  # by each receiver, when the end began to hold back events
+        self._held_back = False
         self._started, self._entered, self._left_by_all = 1, 0, False
         if not idle:
             self._open()
@@ -256,8 +257,9 @@ class Pipeline:
     def _flush(self, timeout: float) -> tuple[bool, bool]:
         """Deliver everything; return whether all has been handed over, and whether that has arrived."""
         deadline = time.monotonic() + timeout
+        self._held_back = False
         collected = bool(self._collection.export(metrics=not self._collected_last, wait=timeout))
-        if not collected and self._taken is not None and self._routes.await_taker(self._taken, deadline):
+        if not collected and self._held_back and self._routes.await_taker(self._taken, deadline):
             seconds = max(_left(deadline), EXIT_TIMEOUT / 4)  # for what was held back
             collected = bool(self._collection.export(metrics=False, wait=seconds))
         arrived = self._routes.flush(deadline)
@@ -307,7 +309,14 @@ class Pipeline:
         Else a full journal would be encoded for dead ones, for seconds on a busy machine.
         """
         self._taken = before = self._routes.delivered()
-        self._collection.holds_back = partial(self._routes.hold_back, before)
+
+        def holds_back() -> bool:
+            if not self._routes.hold_back(before):
+                return False
+            self._held_back = True
+            return True
+
+        self._collection.holds_back = holds_back
         return before
 
     def hand_over(self, timeout: float) -> None:
