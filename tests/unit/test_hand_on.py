@@ -100,3 +100,18 @@ def test_what_was_held_back_leaves_once_the_receiver_takes_something() -> None:
     ending.set()
     pipeline.shutdown(1, exiting=True)
     assert taken == ["one", "of an exit handler"]
+
+
+def test_nothing_is_held_back_from_a_disk() -> None:
+    """A receiver that takes nothing gets all events where its queue keeps them on a disk for the next process."""
+    journal = Journal(Registry(enabled=True))
+    journal.append("e", 1, {})
+    batch = Batch([], None, [], {}, 1, journal.drain())
+    for spools in (False, True):
+        dead, routes = threading.Event(), Routes()
+        queued = Queued(lambda _batch, dead=dead: dead.wait(), "dead", Registry(enabled=True))
+        routes.attach(Route(queued, events=True, spools=spools))
+        queued(batch)
+        assert routes.hold_back(routes.delivered()) is not spools
+        dead.set()
+        queued.close(1)

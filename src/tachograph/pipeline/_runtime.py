@@ -278,7 +278,7 @@ class LoggerRoutes:
             self.unreachable.add(target)
             _log.error("no point goes to %s: pip install 'tachograph[influxdb]' (%s)", target.url, error)
             return
-        self._routes[target] = route = Route(made, events=True, is_loading=made.is_loading)
+        self._routes[target] = route = Route(made, events=True, is_loading=made.is_loading, spools=made.spools)
         pipeline.attach(route)
 
     def release(self, target: InfluxTarget, timeout: float) -> None:

@@ -77,6 +77,7 @@ class Route(NamedTuple):
         records: it takes the records of the program's own logging, where it is no hub of ours: logs were asked for by
             name.
         queues: those of its receivers, where it may have several.
+        spools: what it has not delivered by the end waits on the disk, for the next process.
     """
 
     destination: Destination
@@ -93,6 +94,7 @@ class Route(NamedTuple):
     apart: bool = False
     records: bool = False
     queues: Sequence[Queue] = ()
+    spools: bool = False
 
 
 class Routes:
@@ -184,10 +186,13 @@ class Routes:
     def hold_back(self, before: Mapping[int, int]) -> bool:
         """Tell whether no receiver has taken anything since :meth:`delivered`, and each one of events has some waiting.
 
-        What is encoded then is for nothing, where they are dead; it keeps them waiting, where they are only slow.
+        More events would be encoded for nothing, where they are dead; where they are slow, these keep them busy. Where
+        a disk keeps what waits, none is for nothing.
         """
-        queues = [queue for route in self if route.events for queue in _queues_of(route)]
-        return bool(queues) and self.delivered() == before and not any(queue.flush(0) for queue in queues)
+        routes = [route for route in self if route.events]
+        if not routes or any(route.spools for route in routes) or self.delivered() != before:
+            return False
+        return not any(queue.flush(0) for route in routes for queue in _queues_of(route))
 
     def await_taker(self, before: Mapping[int, int], until: float) -> bool:
         """Wait until events are not held back any more; False where that has not come ``until`` then."""
@@ -326,7 +331,7 @@ def _built_in(name: object, settings: Settings, registry: Registry, signals: Seq
         from tachograph.exporters.influxdb import InfluxDB
 
         made = InfluxDB(settings.influx, registry, store=settings.store, spool_limit=settings.spool_limit)
-        return Route(made, retry_now=made.retry_now, is_loading=made.is_loading, **takes)
+        return Route(made, retry_now=made.retry_now, is_loading=made.is_loading, spools=made.spools, **takes)
     if name == "tensorboard":
         from tachograph.exporters.tensorboard import TensorBoard
 
@@ -354,6 +359,7 @@ def _otlp(settings: Settings, registry: Registry, signals: Sequence[Signal], hur
         temporality=exporter.temporality,
         retry_now=exporter.retry_now,
         queues=exporter.queues,
+        spools=bool(settings.spool_limit),
         reads=exporter.reads,
         intervals=exporter.wants_intervals,
         intervals_every=exporter.intervals_every,

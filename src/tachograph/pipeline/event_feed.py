@@ -387,7 +387,14 @@ class GuestFeed:
     def open(self, routes: Sequence[Route]) -> None:
         """Have events delivered to those routes that take them."""
         self._attached = [
-            Route(route.destination, events=True, reads=route.reads, apart=route.apart, records=route.records)
+            Route(
+                route.destination,
+                events=True,
+                reads=route.reads,
+                apart=route.apart,
+                records=route.records,
+                spools=route.spools,
+            )
             for route in routes
             if route.events
         ]

@@ -74,6 +74,9 @@ class InfluxDB:
         make_spool: makes the spool of a folder, as :class:`tachograph.exporters.spool.Spool`.
         make_server: makes the client of a target, as :class:`tachograph.exporters.influxdb.server.Server`.
 
+    Attributes:
+        spools: what was not delivered by the end waits on the disk.
+
     Raises:
         ModuleNotFoundError: the extra ``influxdb`` is not installed.
         ValueError: TACHOGRAPH_SPOOL_LIMIT is no number of bytes.
@@ -112,6 +115,7 @@ class InfluxDB:
         self._server = make_server(target)
         limit = spool_limit_of(os.environ) if spool_limit is None else spool_limit
         limit = SPOOL_LIMIT if limit is None else limit
+        self.spools = limit > 0
         own_pace = pace or GilYield()
 
         def spool(lose: Callable[..., None]) -> Spool:
