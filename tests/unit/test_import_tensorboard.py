@@ -465,6 +465,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.long
 @pytest.mark.process
+@pytest.mark.timeout(900)  # writing and reading them takes a minute alone
 def test_a_million_points_in_bounded_memory(tmp_path: Path) -> None:
     """A file is read as a stream: a million points of a hundred curves take less than 150 MB, all else included."""
     place = tmp_path / "logs"
