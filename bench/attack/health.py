@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wire import Answer, Wire, request
 
 PATIENCE = 60.0  # seconds for an answer
-_REST = 0.03
+_REST = 0.02
 _SECOND = 1e9  # nanoseconds
 
 

@@ -99,7 +99,7 @@ class Receiver:
         self._log_once = LogOnce()
         self._keeper = ThreadPoolExecutor(1, "tachograph keep")
         self._left = MOST_WAITING
-        # Whoever gets it from here does not know what was left out.
+        # A receiver behind this hub has not got the series that were left out.
         self._said = {READS: str(SCHEMA), REPEAT: str(0 if forwarding is not None else hub.repeat)}
         self.last = time.monotonic()
 
