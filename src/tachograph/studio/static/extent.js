@@ -1,7 +1,8 @@
 /** How far an axis goes: as far as its values, within its bounds. */
 
-import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { firstFrom } from "./curve.js";
+
+const { uPlot } = globalThis; // a script of its own: only its minified build is that
 
 const EDGE = Number.MAX_VALUE / 2; // beyond it the distance of two numbers is infinite
 const LEAST = 1e-12; // of its numbers' size: so wide an axis is at least, as uPlot never ends where ticks are the same

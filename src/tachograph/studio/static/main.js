@@ -2,7 +2,7 @@
 
 import { takeToken } from "./api.js";
 import { listen } from "./keys.js";
-import { read } from "./route.js";
+import { read, state } from "./route.js";
 import { RunPage } from "./run.js";
 import { RunsPage } from "./runs.js";
 import { choose } from "./theme.js";
@@ -31,8 +31,10 @@ function unlock() {
 
 function open() {
   unlock();
+  if (page && state.moved()) return; // the page itself follows
   const route = read(location.hash);
   page?.close();
+  state.moved();
   shell.banner("");
   page = new PAGES[route.page](route, shell);
   scrollTo(0, 0);

@@ -1,10 +1,11 @@
 /** A plot: axes, zoom and cursor by uPlot; the curves are drawn here, each with x values of its own. */
 
-import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { across, along, drawable, ofX, ofY } from "./extent.js";
 import { brief, clocks, powers, ticks } from "./format.js";
 import { beyond, dots, fillBetween, marks, projection, trace } from "./strokes.js";
 import { colours } from "./theme.js";
+
+const { uPlot } = globalThis; // a script of its own: only its minified build is that
 
 const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const FONT = `11px ${FAMILY}`;

@@ -10,7 +10,7 @@ import { Functions } from "./functions.js";
 import { Header } from "./header.js";
 import { Live } from "./live.js";
 import { Progress } from "./progress.js";
-import { linkTo } from "./route.js";
+import { linkTo, read, state } from "./route.js";
 import { Sections } from "./sections.js";
 import { Timeline } from "./timeline.js";
 import { View } from "./view.js";
@@ -45,6 +45,8 @@ export class RunPage {
     this.functions = new Functions(this.view);
     this.sections = new Sections(this.run, this.view);
     this.view.followers.add((changed) => this.#follow(changed));
+    this.moved = (names) => this.#moved(names);
+    state.followers.add(this.moved);
     this.title = this.run;
     fill(shell.main, element("p", { class: "empty", text: "loading …" }));
     this.#open();
@@ -53,7 +55,14 @@ export class RunPage {
   async #choose(chosen) {
     if ("compare" in chosen) await this.#compare(chosen.compare);
     this.view.set(chosen);
-    history.replaceState(null, "", linkTo(this.run, this.view));
+    state.set({ rank: this.view.ranks && [...this.view.ranks].join(","), compare: this.view.compare });
+  }
+
+  /** The address says something else of this run: choose that. */
+  #moved(names) {
+    const { ranks, compare } = read(location.hash);
+    const chosen = { ...(names.has("rank") ? { ranks } : {}), ...(names.has("compare") ? { compare } : {}) };
+    if (Object.keys(chosen).length) this.#choose(chosen).then(() => this.controls.show(this.ranks ?? []));
   }
 
   /** Learn what another run has that can be compared. */
@@ -127,7 +136,8 @@ export class RunPage {
     const groups = this.sections.show(answer);
     for (const curve of unknown) if (!this.sections.byCurve.has(curve)) this.elsewhere.add(curve);
     const ranks = new Set([...answer.processes, ...answer.charts.flatMap(({ metrics }) => metrics.flatMap(({ curves }) => curves))].map(({ rank }) => rank));
-    this.controls.show([...ranks].filter((rank) => rank !== null).sort((one, other) => one - other));
+    this.ranks = [...ranks].filter((rank) => rank !== null).sort((one, other) => one - other);
+    this.controls.show(this.ranks);
     this.progress.show(answer.progress, answer.run.state === "running");
     this.functions.show(answer.functions);
     this.dictionaries.show(answer);
@@ -248,6 +258,7 @@ export class RunPage {
 
   close() {
     this.stop.abort();
+    state.followers.delete(this.moved);
     this.live?.close();
     clearTimeout(this.retry);
     clearTimeout(this.looking);
