@@ -22,7 +22,7 @@ from tachograph.runs.buckets import Buckets, HistogramValues
 from tachograph.runs.file import Abandoned, RunFile, look
 from tachograph.runs.recorded import add_intervals
 from tachograph.runs.store import path_of
-from tachograph.runs.window import Stretch, stretch, stretches, windowed
+from tachograph.runs.window import Drawing, Stretch, stretch, stretches, windowed
 from tachograph.studio._news import Heads
 from tachograph.studio.charts import samples
 
@@ -101,9 +101,9 @@ def test_only_blocks_that_overlap_a_window_count(
         hub.receive_logs(logs(rank(0), *sent[first : first + 7], first=1 + first))
     hub.close()
     with look(RunFile(path_of(folder, "run"))) as reading:
-        whole = next(stretches(reading, 1, 1000))
+        whole = next(stretches(reading, 1, Drawing(1000)))
         assert (whole.points, whole.x) == (len(xs), sorted(map(float, xs)))
-        part = next(stretches(reading, 1, 1000, low, high), None)
+        part = next(stretches(reading, 1, Drawing(1000, low, high)), None)
     expected = [x for x in whole.x if low <= x <= high]
     assert [x for x in (part.x if part else []) if low <= x <= high] == expected
 
@@ -121,7 +121,7 @@ def test_of_more_points_than_are_read_at_once_no_spike_is_missing(
         hub.receive_logs(logs(rank(0), *sent[first : first + 11], first=1 + first))
     hub.close()
     with look(RunFile(path_of(folder, "run"))) as reading:
-        (line,) = stretches(reading, 1, pairs, at_once=at_once)
+        (line,) = stretches(reading, 1, Drawing(pairs, at_once=at_once))
     assert line.points == len(values)
     assert set(zip(line.x, line.y, strict=True)) <= {(float(x), value) for x, value in enumerate(values)}
     finite = list(filter(isfinite, values))
@@ -185,8 +185,8 @@ def test_odd_values_are_drawn_as_themselves_where_they_happened(
     folder: Path = tmp_path_factory.mktemp("run")
     record(folder, "run", *[("tachograph.metric", attributes) for attributes in bench.logged()])
     with look(RunFile(path_of(folder, "run"))) as reading:
-        (whole,) = stretches(reading, 1, 1000)
-        (thinned,) = stretches(reading, 1, 1)
+        (whole,) = stretches(reading, 1, Drawing(1000))
+        (thinned,) = stretches(reading, 1, Drawing(1))
         heads = Heads()
         heads.known = {1: 0}
         news = [point for entry in heads.arrived(reading).curves for point in entry["points"]]
@@ -210,7 +210,7 @@ def test_a_count_alone_is_drawn_as_nan_at_its_point(tmp_path: Path) -> None:
     """Runs of earlier versions tell only how many values of an interval were not finite."""
     record(tmp_path, "run", *points([1.0, inf], min=0.5, max=2.0, count=9, nonfinite=2))
     with look(RunFile(path_of(tmp_path, "run"))) as reading:
-        (line,) = stretches(reading, 1, 1000)
+        (line,) = stretches(reading, 1, Drawing(1000))
     assert sorted(line.nonfinite) == [(0.0, "NaN"), (1.0, "Infinity"), (1.0, "NaN")]
 
 

@@ -6,6 +6,7 @@ A block has two parts, so that a chart reads no more than it draws: x and value 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from array import array
 from bisect import bisect_right
@@ -27,6 +28,7 @@ MOST_COLUMNS = 48
 THINNED = 3  # the level of blocks whose points stand for more of them than were recorded
 # SQL: the part of a block that has more to draw than x and value of each point; NULL where it has none.
 DRAWN_REST = "CASE WHEN form LIKE '%\"dmin\"%' OR form LIKE '%\"qnonfinite\"%' THEN rest END"
+INTERVALS = re.compile(r'"dmin"|"qnonfinite"')  # the same, of a form
 ODD_VALUES = dict(zip(ODD, (nan, inf, -inf), strict=True))  # by the column that says where they were first
 
 

@@ -9,18 +9,51 @@ from itertools import chain
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-from tachograph.runs.blocks import DRAWN_REST, PAIR, Block, Bucket, Raw, kind_of, thin
+from tachograph.runs.blocks import DRAWN_REST, INTERVALS, PAIR, Block, Bucket, Raw, kind_of, thin
 from tachograph.runs.file import Look
 from tachograph.runs.recorded import add_intervals
+from tachograph.runs.smoothing import Average, State, means
+from tachograph.runs.x_axis import FEW, FEW_POINTS, Placed, XAxis, knots
 
 AT_ONCE = 2**21  # points that are read before they are thinned
 _VALUE = {"Infinity": inf, "-Infinity": -inf, "NaN": nan}
 
-# Columns that are not drawn are not read: only intervals have more to draw than x and value.
+# Columns that are not drawn are not read: only intervals have more to draw than x and value, and only another axis than
+# that of the recorded x takes the others.
 _BLOCKS = (
-    f"SELECT seq0, seq1, x0 >= ?5 AND x1 <= ?6, form, pairs, {DRAWN_REST} FROM block"  # noqa: S608 - a constant
-    " WHERE curve = ?1 AND branch = ?2 AND x1 >= ?3 AND x0 <= ?4 ORDER BY seq0"
+    "SELECT seq0, seq1, {first} >= ?5 AND {last} <= ?6, form, pairs, {rest} FROM block"
+    " WHERE curve = ?1 AND branch = ?2 AND {last} >= ?3 AND {first} <= ?4 ORDER BY seq0"
 )
+_BRANCHES = (
+    "SELECT branch, max(seq1), max(CASE WHEN {last} < ?2 THEN {last} END),"
+    " min(CASE WHEN {first} > ?3 THEN {first} END),"
+    " sum(CASE WHEN {first} >= ?2 AND {last} <= ?3 THEN n ELSE 0 END), sum(n), min({first}), max({last})"
+    " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch"
+)
+_ENDS = "SELECT t0, t1, x0, x1 FROM block WHERE curve = ? AND branch = ? ORDER BY seq0"
+_WHOLE = "SELECT form, pairs, rest FROM block WHERE curve = ? AND branch = ? ORDER BY seq0"
+
+
+class Drawing(NamedTuple):
+    """How a curve is drawn.
+
+    Attributes:
+        pairs: the most buckets of a branch.
+        low: beginning of the window, on the axis.
+        high: its end.
+        axis: the x axis.
+        weight: of a moving average, below 1; 0 for none.
+        knots: whether to tell the times of some points, on the axis of the recorded x.
+        at_once: points that are held in memory before they are thinned.
+    """
+
+    pairs: int
+    low: float = -inf
+    high: float = inf
+    axis: XAxis = XAxis()
+    weight: float = 0.0
+    knots: bool = False
+    at_once: int = AT_ONCE
 
 
 class Stretch(NamedTuple):
@@ -35,6 +68,10 @@ class Stretch(NamedTuple):
         x: ascending.
         y: finite values.
         nonfinite: x and ``NaN``, ``Infinity`` or ``-Infinity``, where those were recorded; of a bucket's, one of each.
+        line: the value of the line at each x, where it is not the points': their moving average, where one was wanted,
+            or else, where they are thinned, their mean around it; None otherwise.
+        going: the state of the moving average after the last point, see :class:`~tachograph.runs.smoothing.State`.
+        knots: pairs of time, in seconds since the epoch, and x, where they were wanted.
     """
 
     branch: int
@@ -44,36 +81,52 @@ class Stretch(NamedTuple):
     x: list[float]
     y: list[float]
     nonfinite: list[tuple[float, str]]
+    line: list[float] | None = None
+    going: State | None = None
+    knots: list[list[float]] | None = None
 
 
-def stretches(
-    look: Look, curve: int, pairs: int, low: float = -inf, high: float = inf, *, at_once: int = AT_ONCE
-) -> Iterator[Stretch]:
+def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
     """Yield the branches of a curve that have points in a window, in order.
 
     Args:
         look: at the file.
         curve: its number.
-        pairs: the most buckets of a branch.
-        low: beginning of the window.
-        high: its end.
-        at_once: points that are held in memory before they are thinned.
+        how: it is drawn.
     """
-    for branch, seq, before, behind, inside in look.rows(
-        "SELECT branch, max(seq1), max(CASE WHEN x1 < ?2 THEN x1 END), min(CASE WHEN x0 > ?3 THEN x0 END),"
-        " sum(CASE WHEN x0 >= ?2 AND x1 <= ?3 THEN n ELSE 0 END)"
-        " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch",
-        *(curve, low, high),
-    ):
+    axis, own = how.axis, how.axis.kind == "own"
+    first, last = axis.columns
+    named = {"first": first, "last": last, "rest": DRAWN_REST if own else "rest"}
+    low, high = axis.ends(how.low, how.high)
+    for branch, seq, before, behind, inside, many, begin, end in look.rows(_BRANCHES.format(**named), curve, low, high):
+        spacing = (end - begin) / 1e9 / max(1, many - 1) if axis.kind == "time" else None
+        average = Average(how.weight, spacing or None) if how.weight else None
         edges = (low if before is None else before, high if behind is None else behind)
-        gathered = _Gathered(low, high, pairs, at_once, thins=inside > 2 * pairs)
-        for seq0, seq1, *parts in look.rows(_BLOCKS, curve, branch, *edges, low, high):
+        thins = inside > 2 * how.pairs and (axis.kind != "number" or how.low == -inf)
+        gathered = _Gathered(how, None if own else Placed(axis), average, thins=thins)
+        edges = (-inf, edges[1]) if average else edges
+        for seq0, seq1, *parts in look.rows(_BLOCKS.format(**named), curve, branch, *edges, low, high):
             why = gathered.add(*parts)
             if why:
                 look.file.note(f"points {seq0} to {seq1} of a stream: {why}")
         found = gathered.all()
         if found.pairs[0]:
-            yield stretch(branch, seq, found, pairs, count=gathered.count, whole=gathered.whole)
+            drawn = stretch(branch, seq, found, how.pairs, count=gathered.count, whole=gathered.whole)
+            if average:
+                drawn = drawn._replace(line=average.at(drawn.x), going=average.state)
+            elif not drawn.exact:
+                drawn = drawn._replace(line=means(found.pairs[0], how.pairs, drawn.x))
+            yield drawn._replace(knots=_knots(look, curve, branch, many)) if how.knots and own else drawn
+
+
+def _knots(look: Look, curve: int, branch: int, many: int) -> list[list[float]]:
+    blocks = [(row[0], row[1], row[2], row[3]) for row in look.rows(_ENDS, curve, branch)]
+    try:
+        whole = look.rows(_WHOLE, curve, branch) if len(blocks) <= FEW and many <= FEW_POINTS else ()
+        few = [(row[0], row[1], row[2]) for row in whole]
+        return knots(blocks, few)
+    except ValueError:  # damaged, which whoever reads its points notes
+        return knots(blocks, [])
 
 
 class _Gathered:
@@ -84,10 +137,12 @@ class _Gathered:
         whole: nothing was left out, and the extremes of intervals are apart.
     """
 
-    def __init__(self, low: float, high: float, pairs: int, at_once: int, *, thins: bool) -> None:
-        self._window = low, high
+    def __init__(self, how: Drawing, placed: Placed | None, average: Average | None, *, thins: bool) -> None:
+        self._window = how.low, how.high
         self._thins = thins
-        self._pairs, self._at_once = pairs, at_once
+        self._pairs, self._at_once = how.pairs, how.at_once
+        self._placed, self._average = placed, average
+        self._found = how.axis.kind != "number" or self._window == (-inf, inf)  # blocks are, by their ends
         self._new = Raw([], [], [])
         self._held = 0
         self._kept: list[Raw] = []
@@ -100,13 +155,18 @@ class _Gathered:
             return f"{len(xy)} bytes of x and value"
         why = ""
         try:
+            if self._placed and rest is not None:
+                form, xy, rest = self._placed.block(Block(form, xy, rest))
+                rest = rest if INTERVALS.search(form) else None
+            if self._average:
+                self._average.add(xy)
             if rest is None:
                 self._new.pairs.append(xy)
             else:
                 add_intervals(self._new, Block(form, xy, rest), among=self._thins)
         except ValueError as error:
             why = str(error)
-        self.count += len(xy) // PAIR.size if inside else _inside(xy, *self._window)
+        self.count += len(xy) // PAIR.size if inside and self._found else _inside(xy, *self._window)
         self._held += len(self._new.pairs[-1]) // PAIR.size
         if self._held >= self._at_once:
             self._fold()
@@ -117,7 +177,10 @@ class _Gathered:
         fine = 4 * self._pairs
         if len(part.pairs[0]) // PAIR.size + len(part.extremes) // 2 > 2 * fine:
             self.whole = False
-            extremes = array("d", chain.from_iterable(zip(*_outline(thin(part, fine)), strict=True)))
+            outlined = _outline(thin(part, fine))
+            extremes = array("d", chain.from_iterable(zip(*outlined, strict=True)))
+            if self._average:
+                self._average.keep(outlined[0])
             lost = array("d", chain.from_iterable((x, _VALUE[kind]) for x, kind in _nonfinite(part, fine)))
             part = Raw([extremes.tobytes() + lost.tobytes()], [], [])
         self._kept.append(part)

@@ -23,6 +23,8 @@ from tachograph.runs.file_lock import in_use
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, dictionary, members, notes, program
 from tachograph.runs.store import StoreError
+from tachograph.runs.window import Drawing
+from tachograph.runs.x_axis import XAxis
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.occurrences import events
 from tachograph.studio.overview import Overview, about, functions, progress
@@ -308,17 +310,33 @@ def _curves(reading: Look, question: Question) -> dict[str, Any]:
     metric = question.text("metric")
     if not metric:
         raise Unanswered(HTTPStatus.BAD_REQUEST, "say which metric: ?metric=")
-    pairs = question.whole("pairs", PAIRS, least=1, most=MOST_PAIRS)
-    found = lines(
-        reading,
-        metric,
-        group=question.text("group"),
-        rank=question.rank(),
-        low=question.number("low", -inf),
-        high=question.number("high", inf),
-        pairs=pairs,
+    weight = question.number("smooth", 0.0)
+    if not 0 <= weight < 1:
+        raise Unanswered(HTTPStatus.BAD_REQUEST, f"smooth is a number from 0 to below 1, not {weight}")
+    how = Drawing(
+        question.whole("pairs", PAIRS, least=1, most=MOST_PAIRS),
+        question.number("low", -inf),
+        question.number("high", inf),
+        _axis(reading, question.text("x") or "own"),
+        weight,
+        bool(question.whole("knots", 0, most=1)),
     )
-    return {"curves": found}
+    return {"curves": lines(reading, metric, group=question.text("group"), rank=question.rank(), how=how)}
+
+
+def _axis(reading: Look, wanted: str) -> XAxis:
+    """Return the x axis of a name."""
+    match wanted:
+        case "own":
+            return XAxis()
+        case "step":
+            return XAxis("number")
+        case "wall":
+            return XAxis("time")
+        case "relative":
+            begun = [start.first for each in members(reading) for start in each.starts if start.first]
+            return XAxis("time", min(begun, default=0))
+    raise Unanswered(HTTPStatus.BAD_REQUEST, f"x is own, step, relative or wall, not {wanted!r:.100}")
 
 
 def _samples(reading: Look, question: Question) -> dict[str, Any]:

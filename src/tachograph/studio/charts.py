@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, pairs, rank_of
 from tachograph.runs.spread import extremes, unpacked
-from tachograph.runs.window import stretches
+from tachograph.runs.window import Drawing, stretches
+from tachograph.runs.x_axis import XAxis
 
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
@@ -38,6 +39,7 @@ class Drawn(NamedTuple):
         said: the time of that definition.
         kind: ``gauge`` for the curve of a gauge, as ``put_metric`` makes it, where the run also has a ``Metric`` of
             this name; empty for all others. Their x differ: they are no branches of one curve.
+        numbered: its own x is the number of the value, or a step that the program gave.
     """
 
     number: int
@@ -50,6 +52,7 @@ class Drawn(NamedTuple):
     about: Mapping[str, Any]
     said: int
     kind: str = ""
+    numbered: bool = False
 
     @property
     def named(self) -> str:
@@ -83,7 +86,7 @@ def curves(look: Look, named: str | None = None) -> list[Drawn]:
     ):
         about, time = said.get((stream, execution, group, metric), ({}, 0))
         start, rank, packed = streams.get(stream, (0, None, False))
-        found.append(Drawn(number, metric, group, pairs(attributes), rank, execution, start, about, time))
+        found.append(Drawn(number, metric, group, pairs(attributes), rank, execution, start, about, time, "", packed))
         if packed:
             gauges.add(number)
     metrics = {(each.group, each.metric) for each in found if each.number not in gauges}
@@ -380,6 +383,7 @@ def _finite(value: float | None) -> float | None:
 
 
 MOST_PAIRS, LEAST_PAIRS = 200_000, 100  # in one answer; of a branch
+DRAWN = Drawing(2000)
 
 
 def lines(
@@ -388,9 +392,7 @@ def lines(
     *,
     group: str | None = None,
     rank: int | None = None,
-    low: float = -inf,
-    high: float = inf,
-    pairs: int = 2000,
+    how: Drawing = DRAWN,
 ) -> list[dict[str, Any]]:
     """Return each branch of a metric's curves; of repeated tasks and loops, those of the newest calls.
 
@@ -399,9 +401,9 @@ def lines(
         metric: its name.
         group: only where it is in this group; empty for no group, None for any.
         rank: of this rank only.
-        low: beginning of the window in x; one point before it is included.
-        high: end of the window; one point behind it is included.
-        pairs: of a smallest and a largest value, at most, of each branch; fewer where there are very many curves.
+        how: they are drawn: one point on each side of the window is included, there are fewer pairs of a smallest and
+            a largest value where there are very many curves, and the number of a value is the x of curves that are
+            numbered by their own: those of gauges and of ``log()``.
 
     Raises:
         LookupError: there is no such metric, or no curve of it in this rank; the message names the existing ones.
@@ -413,14 +415,16 @@ def lines(
         raise LookupError(_unknown(metric, group, curves(look)))
     if not wanted and rank is not None:
         raise LookupError(f"the metric {metric!r:.200} has no points of rank {rank}")
-    fair = max(LEAST_PAIRS, min(pairs, MOST_PAIRS // max(1, len(wanted))))
-    return [line for each in wanted for line in _lines(look, each, fair, low, high)]
+    how = how._replace(pairs=max(LEAST_PAIRS, min(how.pairs, MOST_PAIRS // max(1, len(wanted)))))
+    return [line for each in wanted for line in _lines(look, each, how)]
 
 
-def _lines(look: Look, each: Drawn, pairs: int, low: float, high: float) -> list[dict[str, Any]]:
+def _lines(look: Look, each: Drawn, how: Drawing) -> list[dict[str, Any]]:
+    if each.numbered and how.axis.kind == "number":
+        how = how._replace(axis=XAxis())
     named = {"curve": each.number, "metric": each.metric, "attributes": dict(each.attributes), "rank": each.rank}
     named |= {"execution": each.execution, "start": each.start, "kind": each.kind}
-    return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, pairs, low, high)]
+    return [{**named, **stretch._asdict()} for stretch in stretches(look, each.number, how)]
 
 
 def _unknown(metric: str, group: str | None, known: list[Drawn]) -> str:
