@@ -163,6 +163,7 @@ def logs(
     first: int = 1,
     seqs: Iterable[int] | None = None,
     apart: int = 1,
+    time: int = START,
 ) -> ExportLogsServiceRequest:
     """Return a request with events, numbered from ``first`` on, so many ns apart; without a stream without a number."""
     request = ExportLogsServiceRequest()
@@ -171,7 +172,8 @@ def logs(
     of_scope = of_resource.scope_logs.add()
     of_scope.scope.name = "tachograph"
     for seq, (name, attributes) in zip(seqs or itertools.count(first), events, strict=False):
-        record = of_scope.log_records.add(time_unix_nano=START + seq * apart, observed_time_unix_nano=START, event_name=name)
+        at = time + seq * apart
+        record = of_scope.log_records.add(time_unix_nano=at, observed_time_unix_nano=START, event_name=name)
         ours = {"tachograph.schema": 1, "tachograph.stream": stream, "tachograph.seq": seq} if stream else {}
         add_attributes(record.attributes, {**attributes, **ours}.items())
     return ExportLogsServiceRequest.FromString(request.SerializeToString())

@@ -43,9 +43,10 @@ def test_the_page_tells_how_runs_ended(tmp_path: Path) -> None:
         assert states == {"well": "finished", "killed": "killed (SIGKILL)", "failed": "failed (exit code 3)"}
         title = chips["failed"].get_attribute("title")
         assert title.startswith("failed with exit code 3; rank 1 failed first: ValueError: <img src=x")
-        page.open("/#/run/failed").until(lambda: page.page.locator(".notices p").count(), "the head")
-        notice = "Failed (exit code 3); rank 1 failed first: ValueError: <img src=x onerror=alert(1)> wanted 3"
-        assert page.page.locator(".notices p").all_inner_texts() == [notice]
+        page.open("/#/run/failed").until(lambda: page.page.locator(".fault").count(), "what went wrong")
+        titles = page.page.locator(".fault-link, .fault-title").all_inner_texts()
+        assert titles == ["Failed (exit code 3); rank 1 failed first: ValueError", "Rank 0 failed: RuntimeError"]
+        assert page.page.locator(".fault-detail").first.inner_text() == EVIL
         page.open("/#/run/well").until(lambda: "finished" in page.page.locator("h1").inner_text(), "the other head")
-        assert page.page.locator(".notices p").count() == 0
+        assert page.page.locator(".fault, .notices p").count() == 0
         assert page.complaints == []

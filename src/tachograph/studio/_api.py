@@ -26,6 +26,7 @@ from tachograph.runs.store import StoreError
 from tachograph.runs.window import Drawing
 from tachograph.runs.x_axis import XAxis
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
+from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events
 from tachograph.studio.overview import Overview, about, functions, progress
 
@@ -232,6 +233,8 @@ class Api:
                 return {"now": self._clock(), "run": self._own, "runs": self._listed()}
             case ["runs", run]:
                 return self._read(run, lambda reading: self._run(reading, run))
+            case ["runs", run, "faults"]:
+                return self._read(run, self._faults)
             case ["runs", run, ("curves" | "samples" | "events") as what]:
                 return self._read(run, lambda reading: _ASKED[what](reading, question))
         raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
@@ -277,6 +280,12 @@ class Api:
     def ending_of(self, reading: Look, found: list[Member]) -> Ending:
         """Return how a run has ended, as of now."""
         return ending(reading, found, self._clock(), written=in_use(reading.file.path))
+
+    def _faults(self, reading: Look) -> dict[str, Any]:
+        now = self._clock()
+        found, more = faults(reading, now, written=in_use(reading.file.path))
+        lost = [{**each._asdict(), "why": each.why} for each in losses(reading.rows)]
+        return {"now": now, "faults": [each.data() for each in found], "more": more, "losses": lost}
 
     def _run(self, reading: Look, run: str) -> dict[str, Any]:
         now, found, drawn = self._clock(), members(reading), curves(reading)

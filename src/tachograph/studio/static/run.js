@@ -5,6 +5,7 @@ import { Controls } from "./controls.js";
 import { Dictionaries } from "./dictionaries.js";
 import { Editor } from "./editor.js";
 import { element, fill } from "./element.js";
+import { Faults } from "./faults.js";
 import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
 import { Header } from "./header.js";
@@ -28,7 +29,6 @@ export class RunPage {
     this.shell = shell;
     this.view = new View();
     Object.assign(this.view, { ranks: route.ranks, compare: route.compare });
-    this.losses = [];
     this.filled = this.told = false; // whether anything is drawn, or was said in a configuration or a summary
     this.bars = new Set(); // curves that are progress bars
     this.unknown = new Set(); // curves that got points, and that the next look may know
@@ -47,6 +47,7 @@ export class RunPage {
     this.view.followers.add((changed) => this.#follow(changed));
     this.moved = (names) => this.#moved(names);
     state.followers.add(this.moved);
+    this.faults = new Faults(this.run, () => this.#all(), this.stop.signal);
     this.title = this.run;
     fill(shell.main, element("p", { class: "empty", text: "loading …" }));
     this.#open();
@@ -89,7 +90,7 @@ export class RunPage {
       return;
     }
     this.shell.banner("");
-    fill(this.shell.main, this.header.node, this.progress.node, this.controls.node, this.empty, this.sections.groups,
+    fill(this.shell.main, this.header.node, this.faults.node, this.progress.node, this.controls.node, this.empty, this.sections.groups,
       this.dictionaries.node, this.timeline.node, this.functions.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
@@ -125,9 +126,6 @@ export class RunPage {
     this.unknown.clear();
     const answer = await ask(pathOf(this.run), {}, this.stop.signal);
     this.lookedAt = performance.now();
-    this.processes = answer.processes;
-    this.now = answer.now;
-    this.losses = answer.losses;
     if (answer.damage?.length) answer.run.damage = [...new Set([...(answer.run.damage ?? []), ...answer.damage])];
     this.editor.show(answer);
     this.#head(answer.run);
@@ -154,8 +152,9 @@ export class RunPage {
   }
 
   #head(run) {
+    this.faults.look(this.state !== run.state);
     this.state = run.state;
-    this.header.show(run, this.processes, this.losses, Math.max(this.now, run.last ?? 0));
+    this.header.show(run);
     document.title = `${run.name || run.id} – Tachograph`;
   }
 

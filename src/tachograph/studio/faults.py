@@ -1,0 +1,390 @@
+"""The faults of a run: what ended it, values that are not finite, silence, restarts and losses, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import isfinite
+from typing import Any, NamedTuple
+
+from tachograph.runs.blocks import Block, Sample, kind_of, told, unpack
+from tachograph.runs.ending import Ending, Failure, ending, failures
+from tachograph.runs.file import Look
+from tachograph.runs.losses import losses
+from tachograph.runs.members import NODE, SECOND, Member, MemberStart, members
+from tachograph.studio.charts import Drawn, curves
+from tachograph.studio.overview import DURATION
+
+MOST = 20  # of one kind in an answer; of the ranks that one names
+_LEAST_STALL = 120 * SECOND  # validation and checkpoints take their time, too
+_PAUSES = 10  # times the longest pause between points so far that a pause is before it is called a stall
+_LOOKED_AT = 4  # blocks of a curve whose pauses count
+_LOSS = re.compile(r"(?:^|[\W_])loss(?:$|[\W_])", re.IGNORECASE)
+_LEFT_OUT = re.compile(r"(?:^|[\W_])(?:lr|learning_rate|epoch|step)s?(?:$|[\W_])", re.IGNORECASE)
+_MINUTE, _HOUR = 60, 3600  # seconds
+_EVER = 2**63 - 1
+_SQL_MOST = 500  # curves in one query
+_OF_A_RANK = re.compile(r"rank (\d+) \(pid \d+\) (?:was (killed by \w+)|ended with exit code)")  # see _failure.py
+_ENDED = {"exception": "ended with an exception", "sigterm": "was terminated (SIGTERM)", "sigint": "was interrupted"}
+
+
+class Place(NamedTuple):
+    """A point of a chart: of which metric and rank, and its x and time."""
+
+    metric: str
+    group: str
+    kind: str
+    rank: int | None
+    x: float
+    time: int
+
+
+class Fault(NamedTuple):
+    """A fault, in words.
+
+    Attributes:
+        kind: ``stalled``, ``ended``, ``exception``, ``lost``, ``nonfinite``, ``restart`` or ``dropped``.
+        title: a sentence without its full stop.
+        detail: more of it, such as the message of an exception; empty for nothing.
+        time: nanoseconds since the epoch; None where it is no matter of a moment.
+        rank: None where it is of none, or of several.
+        place: where the charts show it; None where they do not.
+    """
+
+    kind: str
+    title: str
+    detail: str = ""
+    time: int | None = None
+    rank: int | None = None
+    place: Place | None = None
+
+    def data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {**self._asdict(), "place": None if self.place is None else self.place._asdict()}
+
+
+def faults(look: Look, now: int, *, written: bool) -> tuple[list[Fault], dict[str, int]]:
+    """Return the faults of a run, the most urgent first, and how many of each kind are left out.
+
+    Args:
+        look: at its file.
+        now: nanoseconds since the epoch.
+        written: a hub has the file open.
+    """
+    found = members(look)
+    job = [one for one in found if one.role != NODE]
+    end = ending(look, found, now, written=written)
+    drawn = [each for each in curves(look) if each.number and not each.about.get("progress")]
+    places = _Places(look, drawn)
+    kinds = (
+        _stalled(look, end, job, places, now),
+        _ended(look, end, found, job, places),
+        _lost(job, places, now, written=written),
+        _nonfinite(look, drawn),
+        _restarts(look, job, places),
+        _dropped(look),
+    )
+    listed: list[Fault] = []
+    more: dict[str, int] = {}
+    for some in kinds:
+        listed += some[:MOST]
+        if len(some) > MOST:
+            more[some[MOST].kind] = len(some) - MOST
+    return listed, more
+
+
+class _Places:
+    """Finds the point of the charts that is nearest to a time: on the loss where there is one.
+
+    Args:
+        look: at the file.
+        drawn: its curves, without progress bars.
+
+    Attributes:
+        known: their numbers.
+    """
+
+    def __init__(self, look: Look, drawn: Sequence[Drawn]) -> None:
+        self._look = look
+        self._sizes = dict(look.rows("SELECT curve, sum(n) FROM block GROUP BY curve")) if drawn else {}
+        self.known = {each.number for each in drawn}
+        self._drawn = [each for each in drawn if self._sizes.get(each.number)]
+
+    def before(self, time: int, rank: int | None) -> Place | None:
+        """Return the last point of a rank up to a time; of any rank where it has no curve, or there is no rank."""
+        return self._find(time, rank, "t0 <= ?", "DESC", lambda sample: sample.time_unix_nano <= time)
+
+    def after(self, time: int, rank: int | None) -> Place | None:
+        """Return the first point since a time."""
+        return self._find(time, rank, "t1 >= ?", "", lambda sample: sample.time_unix_nano >= time)
+
+    def _find(
+        self, time: int, rank: int | None, where: str, order: str, wanted: Callable[[Sample], bool]
+    ) -> Place | None:
+        own = [each for each in self._drawn if rank is not None and each.rank == rank] or self._drawn
+        if not own:
+            return None
+        best = max(own, key=self._weight)
+        name = best.metric, best.group, best.kind
+        numbers = [each.number for each in own if (each.metric, each.group, each.kind) == name]
+        marks = ", ".join("?" * len(numbers[-_SQL_MOST:]))
+        row = next(
+            self._look.rows(
+                f"SELECT id, curve FROM block WHERE curve IN ({marks}) AND {where} ORDER BY t0 {order} LIMIT 1",  # noqa: S608
+                *numbers[-_SQL_MOST:],
+                time,
+            ),
+            None,
+        )
+        samples = [] if row is None else [each for each in _samples(self._look, row[0]) if wanted(each)]
+        if row is None or not samples:
+            return None
+        curve = next(each for each in own if each.number == row[1])
+        sample = samples[-1 if order else 0]
+        return Place(curve.named, curve.group, curve.kind, curve.rank, sample.x, sample.time_unix_nano)
+
+    def _weight(self, each: Drawn) -> tuple[bool, bool, int]:
+        return bool(_LOSS.search(each.metric)), not _LEFT_OUT.search(each.metric), self._sizes[each.number]
+
+
+def _samples(look: Look, block: int) -> list[Sample]:
+    found = next(look.rows("SELECT form, pairs, rest, seq0, seq1 FROM block WHERE id = ?", block), None)
+    if found is None:
+        return []
+    try:
+        return list(unpack(Block(*found[:3])))
+    except ValueError as error:
+        look.file.note(f"points {found[3]} to {found[4]} of a stream: {error}")
+        return []
+
+
+def _ended(look: Look, end: Ending, found: Sequence[Member], job: Sequence[Member], places: _Places) -> list[Fault]:
+    """Return what ended the run, and the exceptions of its last attempt, the first one first."""
+    raised = [] if end.state == "finished" else failures(look, found)
+    ranks = {each.rank for each in raised}
+    killed, failed = [], []
+    for each in raised:
+        of = _OF_A_RANK.match(each.message) if each.role == "agent" else None
+        if of is None:
+            failed.append(_raised(each, places))
+        elif of[2]:  # it is the cause of what the others raised
+            rank, time = int(of[1]), each.time_unix_nano
+            killed.append(Fault("exception", f"rank {rank} was {of[2]}", "", time, rank, places.before(time, rank)))
+        elif int(of[1]) not in ranks:  # else torchrun says again that the rank has ended
+            failed.append(_raised(each, places))
+    known = [*killed, *failed]
+    if len(failed) > 1 and not killed:
+        known[0] = known[0]._replace(title=known[0].title.replace(" failed: ", " failed first: ", 1))
+    if end.state in ("failed", "killed"):
+        brief = f"{end.brief[0].upper()}{end.brief[1:]}"
+        last = max((one.newest.last for one in job), default=None)
+        where = places.before(_EVER, None)
+        first = (
+            known[0]._replace(title=f"{brief}; {known[0].title}")
+            if known
+            else Fault("ended", brief, "", last, None, where)
+        )
+        known = [first, *known[1:]]
+    return [each._replace(title=f"{each.title[:1].upper()}{each.title[1:]}") for each in known]
+
+
+def _raised(failure: Failure, places: _Places) -> Fault:
+    who = failure.process or ("torchrun" if failure.role == "agent" else "the program")
+    title = f"{who} failed: {failure.type or 'an exception'}"
+    where = places.before(failure.time_unix_nano, failure.rank)
+    return Fault("exception", title, failure.message, failure.time_unix_nano, failure.rank, where)
+
+
+def _lost(job: Sequence[Member], places: _Places, now: int, *, written: bool) -> list[Fault]:
+    gone = [one for one in job if one.lost(now, written=written)]
+    if not gone:
+        return []
+    last = max(one.newest.last for one in gone)
+    rank = gone[0].rank if len(gone) == 1 else None
+    ranks = sum(one.rank is not None for one in job)
+    of = f" (of {ranks} ranks)" if ranks > 1 else ""
+    title = f"Lost, without a word at the end: {_listed([_who(one) for one in gone])}{of}"
+    return [
+        Fault("lost", title, _listed([_where(one) for one in gone]), last, rank, places.before(_EVER, gone[0].rank))
+    ]
+
+
+def _stalled(look: Look, end: Ending, job: Sequence[Member], places: _Places, now: int) -> list[Fault]:
+    """Tell of a run that goes on, whose ranks are heard, and that has recorded no point for very long.
+
+    The pause must be ten times the longest one before, and nothing may have been profiled in it: where points came
+    rarely anyway, nothing is said.
+    """
+    alive = [
+        one
+        for one in job
+        if one.role != "agent" and not (one.newest.ended or one.newest.lost or one.newest.silent(now))
+    ]
+    newest = [row for row in look.rows("SELECT max(t1), curve FROM block GROUP BY curve") if row[1] in places.known]
+    if end.state != "running" or not alive or not newest:
+        return []
+    begun = max(one.newest.first for one in alive)
+    since, curve = max(newest)
+    since = max(since, begun, _profiled(look))
+    pause = _longest_pause(look, curve, begun)
+    if pause is None or now - since < max(_LEAST_STALL, _PAUSES * pause):
+        return []
+    title = (
+        f"Stalled: no new point for {_duration(now - since)}, though {_listed([_who(one) for one in alive])} is heard"
+    )
+    title = title.replace(" is heard", " are heard") if len(alive) > 1 else title
+    detail = f"At most {_duration(pause)} lay between two points before."
+    return [Fault("stalled", title, detail, since, None, places.before(since, None))]
+
+
+def _profiled(look: Look) -> int:
+    """Return when calls of a profiled function were last counted; 0 for never."""
+    found = 0
+    for (series,) in look.rows("SELECT id FROM series WHERE name = ? LIMIT 1000", DURATION):
+        newest = "SELECT time FROM sample WHERE series = ? AND value > 0 ORDER BY time DESC LIMIT 1"
+        found = max(found, *(time for (time,) in look.rows(newest, series)), 0)
+    return found
+
+
+def _longest_pause(look: Look, curve: int, begun: int) -> int | None:
+    """Return the longest time between two of a curve's last points; None where there are too few to tell."""
+    blocks = [
+        row[0]
+        for row in look.rows("SELECT id FROM block WHERE curve = ? ORDER BY seq0 DESC LIMIT ?", curve, _LOOKED_AT)
+    ]
+    times = sorted(
+        sample.time_unix_nano for block in blocks for sample in _samples(look, block) if sample.time_unix_nano >= begun
+    )
+    return max((after - before for before, after in pairwise(times)), default=None)
+
+
+class _First(NamedTuple):
+    """The first value of a curve that is not finite: when, at which x, and its kind."""
+
+    time: int
+    x: float
+    kind: str
+    curve: Drawn
+    also: Mapping[str, float]
+
+
+def _nonfinite(look: Look, drawn: Sequence[Drawn]) -> list[Fault]:
+    """Return a fault a metric: its first value that is not finite, and those of its other ranks."""
+    of = {each.number: each for each in drawn}
+    many: dict[tuple[str, str, str], int] = {}
+    first: dict[tuple[str, str, str], list[_First]] = {}
+    rows = look.rows(
+        "SELECT curve, sum(nonfinite), min(seq0) FROM block WHERE nonfinite > 0 GROUP BY curve ORDER BY min(t0)"
+    )
+    for number, amount, seq0 in list(rows):
+        curve = of.get(number)
+        if curve is None:
+            continue
+        key = curve.named, curve.group, curve.kind
+        many[key] = many.get(key, 0) + amount
+        if len(first.setdefault(key, [])) < MOST and len(first) <= MOST:
+            first[key] += _first(look, curve, seq0)
+    found = sorted((min(some), some, many[key]) for key, some in first.items() if some)
+    listed = [_unfinite(one, some, amount) for one, some, amount in found]
+    return [*listed, *[Fault("nonfinite", "")] * (len(first) - len(found) if len(first) > MOST else 0)]
+
+
+def _first(look: Look, curve: Drawn, seq0: int) -> Iterator[_First]:
+    block = next(look.rows("SELECT id FROM block WHERE curve = ? AND seq0 = ?", curve.number, seq0), None)
+    odd: dict[str, tuple[float, int]] = {}
+    for sample in _samples(look, block[0]) if block is not None else ():
+        values = [*told(sample), (sample.x, sample.value)]
+        for x, value in sorted((each for each in values if not isfinite(each[1])), key=lambda each: each[0]):
+            odd.setdefault(kind_of(value), (x, sample.time_unix_nano))
+    if odd:
+        kind, (x, time) = min(odd.items(), key=lambda each: (each[1][1], each[1][0]))
+        yield _First(time, x, kind, curve, {other: at for other, (at, _) in odd.items() if other != kind})
+
+
+def _unfinite(one: _First, some: Iterable[_First], amount: int) -> Fault:
+    curve, said = one.curve, {"NaN": "NaN", "Infinity": "+Inf", "-Infinity": "-Inf"}
+    who = "" if curve.rank is None else f" on rank {curve.rank}"
+    at = curve.about.get("x_units") or ("step" if one.x == round(one.x) else "x")
+    title = f"{curve.named}: first {said[one.kind]} at {at} {one.x:.10g}{who}"
+    then = [f"first {said[kind]} at {at} {x:.10g}" for kind, x in one.also.items()]
+    others = sorted({each.curve.rank for each in some if each.curve.rank is not None} - {curve.rank})
+    parts = [f"{amount:,} value{'s are' if amount != 1 else ' is'} not finite".replace(",", "\u202f"), *then]
+    if others:
+        parts.append(f"also {'ranks' if len(others) > 1 else 'rank'} {_listed([str(rank) for rank in others])}")
+    place = Place(curve.named, curve.group, curve.kind, curve.rank, one.x, one.time)
+    return Fault("nonfinite", title, "; ".join(parts), one.time, curve.rank, place)
+
+
+def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]:
+    """Return the beginnings of each attempt but the first one, with how the one before ended, the newest first."""
+    raised = {
+        (process, pid, restart): (kind, message)
+        for process, pid, restart, kind, message in look.rows(
+            "SELECT process, pid, restart, type, message FROM failure"
+        )
+    }
+    found = []
+    for turn in range(1, max((len(one.starts) for one in job), default=1)):
+        again = [one for one in job if len(one.starts) > turn]
+        time = min(one.starts[turn].first for one in again)
+        since = max(one.starts[turn - 1].last for one in again)  # points are recorded before the first export
+        why = [said for one in again if (said := _before(one, one.starts[turn - 1], raised))]
+        who = _listed([_who(one) for one in again])
+        rank = again[0].rank
+        title = f"Restart {turn}: {who} began again"
+        found.append(
+            Fault(
+                "restart", title, _listed(why, "; "), time, rank if len(again) == 1 else None, places.after(since, rank)
+            )
+        )
+    return found[::-1]
+
+
+def _before(one: Member, start: MemberStart, raised: Mapping[tuple[int, int, int], tuple[str, str]]) -> str:
+    """Return how a start of a process ended; empty where it ended well."""
+    known = raised.get((one.number, start.pid, start.restart))
+    if known:
+        message = " ".join(known[1].split())
+        return f"before, {_who(one)} failed: {': '.join(filter(None, (known[0], message[:200])))}"
+    if start.lost or (start.announced and not start.ended):
+        return f"before, {_who(one)} fell silent"
+    return f"before, {_who(one)} {_ENDED[start.ended]}" if start.ended in _ENDED else ""
+
+
+def _dropped(look: Look) -> list[Fault]:
+    return [
+        Fault(
+            "dropped",
+            f"{_points(each.points)} dropped: {each.reason}{f' ({each.destination})' if each.destination else ''}",
+            each.why.replace("`", ""),
+        )
+        for each in losses(look.rows)
+    ]
+
+
+def _points(many: int) -> str:
+    return f"{many:,} point{'s' * (many != 1)}".replace(",", "\u202f")
+
+
+def _who(one: Member) -> str:
+    if one.rank is not None:
+        return f"rank {one.rank}"
+    return {"agent": "torchrun", "": "the program"}.get(one.role, one.role)
+
+
+def _where(one: Member) -> str:
+    host = str(one.resource.get("host.name", ""))
+    return f"{_who(one)}: pid {one.newest.pid}{f' on {host}' if host else ''}"
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    left = len(names) - MOST
+    return separator.join([*names[:MOST], *([f"and {left} more"] if left > 0 else [])])
+
+
+def _duration(nanoseconds: int) -> str:
+    seconds = round(nanoseconds / SECOND)
+    if seconds < 2 * _MINUTE:
+        return f"{seconds} s"
+    return f"{seconds // _MINUTE} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"

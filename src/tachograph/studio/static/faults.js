@@ -1,0 +1,93 @@
+/** What went wrong in a run, at the top of its page: each fault leads to its place in the charts. */
+
+import { ask, pathOf } from "./api.js";
+import { element, fill } from "./element.js";
+import { count, number, when } from "./format.js";
+import { showPlace } from "./marks.js";
+
+const MOST = 4; // reasons of losses that are named without being asked for
+const OFTEN = 5000; // milliseconds between two questions
+const QUIET = new Set(["restart", "dropped"]); // a run may go well with these
+const LONG = 300; // characters of a message that scrolls
+
+/** The faults of a run; hidden where there are none. */
+export class Faults {
+  /**
+   * @param {string} run - its id.
+   * @param {function(): Card[]} cards - returns those that the page has.
+   * @param {AbortSignal} signal - ends with the page.
+   */
+  constructor(run, cards, signal) {
+    this.run = run;
+    this.cards = cards;
+    this.signal = signal;
+    this.askedAt = -Infinity;
+    this.count = element("span", { class: "quiet number" });
+    this.list = element("ol", { class: "fault-list" });
+    this.losses = element("div");
+    this.words = element("p", { class: "quiet", role: "status" });
+    this.node = element("section", { class: "faults", "aria-label": "What went wrong", hidden: true },
+      element("h2", {}, "What went wrong ", this.count), this.list, this.losses, this.words);
+  }
+
+  /** Ask what went wrong, some seconds after the last time at the earliest; `now` for at once. */
+  async look(now = false) {
+    if (!now && performance.now() - this.askedAt < OFTEN) return;
+    this.askedAt = performance.now();
+    try {
+      this.show(await ask(`${pathOf(this.run)}/faults`, {}, this.signal));
+    } catch {
+      // the banner says that the hub is gone; what is known stays
+    }
+  }
+
+  /** Show faults and losses, as the hub answers them. */
+  show({ faults, more, losses }) {
+    const said = JSON.stringify([faults, more, losses]);
+    if (said === this.said) return;
+    this.said = said;
+    const listed = faults.filter(({ kind }) => kind !== "dropped");
+    const left = Object.entries(more ?? {}).filter(([kind]) => kind !== "dropped");
+    const focused = [...this.list.querySelectorAll("button")].indexOf(document.activeElement);
+    fill(this.list, ...listed.map((fault) => this.#item(fault)), ...left.map(([kind, many]) => element("li", { class: "quiet", text: `and ${number(many)} more: ${kind}` })));
+    if (focused >= 0) this.list.querySelectorAll("button")[focused]?.focus();
+    const unfolded = this.losses.firstChild?.open ?? false;
+    fill(this.losses, losses.length ? lossesOf(losses) : null);
+    if (losses.length) this.losses.firstChild.open = unfolded;
+    this.count.textContent = listed.length > 1 ? ` ${listed.length}` : "";
+    this.node.classList.toggle("loud", listed.some(({ kind }) => !QUIET.has(kind)));
+    this.node.hidden = !listed.length && !losses.length;
+  }
+
+  #item(fault) {
+    const { kind, title, detail, time, place } = fault;
+    const text = place
+      ? element("button", { type: "button", class: "fault-link", title: "Show it in the charts", text: title, on: { click: () => this.#go(fault) } })
+      : element("span", { class: "fault-title", text: title });
+    const long = detail.length > LONG || detail.split("\n").length > 4;
+    return element("li", { class: `fault ${QUIET.has(kind) ? "quiet-fault" : ""}`, "data-kind": kind },
+      element("div", { class: "fault-head" }, text, time ? element("span", { class: "quiet number", text: when(time) }) : null),
+      detail ? element("p", { class: long ? "fault-detail long" : "fault-detail", text: detail, ...(long ? { tabindex: "0", role: "group", "aria-label": "All of the message" } : {}) }) : null);
+  }
+
+  async #go({ place, title }) {
+    this.words.textContent = "";
+    if (!(await showPlace(this.cards(), place, title))) this.words.textContent = `The chart of ${place.metric} is not on this page: it may be folded up, or its rank not chosen.`;
+  }
+}
+
+/** Points that were lost: how many, and when unfolded by reason and destination, each reason explained. */
+function lossesOf(losses) {
+  const all = losses.reduce((sum, { points }) => sum + points, 0);
+  const short = losses.slice(0, MOST).map(({ reason, destination, points }) => `${reason}${destination ? ` (${destination})` : ""} ${number(points)}`);
+  if (losses.length > MOST) short.push("…");
+  const rows = losses.map(({ reason, destination, points, why }) => element("tr", {},
+    element("th", { scope: "row", class: "code", text: reason }), element("td", { text: destination || "–" }),
+    element("td", { class: "number", text: number(points) }), element("td", { text: why.replaceAll("`", "") })));
+  return element("details", { class: "notice losses" },
+    element("summary", { text: `Lost: ${count(all, "point")} – ${short.join(", ")}` }),
+    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of losses" },
+      element("table", { class: "data" },
+        element("thead", {}, element("tr", {}, ...["Reason", "Destination", "Points", "What it means"].map((text) => element("th", { scope: "col", text })))),
+        element("tbody", {}, ...rows))));
+}

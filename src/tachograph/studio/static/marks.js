@@ -1,0 +1,43 @@
+/** A line in a chart at the place of a fault, and the way there. */
+
+import { element } from "./element.js";
+
+const PATIENCE = 5000; // milliseconds until a chart is drawn that has come into view
+
+/**
+ * Scroll to the chart of a place, and mark its x.
+ * @param {Card[]} cards - of the page.
+ * @param {Object} place - {metric, group, kind, x, time} as the hub says it.
+ * @param {string} words - of the fault.
+ * @returns {Promise<boolean>} whether there is such a chart.
+ */
+export async function showPlace(cards, place, words) {
+  const card = cards.find(({ source: { chart } }) => chart.metrics && chart.group === place.group
+    && (chart.kind ?? "") === place.kind && chart.metrics.some(({ metric }) => metric === place.metric));
+  if (!card) return false;
+  card.node.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  card.node.focus({ preventScroll: true });
+  for (const began = performance.now(); !card.plot.u; await new Promise((done) => setTimeout(done, 50))) {
+    if (performance.now() - began > PATIENCE) return true;
+  }
+  draw(card, place, words);
+  return true;
+}
+
+function draw(card, place, words) {
+  const { u } = card.plot;
+  const { min, max } = u.scales.x;
+  const x = card.source.axes.x.time ? place.time / 1e9 : place.x;
+  if (card.zoom && (x < min || x > max)) card.reset();
+  for (const old of document.querySelectorAll(".fault-mark")) old.remove();
+  const line = element("div", { class: "fault-mark", role: "img", "aria-label": words, title: words });
+  const put = () => {
+    const at = u.valToPos(x, "x");
+    line.hidden = !Number.isFinite(at) || at < -1 || at > u.over.clientWidth + 1;
+    line.style.setProperty("left", `${at}px`);
+  };
+  u.over.append(line);
+  u.hooks.draw.push(put);
+  put();
+  card.node.setAttribute("aria-description", words);
+}

@@ -1,0 +1,142 @@
+"""What went wrong, at the top of a run's page in a real browser: of real jobs that fail, and that are resumed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from browser import Tab, chromium, tab
+from launches import run
+from programs import write
+from studio import record, studio
+
+pytest.importorskip("uvicorn")
+
+EVIL = "a bad batch </script><img src=x onerror=alert(1)>"
+DDP = f"""
+import math, os, sys, time
+import torch, torch.distributed as dist
+import tachograph
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+for step in range(40):
+    dist.all_reduce(torch.ones(1))
+    loss = math.inf if step == 20 else math.nan if rank == 1 and step > 24 else math.exp(-step / 20) + 0.1 * rank
+    tachograph.log({{"loss": loss, "lr": 0.1}}, step=step)
+    if rank == 1 and step == 30:
+        time.sleep(1)
+        raise ValueError({EVIL!r} + chr(10) + "token=hunter2secret")
+"""
+TWICE = """
+import sys
+import tachograph
+
+again = {again}
+for step in range(10, 20) if again else range(15):
+    tachograph.log({{"loss": 1 / (step + 1)}}, step=step)
+"""
+GOOD = """
+import tachograph
+
+for step in range(5):
+    tachograph.log({"loss": 1 / (step + 1)}, step=step)
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a DDP job one rank of which had NaN and raised, a run that was resumed, and one that went well."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("faults")
+    path = write(folder, DDP, "ddp.py")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    more = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = run(folder, sys.executable, *launcher, str(path), options=("--run-id", "ddp"), timeout=150, **more)
+    assert done.returncode == 1, done.stderr
+    for again in (False, True):
+        record(folder, "twice", TWICE.format(again=again))
+    record(folder, "good", GOOD)
+    with studio(folder) as served:
+        yield served.url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Run Chromium."""
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Tab]:
+    """Open a tab; the browser may complain of nothing."""
+    with tab(browser, url) as found:
+        yield found
+    assert found.complaints == []
+
+
+def faults(page: Tab, run: str) -> list[tuple[str, str]]:
+    """Return kind and title of each fault that the page shows."""
+    listed = page.open(f"/#/run/{run}").page.locator(".faults .fault")
+    page.until(listed.count, "faults")
+    return [
+        (one.get_attribute("data-kind"), one.locator(".fault-head > :first-child").inner_text()) for one in listed.all()
+    ]
+
+
+def test_a_job_that_failed_says_what_and_where(page: Tab) -> None:
+    """The exception with its rank and whole message, as text and without secrets; the first ±Inf of the loss."""
+    found = faults(page, "ddp")
+    assert found[0] == ("exception", "Failed (exit code 1); rank 1 failed first: ValueError")
+    (unfinite,) = [title for kind, title in found if kind == "nonfinite"]
+    assert unfinite.startswith("loss: first +Inf at step 20 on rank ")
+    message = page.page.locator(".fault-detail").first.inner_text()
+    assert message == f"{EVIL}\ntoken=***"
+    detail = page.page.locator("[data-kind=nonfinite] .fault-detail").inner_text()
+    assert "first NaN at step 25" in detail or "also rank 1" in detail
+    assert page.page.locator(".faults.loud").count() == 1
+
+
+def test_a_fault_leads_to_its_place_by_keyboard(page: Tab) -> None:
+    """Enter on the fault of the loss brings its chart into view, focused, with a line at the step."""
+    faults(page, "ddp")
+    page.loaded("loss")
+    page.page.locator("[data-kind=nonfinite] .fault-link").focus()
+    page.page.keyboard.press("Enter")
+    line = page.page.locator(".fault-mark")
+    page.until(line.count, "the mark")
+    card = page.card("loss")
+    assert card.evaluate("node => node === document.activeElement")
+    assert "first +Inf at step 20" in line.get_attribute("title")
+    over = card.locator(".u-over").bounding_box()
+    low, high = page.drawn()["loss"]["scales"]["x"]
+    at = line.bounding_box()
+    share = (at["x"] + at["width"] / 2 - over["x"]) / over["width"]
+    assert abs(share - (20 - low) / (high - low)) < 0.02
+    assert at["height"] >= 0.9 * over["height"]
+    page.page.set_viewport_size({"width": 390, "height": 844})
+    page.page.wait_for_timeout(500)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.shoot("faults")
+
+
+def test_a_resumed_run_is_said_quietly(page: Tab) -> None:
+    """A restart is named and leads to its place, and is no loud fault where nothing else went wrong."""
+    ((kind, title),) = faults(page, "twice")
+    assert (kind, title) == ("restart", "Restart 1: the program began again")
+    assert page.page.locator(".faults.loud").count() == 0
+    page.loaded("loss")
+    page.page.locator(".fault-link").click()
+    page.until(page.page.locator(".fault-mark").count, "the mark")
+
+
+def test_of_a_good_run_nothing_is_said(page: Tab) -> None:
+    """The part of the page is not there at all."""
+    page.open("/#/run/good").loaded("loss")
+    page.page.wait_for_timeout(300)
+    assert not page.page.locator(".faults").is_visible()
+    assert "What went wrong" not in page.text()
