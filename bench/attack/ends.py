@@ -1,6 +1,6 @@
 """Random programs that end in every way, held against a receiver that counts.
 
-``python bench/attack/ends.py --programs 1000 --seed N --workers 2``; ``--only NUMBER`` repeats one. Each program
+``python bench/attack/ends.py --programs 1000 --seed N --workers 2``; ``--only NUMBER …`` repeats some. Each program
 records by every door, in threads, forks, spawned processes, DataLoaders and asyncio, and notes durably beside it what
 it has recorded, and when. Then it ends. Held is:
 
@@ -150,7 +150,7 @@ def main() -> int:
     """Attack with as many programs as asked for; return the exit status."""
     parser = arguments("ends")
     parser.add_argument("--programs", type=int, default=100, help="how many; 100")
-    parser.add_argument("--only", type=int, help="run this one alone")
+    parser.add_argument("--only", type=int, nargs="+", help="run these alone")
     parser.add_argument("--workers", type=int, default=2, help="programs at a time; 2")
     parser.add_argument("--keep", type=Path, help="a folder for what has failed; the system's temporary one")
     parser.add_argument("--discards", default="", help="metrics or logs: the receiver loses a request, which is found")
@@ -159,7 +159,7 @@ def main() -> int:
         if signal.getsignal(each) is signal.SIG_IGN:  # by nohup: programs inherit an ignored signal, but no handler
             signal.signal(each, lambda *_: None)
     results, began = Results("ends", options.seed), time.monotonic()
-    numbers = range(options.programs) if options.only is None else [options.only]
+    numbers = options.only or range(options.programs)
     lost, counted = defaultdict[str, float](float), Counter[str]()
     values, ended = 0, 0.0
     with ThreadPoolExecutor(options.workers) as pool:
