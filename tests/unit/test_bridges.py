@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import math
 import sys
@@ -26,6 +27,7 @@ from tachograph.instrumentation.bridges._libraries import LIBRARIES, Library, Pa
 from tachograph.instrumentation.bridges._nesting import OutermostCall, numbers_by_leaf
 from tachograph.instrumentation.bridges._patches import Patches
 from tachograph.instrumentation.bridges._values import MOST_OF_A_HISTOGRAM, BridgedValues, legal
+from tachograph.instrumentation.bridges.tqdm import BarNotes
 from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
 from tachograph.recording.points import HistogramPoint
@@ -481,3 +483,20 @@ def test_every_library_of_the_table_has_its_instrumentor() -> None:
             assert callable(getattr(notes, patched.note)), patched
             assert not patched.brings or callable(getattr(notes, patched.brings)), patched
         notes.close()
+
+
+def test_a_collection_in_the_middle_of_tqdms_import_finds_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may be importing it: the collection goes on, and later ones see its bars."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tqdm"]:
+        monkeypatch.delitem(sys.modules, name)
+    notes, found = BarNotes(Recorded().values), []
+
+    class Collecting:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "tqdm.utils" and "tqdm.std" in sys.modules:
+                found.append(list(notes.points()))
+
+    monkeypatch.setattr(sys, "meta_path", [Collecting, *sys.meta_path])
+    with importlib.import_module("tqdm").tqdm(total=3, file=io.StringIO()):
+        assert ([metric.name for metric in notes.points()], found) == (["progress.done", "progress.total"], [[]])

@@ -70,10 +70,10 @@ class BarNotes:
 
 def _bars() -> list[Any]:
     """Return the bars that are open, outermost first; one of ours is recorded already."""
-    module = sys.modules.get("tqdm.std")
+    tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)  # none, while another thread imports it
     for _ in range(_TRIES):
         try:
-            bars = list(module.tqdm._instances) if module is not None else []  # noqa: SLF001 - there is no other list
+            bars = [] if tqdm is None else list(tqdm._instances)  # noqa: SLF001 - there is no other list
         except RuntimeError:  # another thread opens or closes one
             continue
         shown = {abs(bar.pos): bar for bar in bars if not _is_ours(bar) and isinstance(getattr(bar, "pos", None), int)}
