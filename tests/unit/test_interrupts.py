@@ -25,6 +25,7 @@ from tachograph.monitor._event_log import EventLog
 from tachograph.monitor._windows import Windows
 from tachograph.monitor.event import Event
 from tachograph.monitor.stat import Stat
+from tachograph.monitor.stat_window import Aggregation
 from tachograph.profiling.tracing import Span
 from tachograph.recording.curve import POINT
 from tachograph.recording.interrupts import pass_on
@@ -207,6 +208,70 @@ def _next_interrupted(number_: int, raised: type[BaseException]) -> str | None:
     finally:
         sys.setprofile(None)
     return None
+
+
+@pytest.mark.usefixtures("untraced")
+@pytest.mark.parametrize("closed_by", ["del", "max_samples"])
+@pytest.mark.parametrize("raised", [ExpiredError, KeyboardInterrupt])
+def test_an_interrupt_anywhere_leaves_a_window_s_event_one_event(raised: type[BaseException], closed_by: str) -> None:
+    """However a window closes: the journal and each handler get its event once, wherever a signal handler raises."""
+
+    def interrupt(*_: object) -> None:
+        raise raised
+
+    before, hook = signal.signal(signal.SIGUSR1, interrupt), sys.unraisablehook
+    sys.unraisablehook = lambda _: None  # CPython says it itself, where a Stat is destroyed
+    try:
+        places, wrong = 0, []
+        while (found := _window_interrupted(places, raised, closed_by)) is not None:
+            places += 1
+            wrong += [found] if found[1:] != ([3.0], [[3.0], [3.0]]) else []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        sys.unraisablehook = hook
+    assert (wrong, places > 20) == ([], True)
+
+
+def _window_interrupted(
+    number_: int, raised: type[BaseException], closed_by: str
+) -> tuple[str, list[float], list[list[float]]] | None:
+    """Interrupt a closing window at a call; return where, and the sums in the journal and at two handlers then."""
+    registry, heard = Registry(), tuple[list[Event], list[Event]](([], []))
+    journal = Journal(registry)
+    log = EventLog(journal, registry)
+    windows = Windows(log, registry, threaded=False)
+    for each in heard:
+        log.register(each.append)
+    stats = [Stat("load", [Aggregation.SUM], 3600.0, *([2] if closed_by == "max_samples" else []), windows=windows)]
+    stats[0].add(1.0)
+    if closed_by != "max_samples":
+        stats[0].add(2.0)
+    closes: dict[str, Callable[[], object]] = {
+        "del": stats.clear,
+        "max_samples": lambda: stats[0].add(2.0),
+    }
+    at = list[str]()
+
+    def profile(frame: FrameType, what: str, of: Any) -> None:
+        code = frame.f_code
+        if what in {"call", "c_return"} and "tachograph" in code.co_filename and code.co_name != "add":
+            at.append(f"{what} {getattr(of, '__name__', '')} in {code.co_name}")
+            if len(at) > number_:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+    sys.setprofile(profile)
+    try:
+        closes[closed_by]()
+    except raised:
+        pass
+    finally:
+        sys.setprofile(None)
+    if len(at) <= number_:
+        return None
+    windows.finish()
+    logged = [float(str(event.attributes["load.sum"])) for event in journal.drain()]
+    return at[-1], logged, [[float(event.data["load.sum"]) for event in each] for each in heard]
 
 
 @pytest.mark.process

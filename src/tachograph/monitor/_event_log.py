@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from tachograph.monitor.event import Event, data_value_t, made, unix_nano
+from tachograph.monitor.stat_window import Entry
 from tachograph.profiling.trace_context import TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
@@ -208,19 +209,30 @@ class EventLog:
 
         return log_event
 
-    def enter(self, name: str, nano: int, data: dict[str, data_value_t] | Later) -> None:
-        """Put an event of Tachograph's into the journal, and keep it until this thread's :meth:`hand_out`.
+    def entry(self, name: str, nano: int, data: dict[str, data_value_t] | Later) -> Entry:
+        """Return an event of Tachograph's for :meth:`enter`.
 
         Takes no lock and runs none of the program's code. The data is not copied, and may be made
         :data:`~tachograph.recording.journal.Later`.
         """
         if not self._handles:
-            self.journal.append(name, nano, data)
-            return
+            return [(name, nano, time.time_ns(), data, 0, 0, 0)], []
         known = data[0](*data[1:]) if isinstance(data, tuple) else data
-        self.journal.append(name, nano, known)
         event = made(name, nano, datetime.fromtimestamp(nano / 1e9), known)  # noqa: DTZ006 - local, as the original's
-        self._local.outgoing.pending.append(event)
+        return [(name, nano, time.time_ns(), known, 0, 0, 0)], [event]
+
+    def enter(self, entry: Entry) -> None:
+        """Put an event into the journal, and keep it until this thread's :meth:`hand_out`: each once.
+
+        Called again after an interrupt, it does the rest. Takes no lock and runs none of the program's code.
+        """
+        events, handed = entry
+        self.journal.take_over(events)
+        while handed:
+            event, keep = handed[-1], self._local.outgoing.pending.append
+            # One step, see interrupts.ATOMIC: an interrupt comes before it or after it.
+            del handed[-1]
+            keep(event)
 
     def hand_out(self, *, wait: bool = True) -> None:
         """Give this thread's events to the handlers, unless this thread is doing so already.
@@ -238,12 +250,35 @@ class EventLog:
             try:
                 while pending and left:
                     left -= 1
-                    self._hand(pending.popleft(), self._handles, outgoing.thread, wait=wait)
+                    self._hand_oldest(outgoing, wait=wait)
                 if pending:
                     self._give_up(pending)
                     return  # a trace function may have logged again
             finally:
                 outgoing.active = False
+
+    def _hand_oldest(self, outgoing: _Outgoing, *, here: bool = True, wait: bool = True) -> None:
+        """Give the oldest event to handlers; those that an interrupt keeps from it get it in another thread.
+
+        Args:
+            outgoing: this thread's.
+            here: else another thread hands it out.
+            wait: for handlers that are in another thread; else another thread hands it out.
+        """
+        event, rest = outgoing.pending[0], list(self._handles)
+        # No call before the block, see interrupts.ATOMIC.
+        del outgoing.pending[0]
+        try:
+            while here and self._try(event, tuple(rest), outgoing.thread, rest):
+                if not wait:
+                    break
+                self._await_token(rest[0].token)
+            if rest:
+                self._ask_to_hand(event, rest)
+        except BaseException:
+            if rest:
+                self._ask_to_hand(event, rest)
+            raise
 
     def _give_up(self, pending: deque[Event]) -> None:
         lost = len(pending)
@@ -256,7 +291,7 @@ class EventLog:
         """Ask another thread to hand out this one's events, unless this one is doing so already."""
         outgoing = self._local.outgoing
         while outgoing.pending and not outgoing.active:
-            self._ask_to_hand(outgoing.pending.popleft(), self._handles)
+            self._hand_oldest(outgoing, here=False)
 
     def hand_out_beside(self) -> None:
         """Hand out the events of threads that cannot wait, in one thread, which begins once there is a handler."""
@@ -300,30 +335,45 @@ class EventLog:
                 outgoing.active = False
             self.hand_out()
 
-    def _ask_to_hand(self, event: Event, handles: Sequence[EventHandlerHandle]) -> None:
+    def _ask_to_hand(self, event: Event, rest: list[EventHandlerHandle]) -> None:
+        """Have another thread give an event to handlers, and take them out of the list: each once, as in enter()."""
         if len(self._handed_over) >= LIMIT:
             with contextlib.suppress(IndexError):  # the other thread has taken them meanwhile
                 self._handed_over.popleft()
                 self._registry.count_dropped("queue_full", "handler")
-        self._handed_over.append((event, handles))
+        handed, keep = (event, tuple(rest)), self._handed_over.append
+        del rest[:]
+        keep(handed)
         if self._wakes.empty():  # else the thread has still to look
             self._wakes.put(None)
 
-    def _hand(self, event: Event, handles: Sequence[EventHandlerHandle], thread: int, *, wait: bool = True) -> None:
+    def _hand(self, event: Event, handles: Sequence[EventHandlerHandle], thread: int) -> None:
         while handles := self._try(event, handles, thread):
-            if not wait:
-                self._ask_to_hand(event, handles)
-                return
             self._await_token(handles[0].token)
 
-    def _try(self, event: Event, handles: Sequence[EventHandlerHandle], thread: int) -> Sequence[EventHandlerHandle]:
-        """Give an event to one handler after the other; return those from the first on that another thread is in."""
+    def _try(
+        self,
+        event: Event,
+        handles: Sequence[EventHandlerHandle],
+        thread: int,
+        rest: list[EventHandlerHandle] | None = None,
+    ) -> Sequence[EventHandlerHandle]:
+        """Give an event to one handler after the other; return those from the first on that another thread is in.
+
+        Args:
+            event: given.
+            handles: of the handlers.
+            thread: this one.
+            rest: the same handlers; each goes out of it as its turn comes.
+        """
         for handle in handles:
             token = handle.token
             taken = True
             try:
                 token.pop()
                 handle.owner = thread
+                if rest is not None:
+                    del rest[0]
                 if handle.active:
                     handle.callback(event)
             except Exception as error:  # noqa: BLE001 - the border to user code: it must not break training

@@ -143,10 +143,12 @@ class Windows:
         Never waits: it runs where the last reference is dropped, which may be anywhere.
         """
         window.ended = True
-        if not window.end(self.clock()):
-            self._gone.append(window)
-            self._wake()
-        self.events.hand_out(wait=False)
+        try:
+            if not window.end(self.clock()):
+                self._gone.append(window)
+                self._wake()
+        finally:  # also where an interrupt comes, of which the program learns nothing here
+            self.events.hand_out(wait=False)
 
     def _run(self) -> None:
         for _ in range(len(self._gone)):
@@ -161,7 +163,7 @@ class Windows:
     def tick(self) -> None:
         """Close every window whose time is over, in slices: no other thread waits long for the interpreter."""
         now, pace, thread = self.clock(), GilYield(_SLICE), threading.get_ident()
-        outgoing, enter = self.events.outgoing(), self.events.enter
+        outgoing = self.events.outgoing()
         for size, found in list(self._sizes.items()):
             slot = now // size
             if slot == found.slot:
@@ -172,7 +174,7 @@ class Windows:
                 if slot <= window.slot:
                     _set_back(window, slot, size)
                     continue
-                if window.end_small(now, end, thread, enter):
+                if window.end_small(now, end, thread):
                     if not number & 7:
                         pace()
                 elif window.end(now, end, wait=_FOLD_WAIT):
@@ -209,6 +211,7 @@ class Windows:
             if self._task is not None:
                 self._task.close(timeout)
             now = self.clock()
+            self._pass_on()  # an interrupt may have left events
             for found in list(self._sizes.values()):
                 for window in list(found.windows.copy().values()):
                     window.end(now, wait=max(deadline - time.monotonic(), _FOLD_WAIT))

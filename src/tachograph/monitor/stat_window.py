@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tachograph.monitor.event import Event
 from tachograph.recording.accumulators import LIMIT
 from tachograph.recording.closed_windows import Closed, WindowHistory
 from tachograph.recording.ids import NumberSequence
-from tachograph.recording.journal import Later
+from tachograph.recording.journal import Later, Raw
 from tachograph.recording.summary import CHUNK, Bare, ValueSummary, Wanted, bare_plus, dressed, summary_of_chunk
 from tachograph.recording.values import Number, Pending, as_float
 
@@ -25,14 +26,17 @@ UNLIMITED = 2**63 - 1
 _BACK_PRESSURE = 0.25
 _SMALL = 64
 STAT_EVENT = "torch.monitor.Stat"
+# An event on its way: for the journal, and for handlers; what has arrived is not in there any more.
+Entry = tuple[list[Raw], list[Event]]
 # Takes the name, the time in nanoseconds since 1970, and the data of an event.
-Log = Callable[[str, int, dict[str, Any] | Later], None]
+Log = Callable[[str, int, dict[str, Any] | Later], Entry]
 _order = NumberSequence()
 # The state of a Stat: its open window; all closed ones together, and the small ones among them apart; the last one; the
 # number of values that the open one still takes (0 where it was closed before its time); device values that have not
-# arrived; the window that is closed and not logged yet. A plain tuple: a named one takes three times as long to make.
+# arrived; the event of the window that is closed and not logged yet. A plain tuple: a named one takes three times as
+# long to make.
 _State = tuple[
-    ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Closed | None
+    ValueSummary | None, ValueSummary | None, Bare | None, Closed | None, int, tuple[Pending, ...], Entry | None
 ]
 
 
@@ -125,7 +129,8 @@ class StatWindow:
         max_samples: values that close a window before its time.
         boundaries: of the cumulative histogram's buckets; empty for none.
         history: keeps closed windows for readers.
-        log: called for each window that closes; it neither waits nor calls into the program.
+        entry: returns the event of a window that closes; it neither waits nor calls into the program.
+        enter: logs that event, each part of it once, however often it is called; neither waits nor calls, either.
         capped: called with the number of values that came after the last sample.
         overflowed: called with the number of values that had no room.
         arrived: reads a value that has arrived from its device; None where it cannot be read.
@@ -137,12 +142,13 @@ class StatWindow:
         "_capped",
         "_clock",
         "_data",
+        "_enter",
+        "_entry",
         "_folding",
         "_history",
         "_kept",
         "_keys",
         "_lock",
-        "_log",
         "_overflowed",
         "_state",
         "_wanted",
@@ -164,7 +170,8 @@ class StatWindow:
         boundaries: tuple[float, ...],
         history: WindowHistory,
         *,
-        log: Log,
+        entry: Log,
+        enter: Callable[[Entry], None],
         capped: Callable[[int], None],
         overflowed: Callable[[int], None],
         arrived: Callable[[Pending], Number | None],
@@ -179,7 +186,7 @@ class StatWindow:
         sketch = any(asked in QUANTILES for asked in aggregations)
         self._wanted = Wanted(boundaries, squares=Aggregation.STDDEV in aggregations, sketch=sketch)
         self._data = data_maker(aggregations, self._keys) if self._wanted.bare() else None
-        self._log, self._clock = log, clock
+        self._entry, self._enter, self._clock = entry, enter, clock
         self._capped, self._overflowed, self._arrived = capped, overflowed, arrived
         self.buffer: list[Any] = []
         self.threshold = [CHUNK]
@@ -286,7 +293,7 @@ class StatWindow:
             self._folding = 0
         return True
 
-    def end_small(self, now: int, end: int, thread: int, log: Log) -> bool:
+    def end_small(self, now: int, end: int, thread: int) -> bool:
         """Close the window in a single step, where it holds few plain numbers or none.
 
         Returns:
@@ -314,7 +321,8 @@ class StatWindow:
                 data = (make, chunk[-1], total, count, high, low)
                 latest = (_order.next(), now, count, total, data, self.start, end)
                 sums = bare_plus(sums, count, total, low, high)
-                self._state = (None, closed, sums, latest, room, (), latest)
+                entry = self._entry(STAT_EVENT, end, data)
+                self._state = (None, closed, sums, latest, room, (), entry)
             except BaseException as error:
                 if self._state is before:  # otherwise an interrupt came after all was done
                     self._kept = chunk
@@ -324,7 +332,7 @@ class StatWindow:
             self.shown = latest
             if self._history.wanted:
                 self._history.add(latest)
-            log(STAT_EVENT, end, data)
+            self._enter(entry)
             self._state = (None, closed, sums, latest, room, (), None)
         finally:
             self._lock.release()
@@ -341,7 +349,7 @@ class StatWindow:
 
     def _fold(self) -> None:
         *_, room, late, unsent = self._state
-        if unsent is not None:  # an interrupt came between closing a window and logging it
+        if unsent is not None:  # an interrupt came between closing a window and logging it, or in the middle of that
             self._send(self._state)
         if late and room:
             self._take_late()
@@ -405,15 +413,18 @@ class StatWindow:
         closed = rest if closed is None else closed.plus(rest)
         data = dict(zip(self._keys, aggregates(opened, self.aggregations), strict=True))
         latest = (_order.next(), now, opened.added, opened.total.value(), data, self.start, end)
+        entry = self._entry(STAT_EVENT, end, data)
+        # No call in these lines, see interrupts.ATOMIC: the next window begins where this one ends.
         self.start = end
-        self._state = (None, closed, sums, latest, room, late, latest)
+        self._state = (None, closed, sums, latest, room, late, entry)
         self._send(self._state)
 
     def _send(self, state: _State) -> None:
-        closed = state[6]
-        if closed is not None:
-            self.shown = closed
-            if self._history.wanted:
-                self._history.add(closed)
-            self._log(STAT_EVENT, closed[6], closed[4])
-            self._set((*state[:6], None))
+        closed, entry = state[3], state[6]
+        if closed is None or entry is None:
+            return
+        self.shown = closed
+        if self._history.wanted:
+            self._history.add(closed)
+        self._enter(entry)
+        self._set((*state[:6], None))
