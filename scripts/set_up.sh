@@ -62,4 +62,7 @@ for name in "$@"; do
   if [ "$name" = demo ]; then extras="$extras,demo"; else set -- "$@" --group "$name"; fi
 done
 pip install --editable ".[$extras]" "$@"
+case " $* " in *" test "*) # see the group in pyproject.toml
+  pip install --quiet --upgrade --no-deps --target "$venv/bridges" --group bridges ;;
+esac
 printf '\n== ready\n\n'

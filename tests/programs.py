@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -28,6 +31,21 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     return {**kept, **own, **more}
+
+
+def beside(package: str) -> dict[str, str]:
+    """Return the variables of a program that imports a package of the dependency group ``bridges``.
+
+    It is installed as any other, or in a folder of its own; where it is not, the test is skipped, and in CI it fails.
+    """
+    folder = Path(sys.prefix) / "bridges"
+    if importlib.util.find_spec(package) is not None:
+        return {}
+    if (folder / package).is_dir():
+        return {"PYTHONPATH": str(folder)}
+    if os.environ.get("CI"):
+        pytest.fail(f"{package} is missing: scripts/set_up.sh installs it")
+    pytest.skip(f"{package} is missing: scripts/set_up.sh installs it")
 
 
 def write(folder: Path, program: str, name: str = "program.py") -> Path:

@@ -239,3 +239,51 @@ def test_a_bridge_that_was_not_asked_for_takes_nothing(tmp_path: Path, asked: st
     """TACHOGRAPH_BRIDGES names the libraries; the values of others are not recorded."""
     found = launched(tmp_path, "tensorboard", seed=1, TACHOGRAPH_BRIDGES=asked)
     assert stored(found, None) == {}
+
+
+TWO_RUNS = """
+import math, sys
+import numpy as np
+import torch
+import wandb
+
+for number, mode in enumerate(("offline", "disabled")):
+    run = wandb.init(
+        project="p", mode=mode, name=f"run {number}", id=f"id{number}", config={"lr": 0.5 + number},
+        reinit="create_new", settings=wandb.Settings(console="off", silent=True),
+    )
+    values, tensor, array = {"a": 0.0}, torch.zeros(()), np.zeros(())
+    for step in range(10):
+        values["a"] += 1
+        tensor += 2
+        array += 3
+        run.log(values, commit=False)
+        run.log({"tensor": tensor, "array": array, "flag": True, "rows": [1, 2], "text": "x", "bad": torch.ones(2)})
+    for step in (20, 25, 25):
+        run.log({"odd name, with/slash": math.nan}, step=step)
+    run.log({"last": 1})
+    run.finish()
+"""
+
+
+@pytest.mark.long
+def test_two_runs_of_wandb_are_two_groups(tmp_path: Path) -> None:
+    """A second run in the process is a group of its own, which is said; values are those of the moment of the call."""
+    path = write(tmp_path, TWO_RUNS)
+    done = run(tmp_path, sys.executable, str(path), options=("--run-id", "job", "--port", "0", "--linger", "0"))
+    assert done.returncode == 0, done.stderr
+    assert "wandb logs from 2 places in this process: values of the next one are in the group 'run 1'" in done.stderr
+    assert "wandb: a value of 'bad' was not recorded" in done.stderr
+    assert "wandb: not taken, as they make no curves: int: 20, str: 20" in done.stderr
+    found = tachograph.runs.open("job", tmp_path / "store")
+    steps = [float(step) for step in range(10)]
+    wanted = {
+        "a": [(step, step + 1) for step in steps],
+        "tensor": [(step, 2 * step + 2) for step in steps],
+        "array": [(step, 3 * step + 3) for step in steps],
+        "flag": [(step, 1.0) for step in steps],
+        "odd name, with/slash": [(20.0, math.nan), (25.0, math.nan), (25.0, math.nan)],
+        "last": [(25.0, 1.0)],
+    }
+    alike(stored(found, None), wanted | {f"run 1/{name}": points for name, points in wanted.items()})
+    assert found.config == {"lr": 0.5, "run 1.lr": 1.5}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import secrets
 import sys
@@ -13,7 +12,7 @@ import pytest
 import tachograph
 from launches import run, run_program
 from logged_files import Logged, mlflow_runs, mlflow_values
-from programs import write
+from programs import beside, write
 from tachograph.recording.journal import LOG
 from tachograph.runs.run import Run
 from test_bridges_trainers import ACCELERATE, TRANSFORMERS
@@ -71,6 +70,13 @@ with mlflow.start_run(run_name="parent") as run:
     mlflow.set_tag("mine", "yes")
     mlflow.log_text("a", "a.txt")
     mlflow.log_dict({"a": 1}, "a.json")
+    mlflow.log_image(numpy.zeros((4, 4, 3), dtype="uint8"), key="image", step=1)  # two files
+    mlflow.log_table({"a": [1, 2]}, "table.json")
+    mlflow.log_artifact(__file__)
+    try:
+        mlflow.log_text(5, "wrong.txt")
+    except TypeError:
+        pass
     child = os.fork()
     if not child:
         mlflow.log_metric("forked", 1.0, step=1, run_id=parent)
@@ -139,6 +145,27 @@ trackio.finish()
 sys.exit(3)
 """
 
+RANKS_OF_TRACKIO = """
+import json, os, random, sys
+rank = os.environ.get("RANK", "0")
+os.environ["TRACKIO_DIR"] = os.path.abspath(f"trackio-{rank}")
+import trackio
+from tqdm import tqdm
+chance = random.Random(f"{sys.argv[1]} {rank}")
+run = trackio.init(project="p", name="first", config={"lr": 0.1}, embed=False)
+noted = {"train/loss": [], "shown": []}
+with open(os.devnull, "w") as nowhere:
+    for bar in [tqdm(range(50), file=nowhere)]:
+        for step in bar:
+            noted["train/loss"].append((step, chance.random()))
+            noted["shown"].append((step, chance.random()))
+            trackio.log({"train/loss": noted["train/loss"][-1][1]}, step=step)
+            bar.set_postfix(loss=noted["train/loss"][-1][1], shown=noted["shown"][-1][1])
+trackio.finish()
+with open(f"noted-{rank}.json", "w") as file:
+    json.dump(noted, file)
+"""
+
 
 def launched(folder: Path, program: str, *arguments: str, code: int = 3, **more: str) -> Run:
     """Run a program under ``tachograph run``, and return what its hub has recorded."""
@@ -191,9 +218,11 @@ def test_mlflow_has_the_values_of_its_store(tmp_path: Path) -> None:
     ]
     own = {"lr": 0.1, "layers": 2, "optimizer": "SGD", "version": "0010", "api_key": "***", "amsgrad": True}
     assert found.config == {**own, "batch": 64, "child.lr": 0.2}
-    assert not_taken(found) == {"tag": 2, "artifact": 2}
+    assert not_taken(found) == {"tag": 2, "text": 1, "dict": 1, "image": 1, "table": 1, "artifact": 1}
     said = (tmp_path / "said.txt").read_text()
-    assert "mlflow: not taken, as they make no curves: tag: 2, artifact: 2" in said
+    assert (
+        "mlflow: not taken, as they make no curves: tag: 2, text: 1, dict: 1, image: 1, table: 1, artifact: 1" in said
+    )
     assert said.count("values of the next one are in the group 'child'") == 1
     assert said.count("refused") == 3
 
@@ -207,7 +236,6 @@ def test_a_trainer_that_logs_to_mlflow_has_logged_once(tmp_path: Path, program: 
     curves, (folder,) = stored(found), mlflow_runs(tmp_path / "mlruns").values()
     of_store = exactly(mlflow_values(folder))
     values = {value for points in curves.values() for _, value in points}
-    of_store.pop("total_flos", None)  # which a callback of transformers takes out of what the trainer has logged
     assert not [name for name in curves if "@" in name]
     assert {value for points in of_store.values() for _, value in points} <= values
     (repeated,) = found.series("tachograph.bridge.repeated")
@@ -235,6 +263,23 @@ def test_two_ranks_log_to_mlflow_and_tensorboard(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.torch
+def test_two_ranks_log_to_trackio_and_tqdm(tmp_path: Path) -> None:
+    """Each value is one point of its rank; that of a bar, which shows it without its group, is one of its own name."""
+    command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    more = {**beside("trackio"), "HF_HUB_OFFLINE": "1"}
+    path = write(tmp_path, RANKS_OF_TRACKIO)
+    done = run(tmp_path, *command, str(path), str(secrets.randbelow(2**30)), options=OPTIONS, timeout=250, **more)
+    assert done.returncode == 0, done.stderr
+    found = tachograph.runs.open("job", tmp_path / "store")
+    for rank in range(2):
+        noted = json.loads((tmp_path / f"noted-{rank}.json").read_text())
+        noted["loss"] = noted["train/loss"]
+        assert stored(found, rank) == exactly(noted)
+    assert found.config == {"lr": 0.1}
+
+
+@pytest.mark.long
+@pytest.mark.torch
 def test_autologging_of_lightning_counts_once(tmp_path: Path) -> None:
     """MLflow reads the values out of Lightning's trainer, with epochs for steps: each is there by one of the two."""
     found = launched(tmp_path, AUTOLOG, code=0, MLFLOW_TRACKING_URI="file:mlruns")
@@ -246,16 +291,13 @@ def test_autologging_of_lightning_counts_once(tmp_path: Path) -> None:
     assert found.config["optimizer_name"] == "SGD"
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("trackio") is None,
-    reason="trackio is not installed: it brings uvloop and httptools, by which our own hub would run in every test",
-)
 def test_trackio_has_the_values_of_its_store(tmp_path: Path) -> None:
     """Values, steps given and counted, the configuration, a second run: as in trackio's own file."""
     import sqlite3
 
     folder = tmp_path / "trackio"
-    found = launched(tmp_path, TRACKIO, str(secrets.randbelow(2**30)), TRACKIO_DIR=str(folder), HF_HUB_OFFLINE="1")
+    more = {**beside("trackio"), "TRACKIO_DIR": str(folder), "HF_HUB_OFFLINE": "1"}
+    found = launched(tmp_path, TRACKIO, str(secrets.randbelow(2**30)), **more)
     with sqlite3.connect(next(folder.glob("*.db"))) as connection:
         rows = list(connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id"))
     wanted: Logged = {}

@@ -16,7 +16,7 @@ import pytest
 import tachograph
 from launches import RUN
 from places import ROOT
-from programs import environment, write
+from programs import beside, environment, write
 from tachograph.runs.run import Run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
@@ -224,8 +224,7 @@ def test_an_unmodified_script(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_torchtitans_handler(tmp_path: Path) -> None:
     """A scalar is a curve over the step, a span the value of a histogram, of the group that is its source."""
-    pytest.importorskip("torchtitan", reason="`make bridges-newest` installs torchtitan")
-    done(tmp_path, str(EXAMPLES / "torchtitan_handler.py"))
+    done(tmp_path, str(EXAMPLES / "torchtitan_handler.py"), **beside("torchtitan"))
     found = recorded(tmp_path)
     assert curves(found) == {"trainer/local_valid_tokens": [1, 2, 3, 4, 5]}
     (span,) = found.series("fwd_bwd.duration")
@@ -236,9 +235,8 @@ def test_torchtitans_handler(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_rays_callback(tmp_path: Path) -> None:
     """Values of the worker of rank zero are curves, nested ones by their path; they come from Ray's controller."""
-    pytest.importorskip("ray.train", reason="`make bridges-newest` installs ray[train]")
     options = ("--run-id", "job", "--port", "0", "--linger", "0", "--")
-    waits = {"RAY_raylet_start_wait_time_s": "300"}  # on a busy machine
+    waits = {**beside("ray"), "RAY_raylet_start_wait_time_s": "300"}  # on a busy machine
     command = (str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"))
     done(tmp_path, *command, before=(*RUN, *options), timeout=560, **waits)
     steps = [0, 1, 2, 3, 4]

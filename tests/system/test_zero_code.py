@@ -112,6 +112,30 @@ def test_code_behind_c_that_is_the_job_itself_is_recorded(tmp_path: Path) -> Non
         assert [point.value for point in metrics(receiver) if point.name == "loss"] == [2.0]
 
 
+def test_records_of_a_helper_are_counted(tmp_path: Path) -> None:
+    """A warning that a helper logs is not recorded, which is said with the values of it."""
+    program = """
+        import logging, multiprocessing
+        import tachograph
+
+        def work(both):
+            logging.warning("in a helper")
+            if both:
+                tachograph.put_metric("helped", 1.0, "train")
+
+        if __name__ == "__main__":
+            logging.warning("in the program")
+            for both in (True, False):
+                child = multiprocessing.get_context("fork").Process(target=work, args=[both])
+                child.start()
+                child.join()
+    """
+    with receiving() as receiver:
+        done = run_program(tmp_path, program, options=to(receiver))
+    assert done.stderr.count("1 value and 1 log record were recorded in a helper process") == 1
+    assert done.stderr.count("1 log record was recorded in a helper process") == 1
+
+
 def test_a_rank_that_learns_who_it_is_later_carries_it(tmp_path: Path) -> None:
     """A spawned child that is told its RANK while it runs has it on all of its data; of another one that is said."""
     program = """

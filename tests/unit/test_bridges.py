@@ -26,7 +26,13 @@ from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._libraries import LIBRARIES, Library, PatchedName
 from tachograph.instrumentation.bridges._nesting import OutermostCall, numbers_by_leaf
 from tachograph.instrumentation.bridges._patches import Patches
-from tachograph.instrumentation.bridges._values import MOST_OF_A_HISTOGRAM, BridgedValues, legal
+from tachograph.instrumentation.bridges._values import (
+    MOST_HELD,
+    MOST_OF_A_HISTOGRAM,
+    MOST_ORIGINS,
+    BridgedValues,
+    legal,
+)
 from tachograph.instrumentation.bridges.tqdm import BarNotes
 from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
@@ -199,6 +205,18 @@ def test_a_second_origin_is_a_group(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_the_runs_of_a_sweep_are_bounded() -> None:
+    """Of very many runs in one process the oldest are forgotten, no two share a group, and a trainer's stays."""
+    recorded = Recorded()
+    trainer = recorded.values.origin("trainer", "", "")
+    groups = Counter(recorded.values.origin("sweep", f"run {n}", "same").group for n in range(3 * MOST_ORIGINS))
+    assert max(groups.values()) == 1
+    assert len(recorded.values._origins) <= MOST_ORIGINS
+    assert recorded.values.origin("trainer", "", "") is trainer
+    latest = recorded.values.origin("sweep", f"run {3 * MOST_ORIGINS - 1}", "same")
+    assert latest.group == f"same ({3 * MOST_ORIGINS})"
+
+
 def test_a_histogram_keeps_its_shape() -> None:
     """Values of any shape are taken, of many as many as the training thread has time for, evenly."""
     recorded = Recorded()
@@ -249,10 +267,60 @@ def test_items_without_a_curve_are_said_with_their_number(caplog: pytest.LogCapt
     assert recorded.counted("tachograph.bridge.not_taken") == {("image", "one"): 2, ("text", "one"): 1}
 
 
+def held(recorded: Recorded, tag: str, value: object, x: object) -> None:
+    """Hold a call of the library ``one``, which brings a value at a time of its own."""
+    take = recorded.values.take_scalar
+    values = {"counted": False, "time_unix_nano": 10**18 + recorded.values.held.__len__()}
+    call = ("one", lambda: take(recorded.one, tag, value, x, **values), ())  # type: ignore[arg-type]
+    recorded.values.held.append(call)
+
+
+def test_a_held_call_becomes_a_value_with_the_next_collection() -> None:
+    """Its value is in the gauge and on the curve, once, in the order of the calls, at the time of its own."""
+    recorded = Recorded()
+    for x in range(3):
+        held(recorded, "train/loss", x / 2, x)
+    assert recorded.registry.points.waiting()
+    gauges = {(metric.scope, metric.name): metric.points for metric in recorded.registry.collect()}
+    assert [point.value for point in gauges["train", "loss"]] == [1.0]
+    held(recorded, "train/loss", 1.5, 3)
+    [(_, points)] = recorded.registry.points.drain(everything=True)
+    assert (list(points.x), list(points.values)) == ([0, 1, 2, 3], [0, 0.5, 1, 1.5])
+    assert list(points.times) == [10**18, 10**18 + 1, 10**18 + 2, 10**18]
+    assert not recorded.registry.points.waiting()
+
+
+def test_a_held_call_is_first_where_another_library_follows() -> None:
+    """A value of a second library is judged after the calls before it, however many these are."""
+    recorded = Recorded()
+    for x in range(100):
+        held(recorded, "loss", float(x), x)
+        recorded.values.scalar(recorded.two, "loss", float(x), x)
+    for x in range(100, 200):
+        held(recorded, "loss", float(x), x)
+    recorded.values.scalar(recorded.two, "loss", 199.0, 199)
+    assert {key: len(points) for key, points in recorded.curves().items()} == {("", "loss", ""): 200}
+    assert recorded.counted("tachograph.bridge.repeated") == {("two",): 101}
+
+
+def test_held_calls_are_bounded_and_fail_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Where no collection comes, callers take the oldest ones themselves; one that fails costs no other."""
+    recorded = Recorded()
+    recorded.values.held.append(("one", lambda: 1 / 0, ()))
+    for x in range(5 * MOST_HELD):
+        held(recorded, "loss", 1.0, x)
+        recorded.values.bound_held()
+        assert len(recorded.values.held) <= MOST_HELD + 1
+    assert [len(points) for points in recorded.curves().values()] == [5 * MOST_HELD]
+    assert recorded.counted("tachograph.errors") == {("bridge one",): 1}
+    assert len(caplog.records) == 1
+
+
 def test_a_forked_child_begins_anew() -> None:
     """After a reset nothing of the parent's values is left, and values are recorded as before."""
     recorded = Recorded()
     recorded.values.scalar(recorded.one, "loss", 1.0, 0)
+    held(recorded, "loss", 1.0, 1)
     recorded.values.reset()
     recorded.values.scalar(recorded.one, "loss", 2.0, 1)
     assert recorded.curves() == {("", "loss", ""): [(0, 1.0, 2.0)]}

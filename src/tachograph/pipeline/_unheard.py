@@ -100,16 +100,17 @@ def count_helper(
     journal: Journal = journals.default,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Count the values that a helper has recorded, which nothing delivers, and say so once a job: the process ends."""
-    values = _waiting_values(registry, journal)
-    if not values:
+    """Count what a helper has recorded, which nothing delivers, and say so once a job: the process ends."""
+    values, records = _waiting_values(registry, journal), len(journal.records)
+    if not values + records:
         return
-    registry.count_dropped("helper", "registry", values)
-    if note_helper(environ, values):
+    registry.count_dropped("helper", "registry", values + records)
+    told = [_counted(count, what) for count, what in ((values, "value"), (records, "log record")) if count]
+    if note_helper(environ, values + records):
         log.warning(
             "%s recorded in a helper process (%s, pid %d), such as a data-loader worker, which is no rank and joins no "
             "process group: nothing delivers that (further ones are counted). TACHOGRAPH_HELPERS=1 does",
-            f"{_counted(values, 'value')} {'was' if values == 1 else 'were'}",
+            f"{' and '.join(told)} {'was' if values + records == 1 else 'were'}",
             program_name(),
             os.getpid(),
         )

@@ -193,6 +193,7 @@ class Registry:
         collected: anything has read the values.
         closed_windows: those of Stats, for readers that want each of them.
         curves: of gauges whose values are kept.
+        early: called with a pace before groups are read, see :meth:`settle`.
         intervals: the readers that want the distributions' exponential histograms.
         points: the packed points of curves, for destinations that take them.
         told: called with the name of each new group; to change it, put another sequence in its place.
@@ -215,6 +216,7 @@ class Registry:
         self.intervals = Intervals()
         self.points = PointSources(self._point_source_failed)
         self.curves = GaugeCurves(self.points)
+        self.early: list[Callable[[Callable[[], None] | None], object]] = []
         self.told: Sequence[Callable[[str], object]] = ()
         self.silenced: Callable[[str], bool] = lambda _group: False
         self._limit, self._begun = cardinality_limit, begun
@@ -239,6 +241,11 @@ class Registry:
             for told in self.told:
                 told(name)
         return found
+
+    def settle(self, pace: Callable[[], None] | None = None) -> None:
+        """Have calls become values whose values were left for later: a collection does it, and whoever reads groups."""
+        for settle in self.early:
+            settle(pace)
 
     def series(self, *, tasks: bool = True) -> Iterator[Accumulator]:
         """Yield every series of a metric or a profiled function, but our own metrics' and those of silenced groups.
@@ -281,6 +288,7 @@ class Registry:
             reader: whose intervals end here: the points of histograms have them, too.
         """
         self.collected = True
+        self.settle(pace)
         found: list[MetricPoints] = []
         groups = list(self.groups.values())
         # Ours about ourselves come last: the sources of other groups count their losses while they are asked.

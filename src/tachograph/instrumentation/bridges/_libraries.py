@@ -78,6 +78,7 @@ def _fabric(package: str) -> Iterable[PatchedName]:
 
 _RUN, _NOOP = "wandb.sdk.wandb_run", "wandb.sdk.lib.noop_run"
 _TRACKING = "mlflow.tracking._tracking_service.client"
+_OF_MLFLOW = ("dict", "figure", "image", "table", "text")  # each is made an artifact of
 
 LIBRARIES: Mapping[str, Library] = {
     "tensorboard": Library(
@@ -115,6 +116,10 @@ LIBRARIES: Mapping[str, Library] = {
             PatchedName(_TRACKING, "TrackingServiceClient.log_artifacts", "log_artifact", optional=True),
             PatchedName(_TRACKING, "TrackingServiceClient._log_artifact_async", "log_artifact", optional=True),
             PatchedName(_TRACKING, "TrackingServiceClient.log_inputs", "log_inputs", optional=True),
+            *(
+                PatchedName("mlflow.tracking.client", f"MlflowClient.log_{kind}", f"log_{kind}", "artifacts", True)
+                for kind in _OF_MLFLOW
+            ),
         ),
     ),
     "trackio": Library(

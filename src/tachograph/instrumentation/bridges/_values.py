@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tachograph.instrumentation._given_providers import EVERYWHERE, Recording
@@ -15,19 +16,25 @@ from tachograph.metric import Dictionary, LogTables, config, summary
 from tachograph.metric.execution import SCOPE, Execution, process
 from tachograph.recording.chart import finite
 from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.ids import NumberSequence
+from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import CONFIG, SUMMARY
 from tachograph.recording.log import LogOnce, log
 from tachograph.recording.naming import group_and_name, legal
 from tachograph.recording.own_metrics import BRIDGE_NOT_TAKEN, BRIDGE_REPEATED, OWN_GROUP
+from tachograph.recording.packed_points import PackedPoints
 from tachograph.recording.points import Attributes
 from tachograph.recording.switch import switch
-from tachograph.recording.values import Number, Pending, is_readable
+from tachograph.recording.values import Number, Pending, is_readable, read
 
 Found = TypeVar("Found")
 
 MOST_SERIES = 16_384
+MOST_ORIGINS = 1024  # that are known by their key
 MOST_OF_A_HISTOGRAM = 2048  # values of one call: the time of the thread that trains is bounded
+MOST_HELD = 1024  # calls that wait until a collection makes values of them
+_PIECE = 64  # of them that a caller takes itself, where there are more
 _REMEMBERED = 32  # values of a metric, for those that come again by another library
 _ROWS = 256  # of a table, that are packed at once
 _LABEL = 100  # characters
@@ -79,7 +86,7 @@ class Origin:
         series: by tag.
     """
 
-    __slots__ = ("group", "library", "series")
+    __slots__ = ("__weakref__", "group", "library", "series")
 
     def __init__(self, library: str, group: str) -> None:
         self.library, self.group = library, group
@@ -109,13 +116,23 @@ class ByObject(dict[int, Found]):
 class BridgedValues:
     """The values of all bridges that record into the same providers.
 
+    A bridge may hold a call instead of taking its values: one entry in ``held``, which the next collection, or the next
+    value of another library, makes values of. It is a source of packed points for that alone.
+
     Args:
         recording: the registry and the journal.
         most_series: of all libraries.
+
+    Attributes:
+        recording: see above.
+        held: library, function and arguments of calls, in their order; the function calls :meth:`take_scalar`.
     """
 
     def __init__(self, recording: Recording, *, most_series: int = MOST_SERIES) -> None:
         self.recording, self._registry = recording, recording.registry
+        self.held: deque[tuple[str, Callable[..., object], tuple[Any, ...]]] = deque()
+        self._registry.points.add(self)  # before the tables that values go into
+        self._registry.early.append(self.settle)
         self._execution = (
             process if recording == EVERYWHERE else Execution(registry=recording.registry, journal=recording.journal)
         )
@@ -131,18 +148,24 @@ class BridgedValues:
         self._not_taken_counts: dict[tuple[str, str], Callable[[object], None]] = {}
         self._not_taken: dict[tuple[str, str], int] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
+        self._living: weakref.WeakSet[Origin] = weakref.WeakSet()  # those that only their notes know as well
+        self._places: dict[str, int] = {}
         self.reset()
 
     def reset(self) -> None:
         """Forget everything but the origins' names, as a forked child does."""
+        self._settling = threading.Lock()
+        self.held.clear()
         self._metrics: dict[tuple[str, str], _Metric] = {}
         self._tables.reset()
-        for origin in self._origins.values():
+        for origin in list(self._living):
             origin.series = {}
         self._not_taken = {}
 
     def origin(self, library: str, key: str, label: str) -> Origin:
         """Return the origin of this key, new where there was none: the second one of a library is a group, and said.
+
+        Of more than 1,024 the oldest are forgotten: one that is asked for again is a new one.
 
         Args:
             library: its name.
@@ -152,15 +175,22 @@ class BridgedValues:
         found = self._origins.get((library, key))
         if found is not None:
             return found
-        others = [origin for (of, _), origin in self._origins.items() if of == library]
+        number = self._places[library] = self._places.get(library, 0) + 1
         group = ""
-        if others:
+        if number > 1:
             group = legal(label)[:_LABEL]
-            if any(origin.group == group for origin in others):
-                group = f"{group} ({len(others) + 1})"
+            if number > MOST_ORIGINS or any(
+                origin.group == group for origin in self._origins.values() if origin.library == library
+            ):
+                group = f"{group} ({number})"
             message = "%s logs from %d places in this process: values of the next one are in the group %r"
-            self._log_once(("origin", library), message, library, len(others) + 1, group)
-        return self._origins.setdefault((library, key), Origin(library, group))
+            self._log_once(("origin", library), message, library, number, group)
+        if len(self._origins) >= MOST_ORIGINS:  # runs of a sweep; the first of a library may be asked for without a key
+            oldest = next(((of, known) for of, known in self._origins if known), None)
+            self._origins.pop(oldest or (library, key), None)
+        made = self._origins.setdefault((library, key), Origin(library, group))
+        self._living.add(made)
+        return made
 
     def scalar(
         self,
@@ -182,13 +212,23 @@ class BridgedValues:
             counted: the library has counted x itself: by another library, the value may have another one.
             time_unix_nano: of the value; None for now.
         """
+        if self.held:
+            self.settle()
+        self.take_scalar(origin, tag, value, x, counted=counted, time_unix_nano=time_unix_nano)
+
+    def take_scalar(
+        self, origin: Origin, tag: str, value: object, x: object, *, counted: bool, time_unix_nano: int | None
+    ) -> None:
+        """Record a value as :meth:`scalar` does, for a held call, whose turn it is: its arguments are the same."""
         if not switch.on:
             return
         series = origin.series.get(tag) or self._new_series(origin, tag, value)
         if series is None:
             return
         number: Any = value
-        if number.__class__ is not float and number.__class__ is not int:
+        if number.__class__ is Pending:
+            series.table.late = True
+        elif number.__class__ is not float and number.__class__ is not int:
             number = series.table.read((value,))[0]
             if number is None:
                 return
@@ -203,6 +243,46 @@ class BridgedValues:
         table.rows.append((time_unix_nano or time.time_ns(), series.calls() if x is None else x, number))
         if len(table.rows) >= _ROWS:
             self._tables.bound(table)
+
+    def bound_held(self) -> None:
+        """Make values of the oldest calls that are held, where they are very many: the caller shall not wait long."""
+        if len(self.held) > MOST_HELD:
+            self._settle(_PIECE, _at_once)
+
+    def settle(self, pace: Callable[[], object] | None = None) -> None:
+        """Make values of the calls that are held.
+
+        Args:
+            pace: called after each; a background thread sleeps in it, to let others run.
+        """
+        self._settle(len(self.held), pace or _at_once)
+
+    def _settle(self, most: int, pace: Callable[[], object]) -> None:
+        # Another thread is at it, or this one was interrupted: whoever has the lock takes these calls as well.
+        if not self.held or not self._settling.acquire(blocking=False):
+            return
+        try:
+            for _ in range(most):
+                library, take, args = self.held.popleft()
+                try:
+                    take(*args)
+                except Exception as error:  # noqa: BLE001 - the border to the objects of the program
+                    pass_on(error)
+                    self.failed(library, error)
+                pace()
+        except IndexError:  # a fork has emptied it
+            pass
+        finally:
+            self._settling.release()
+
+    def waiting(self) -> bool:
+        """Tell whether calls are held, of which :meth:`take` makes points of the tables."""
+        return bool(self.held)
+
+    def take(self, *, everything: bool) -> Iterator[PackedPoints]:  # noqa: ARG002 - as sources are called
+        """Yield nothing: the tables, which are asked next, have the values."""
+        self.settle(GilYield())
+        yield from ()
 
     def passed_over(self, library: str, tag: str, value: object, record: Callable[[], object]) -> bool:
         """Tell whether a value is one that the call of another bridge around this one records itself.
@@ -221,10 +301,8 @@ class BridgedValues:
 
     def _new_series(self, origin: Origin, tag: str, value: object) -> _Series | None:
         """Return the series of a tag; None where the value is no number, or there is no room: both are counted."""
-        if not is_readable(value):
-            self._registry.count_dropped("no_number", "registry")
-            message = "%s: a value of %r was not recorded (further ones are counted): it is no number, but %s"
-            self._log_once(("no_number", origin.library), message, origin.library, tag, type(value).__name__)
+        if value.__class__ is not Pending and not is_readable(value):
+            self._refuse(origin.library, tag, value)
             return None
         group, name = self._named(origin, tag)
         metric = self._metrics.setdefault((group, name), _Metric(origin.library))
@@ -238,6 +316,20 @@ class BridgedValues:
             return None
         found = _Series(self._tables.series(group, name, attributes), metric)
         return origin.series.setdefault(tag, found)
+
+    def number(self, library: str, tag: str, value: object) -> Number | Pending | None:
+        """Return a value as it is now, for a held call; anything but a number is counted and said once, and None."""
+        try:
+            return read(value)
+        except Exception as error:  # noqa: BLE001 - the border to user code: any object's __float__ or item() may fail
+            pass_on(error)
+            self._refuse(library, tag, value)
+            return None
+
+    def _refuse(self, library: str, tag: str, value: object) -> None:
+        self._registry.count_dropped("no_number", "registry")
+        message = "%s: a value of %r was not recorded (further ones are counted): it is no number, but %s"
+        self._log_once(("no_number", library), message, library, tag, type(value).__name__)
 
     @staticmethod
     def _named(origin: Origin, tag: str) -> tuple[str, str]:
@@ -335,6 +427,10 @@ def _some(values: Any) -> list[Any]:
     if type(few).__module__.partition(".")[0] == "torch":
         few = few.float().cpu()  # half precision, too; the library has waited for the device already
     return list(few.tolist() if hasattr(few, "tolist") else few)
+
+
+def _at_once() -> None:
+    """Do nothing: the caller waits."""
 
 
 _everywhere: list[BridgedValues] = []

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import calls
-from tachograph.instrumentation.bridges._values import MOST_SERIES, BridgedValues, Origin
+from tachograph.instrumentation.bridges._nesting import Brought, calls
+from tachograph.instrumentation.bridges._values import MOST_ORIGINS, MOST_SERIES, BridgedValues, Origin
 
 _LIBRARY = "mlflow"
 _OWN = "mlflow."  # its own tags begin with it
 _LATEST = 2**43  # milliseconds: times in nanoseconds fit 64 bits
+_ARTIFACT = "\0artifact"  # no name of a metric
 _SESSIONS = "mlflow.utils.autologging_utils.safety"
 
 
@@ -39,6 +40,8 @@ class _Run:
 class TrackingNotes:
     """The notes of ``TrackingServiceClient``, which all of MLflow's interfaces log by; asynchronous ones, too.
 
+    Every other ``log_…`` is counted as not taken, under its name.
+
     Args:
         values: where they go.
     """
@@ -55,6 +58,8 @@ class TrackingNotes:
         found = self._runs.get(run_id)
         if found is None:
             origin = self._values.origin(_LIBRARY, run_id, _name_of(run_id) or run_id)
+            if len(self._runs) >= MOST_ORIGINS:  # of a sweep: no run of MLflow's own is held, so none tells its end
+                self._runs.pop(next(iter(self._runs)), None)
             found = self._runs[run_id] = _Run(origin)
         return found
 
@@ -104,8 +109,21 @@ class TrackingNotes:
             self._values.not_taken(_LIBRARY, "tag")
 
     def log_artifact(self, _client: Any, *_args: Any, **_more: Any) -> None:
-        """Count a file or a folder: images, tables, figures and texts are artifacts, too."""
-        self._values.not_taken(_LIBRARY, "artifact")
+        """Count a file or a folder; one that MLflow makes of an image or the like is counted as that."""
+        count = partial(self._values.not_taken, _LIBRARY, "artifact")
+        if calls.outermost is None or not calls.outermost.passes_over(_ARTIFACT, 1, count):
+            count()
+
+    @staticmethod
+    def artifacts(*_args: Any, **_more: Any) -> Brought:
+        """Return the one value by which :meth:`log_artifact` knows that it is inside of ``log_image`` or the like."""
+        return {_ARTIFACT: [None]}
+
+    def __getattr__(self, name: str) -> Any:
+        kind = name.removeprefix("log_")
+        if kind == name or kind.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_args, **_more: self._values.not_taken(_LIBRARY, kind)
 
     def log_inputs(self, _client: Any, *_args: Any, **_more: Any) -> None:
         """Count the description of a dataset."""

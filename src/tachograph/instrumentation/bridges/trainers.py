@@ -65,7 +65,7 @@ class TransformersNotes(TrainerNotes):
     ) -> None:
         """Take the values of ``Trainer.log``: ``eval_loss`` is ``eval/loss``, ``loss`` is ``train/loss``."""
         if state.is_world_process_zero:
-            self.take({_grouped(tag): value for tag, value in logs.items()}, state.global_step)
+            self.take({_grouped(tag): value for tag, value in _whole(state, logs).items()}, state.global_step)
 
     @staticmethod
     def logs_bring(
@@ -78,6 +78,14 @@ class TransformersNotes(TrainerNotes):
         """Take the arguments of the training as the configuration."""
         if state.is_world_process_zero:
             self.config(args.to_dict())
+
+
+def _whole(state: Any, logs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a call as the trainer's history has them: its own callbacks take ``total_flos`` out."""
+    last = state.log_history[-1] if state.log_history else {}
+    if "total_flos" not in last or any(last.get(tag) is not value for tag, value in logs.items()):
+        return logs
+    return {tag: value for tag, value in last.items() if tag != "step"}
 
 
 def _grouped(tag: str) -> str:

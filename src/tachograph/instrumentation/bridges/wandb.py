@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from time import time_ns
 from typing import Any
 from weakref import WeakSet
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._nesting import calls
-from tachograph.instrumentation.bridges._values import BridgedValues, ByObject, Origin
+from tachograph.instrumentation.bridges._values import MOST_HELD, BridgedValues, ByObject, Origin
 
 _OWN = "_"  # wandb's own keys begin with it
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
@@ -36,6 +37,14 @@ class _Run:
         self.step = 0
         self.known: dict[str, object] = {}
 
+    def own_step(self, step: Any, commit: bool | None) -> Any:
+        """Return the step of a call of a disabled run, which counts nothing, by the rule of ``Run._log``."""
+        if step is not None:
+            self.step = max(step, self.step)
+        now = self.step if step is None else step
+        self.step += step is None if commit is None else commit
+        return now
+
     def axis(self, key: str) -> str | None:
         """Return the step metric of a key: its own name counts before the longest beginning."""
         if key in self.axes:
@@ -52,7 +61,7 @@ class RunNotes:
     """
 
     def __init__(self, values: BridgedValues) -> None:
-        self._values = values
+        self._values, self._held = values, values.held
         self._runs: ByObject[_Run] = ByObject()
         self._disabled: WeakSet[Any] = WeakSet()
         atexit.register(self.close)
@@ -98,6 +107,7 @@ class RunNotes:
     def define_metric(self, run: Any, name: str, step_metric: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """Take the axis of a metric, or of all that begin alike."""
         if step_metric is not None:
+            self._values.settle()  # calls before it
             self._run(run).axes[name] = getattr(step_metric, "name", step_metric)
 
     def log(
@@ -109,63 +119,63 @@ class RunNotes:
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Take the values of one call; x is the step metric that was defined for a key, or else the step."""
+        """Leave the values of one call to the next collection: a call of a disabled run takes a microsecond."""
         known = self._runs.get(id(run)) or self._run(run)
-        x, counted = step, step is None
-        if counted or known.disabled:
-            own_step = self._own_step(run, known, step, commit)
-            x = own_step if counted else step
+        x = step
         if known.disabled:
-            known.known.update(data)
-        take = self._values.scalar if calls.outermost is None else self._take_inside
-        if not known.axes:
-            origin = known.origin
-            for key, value in data.items():
-                if value.__class__ is float and key[:1] != _OWN:
-                    take(origin, key, value, x, counted=counted)
-                else:
-                    self._take_any(known, {key: value}, take, x, counted=counted)
-            return
-        flat = dict(_flat(data))
-        known.last.update({key: flat[key] for key in set(known.axes.values()) if key in flat})
-        for key, value in flat.items():
-            axis = known.axis(key)
-            if axis is not None and axis != key and axis in known.last:
-                self._take_any(known, {key: value}, take, known.last[axis], counted=False)
-            else:
-                self._take_any(known, {key: value}, take, x, counted=counted)
+            if step is None or commit is not None or step > known.step:
+                x = known.own_step(step, commit)
+        elif step is None:  # the run's property `step` asks the service, where it may wait
+            x = run._local_step - (commit is None or commit)  # noqa: SLF001
+        numbers, plain = dict(data), calls.outermost is None
+        for value in numbers.values():
+            if value.__class__ is not float and value.__class__ is not int:
+                plain = False
+        if not plain:
+            if known.disabled:
+                known.known.update(numbers)
+            numbers = self._numbers(known, numbers, x, counted=step is None)
+        self._held.append((_LIBRARY, self._take, (known, numbers, x, step is None, time_ns())))
+        if len(self._held) > MOST_HELD:
+            self._values.bound_held()
 
-    def _take_any(
-        self, run: _Run, data: Mapping[str, Any], take: Callable[..., object], x: Any, *, counted: bool
-    ) -> None:
-        """Take values of any type: an image, a table, a text or nothing is counted."""
+    def _hold(self, known: _Run, numbers: dict[str, Any], x: Any, counted: bool) -> None:
+        self._held.append((_LIBRARY, self._take, (known, numbers, x, counted, time_ns())))
+
+    def _numbers(self, known: _Run, data: Mapping[str, Any], x: Any, *, counted: bool) -> dict[str, Any]:
+        """Return the numbers among values of any type, as they are now: an image, a table, a text is counted.
+
+        Inside of the call of another bridge, those that it records itself are left to it.
+        """
+        found: dict[str, Any] = {}
         for key, value in _flat(data):
             one = value[0] if isinstance(value, list | tuple) and value else value
             if one is not value or one is None or isinstance(one, str) or type(one).__module__.startswith("wandb."):
                 self._values.not_taken(_LIBRARY, type(one).__name__)
+                continue
+            plain = value.__class__ is float or value.__class__ is int
+            number = value if plain else self._values.number(_LIBRARY, key, value)
+            if number is None:
+                continue
+            later = partial(self._hold, known, {key: number}, x, counted)
+            if calls.outermost is None or not self._values.passed_over(_LIBRARY, key, value, later):
+                found[key] = number
+        return found
+
+    def _take(self, known: _Run, data: dict[str, Any], x: Any, counted: bool, at: int) -> None:
+        """Take the values of one call, at its turn; x is the step metric that was defined for a key, or the step."""
+        if known.disabled:
+            known.known.update(data)
+        take, origin = self._values.take_scalar, known.origin
+        known.last.update({key: data[key] for key in set(known.axes.values()) if key in data})
+        for key, value in data.items():
+            if key[:1] == _OWN:
+                continue
+            axis = known.axis(key) if known.axes else None
+            if axis is not None and axis != key and axis in known.last:
+                take(origin, key, value, known.last[axis], counted=False, time_unix_nano=at)
             else:
-                take(run.origin, key, value, x, counted=counted)
-
-    def _take_inside(self, origin: Origin, key: str, value: Any, x: Any, *, counted: bool) -> None:
-        """Take a value inside of the call of another bridge, unless that records it."""
-        record = partial(self._values.scalar, origin, key, value, x, counted=counted)
-        if not self._values.passed_over(_LIBRARY, key, value, record):
-            record()
-
-    @staticmethod
-    def _own_step(run: Any, known: _Run, step: Any, commit: bool | None) -> int:
-        """Return the step of a call that was given none: wandb counts the calls that commit, and follows given steps.
-
-        A disabled run counts nothing: this does it by the rule of ``Run._log``.
-        """
-        commits = step is None if commit is None else commit
-        if not known.disabled:
-            after: int = run._local_step  # noqa: SLF001 - its property `step` asks the service, where it may wait
-            return after - commits
-        if step is not None and step > known.step:
-            known.step = step
-        known.step += commits
-        return known.step - commits
+                take(origin, key, value, x, counted=counted, time_unix_nano=at)
 
     def log_artifact(self, _run: Any, *_args: Any, **_kwargs: Any) -> None:
         """Count an artifact."""
@@ -179,6 +189,7 @@ class RunNotes:
         """Take the configuration and the results of a disabled run, which has no callbacks, at its end."""
         self._disabled.discard(run)
         known = self._run(run)
+        self._values.settle()
         self._values.config(known.origin, dict(run.config.items()))
         told = {
             key: value for key, value in run.summary.items() if key not in known.known or known.known[key] is not value
