@@ -1,7 +1,8 @@
-"""What went wrong, at the top of a run's page in a real browser: of real jobs that fail, and that are resumed."""
+"""Faults, and slow and failed calls, on a run's page in a real browser: of real jobs that fail or are resumed."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -45,6 +46,26 @@ import tachograph
 for step in range(5):
     tachograph.log({"loss": 1 / (step + 1)}, step=step)
 """
+CALLS = f"""
+import time
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+import tachograph
+
+@tachograph.prof
+def step(number):
+    time.sleep(0.2 if number == 7 else 0)
+    if number % 4 == 3:
+        raise ValueError({EVIL!r} + f" {{number}} token=hunter2secret")
+
+for number in range(60):
+    if number == 30:
+        trace.set_tracer_provider(TracerProvider())
+    try:
+        step(number)
+    except ValueError:
+        pass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +81,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for again in (False, True):
         record(folder, "twice", TWICE.format(again=again))
     record(folder, "good", GOOD)
-    with studio(folder) as served:
+    record(folder, "calls", CALLS)
+    with studio(folder, TACHOGRAPH_TRACE_URL="https://traces.example/trace/{trace_id}?from=studio") as served:
         yield served.url
 
 
@@ -140,3 +162,27 @@ def test_of_a_good_run_nothing_is_said(page: Tab) -> None:
     page.page.wait_for_timeout(300)
     assert not page.page.locator(".faults").is_visible()
     assert "What went wrong" not in page.text()
+
+
+def test_slow_and_failed_calls_are_listed(page: Tab) -> None:
+    """Each with duration, time and error, as text and masked; a traced one leads to its trace, elsewhere."""
+    page.open("/#/run/calls")
+    calls = page.page.locator(".calls")
+    page.until(calls.is_visible, "calls")
+    failed, slowest = (calls.locator("details").nth(place) for place in (0, 1))
+    for each in (failed, slowest):
+        each.locator("summary").focus()
+        page.page.keyboard.press("Enter")
+    rows = [row.locator("th, td").all_inner_texts() for row in failed.locator("tbody tr").all()]
+    assert len(rows) == 10
+    assert (rows[0][0], rows[0][4]) == ("__main__.step", f"ValueError: {EVIL} 59 token=***")
+    link = failed.locator("tbody a").first
+    assert re.fullmatch(r"https://traces\.example/trace/[0-9a-f]{32}\?from=studio", link.get_attribute("href"))
+    assert link.get_attribute("rel") == "noopener noreferrer"
+    took = slowest.locator("tbody tr").first.locator("td").first.inner_text()
+    assert took.endswith("ms")
+    assert 200 <= float(took.split()[0]) < 5000
+    page.page.set_viewport_size({"width": 390, "height": 844})
+    page.page.wait_for_timeout(300)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.shoot("calls")

@@ -15,9 +15,10 @@ from tachograph.hub._history import History, Numbers, save_process
 from tachograph.hub.events import Events, Record, describe, forget_failure, keep_failure, records
 from tachograph.hub.processes import Incarnation, LiveProcess
 from tachograph.identity.launch import Launch
+from tachograph.runs.kept_calls import keep_calls
 from tachograph.runs.members import SECOND, mapping
 from tachograph.runs.open_stores import OpenStores
-from tachograph.runs.recorded import BEGIN, END, FAILURE
+from tachograph.runs.recorded import BEGIN, CALLS, END, FAILURE
 from tachograph.runs.store import Store, StoreError
 
 _log = logging.getLogger("tachograph")
@@ -150,6 +151,8 @@ class LiveRun:
                     for record in new:
                         if record.name == FAILURE and not record.newer:
                             keep_failure(numbers.connection, (row, *incarnation.key), record)
+                        elif record.name == CALLS and not record.newer:
+                            keep_calls(numbers.connection, (row, *incarnation.key), record.data)
                         elif record.name == BEGIN and record[:2] not in late:
                             forget_failure(numbers.connection, (row, *incarnation.key))
                     stored.new.extend(new)

@@ -26,7 +26,7 @@ from tachograph.hub._curve_writer import CurveEnds, Points
 from tachograph.hub._dedup import SequenceNumbers, arrived
 from tachograph.identity.launch import MOST_TAGS, described
 from tachograph.recording.journal import CONFIG, RUN, SCHEMA, SUMMARY
-from tachograph.runs.recorded import BEGIN, END, StoredEvent, event_of, plain_attributes, run_start
+from tachograph.runs.recorded import BEGIN, CALLS, END, StoredEvent, event_of, plain_attributes, run_start
 from tachograph.runs.store import Store
 
 _DICTIONARIES = {CONFIG: "config", SUMMARY: "summary"}  # events, and the tables of their keys
@@ -235,7 +235,7 @@ class Events:
             return bool(new)
         if record.numbered and not stream.arrived.add(record.seq):
             return False
-        if isinstance(curve, CurveRecord):
+        if isinstance(curve, CurveRecord) or record.name == CALLS:  # which has a table of its own
             return True
         values = (stream.row, *record[1:7])
         inserted = connection.execute("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", values)

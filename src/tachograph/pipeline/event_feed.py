@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tachograph.exporters.batch import Batch
+from tachograph.pipeline._calls import CallsFeed
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import timer
 from tachograph.recording.curve import POINT, packed
@@ -91,6 +92,7 @@ class EventFeed:
     def __init__(self, journal: Journal, registry: Registry) -> None:
         self._journal = journal
         self._registry = registry
+        self._calls = CallsFeed(journal, registry)
         self._failed: set[str] = set()
         self._taken: list[LogEvent] | None = None  # out of the journal, and not handed over yet
         self._uncounted: dict[str, int] = {}  # lost, while there was no memory to count it
@@ -140,6 +142,8 @@ class EventFeed:
     def _deliver_told(self, takers: Sequence[Route], resource: Mapping[str, AttributeValue]) -> None:
         """Hand over the events for hubs of ours; nothing where there is none, once all receivers have said so."""
         said = [route.reads() for route in takers]
+        if any(said):
+            self._calls.tell(everything=not timer.default.is_at_work())
         if not self._journal.told or (None in said and not any(said)):
             return
         events: list[LogEvent] = []

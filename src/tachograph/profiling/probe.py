@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -11,6 +12,7 @@ from tachograph.profiling.tracing import TRACE, Span, tracer_for
 from tachograph.recording import registry
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.instrument import FunctionCalls
+from tachograph.recording.kept_calls import KeptCall, message_of
 
 Tell = Callable[[str, object], None]
 
@@ -134,9 +136,17 @@ class Probe:
         self.tell(f"{self.name}.{outcome}", 1)
         self.tell(f"{self.name}.duration.ms", int(seconds * 1000))
 
-    def ended(self, seconds: float, error: BaseException | None) -> Distribution:
+    def ended(self, seconds: float, error: BaseException | None, trace_id: int = 0) -> Distribution:
         """Record one call, and return the distribution that has its duration."""
-        into = self._calls.success if error is None else self._calls.failure(error_type(error))
+        kept = self._calls.kept
+        if error is None:
+            into = self._calls.success
+            if trace_id and seconds > kept.least:
+                kept.traced(KeptCall(time.time_ns(), seconds, trace_id=trace_id))
+        else:
+            kind = error_type(error)
+            into = self._calls.failure(kind)
+            kept.failed(KeptCall(time.time_ns(), seconds, kind, message_of(error), trace_id))
         into.record(seconds)
         if self.tell is not nobody:
             self.told("success" if error is None else "failure", seconds)
@@ -158,6 +168,6 @@ class Call:
         seconds = perf_counter() - self._start
         if isinstance(error, GeneratorExit):
             error = None
-        into = self._probe.ended(seconds, error)
+        into = self._probe.ended(seconds, error, 0 if self.span is None else self.span.trace_id)
         if self.span is not None:
             self.span.end(error, seconds, into)

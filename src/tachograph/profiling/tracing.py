@@ -124,6 +124,15 @@ class Span:
             self._context = self._contexts.get_current()
             self._contexts.detach(self._token)
 
+    @property
+    def trace_id(self) -> int:
+        """The id of its trace; 0 where it is not sampled."""
+        try:
+            context = self._span.get_span_context()
+            return int(context.trace_id) if context.trace_flags.sampled else 0
+        except Exception:  # noqa: BLE001 - the border to the program's tracing, which end() counts
+            return 0
+
     def end(self, error: BaseException | None, seconds: float, into: Distribution) -> None:
         """End the span, note the exception that ended its body, and leave an exemplar if the span is sampled."""
         span = self._span

@@ -12,6 +12,6 @@ wait in the :class:`~tachograph.recording.journal.Journal` for the feed of the p
 Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`` for values; ``accumulators``,
 ``exponential``, ``intervals``, ``instrument``, ``registry``, ``closed_windows`` and ``own_metrics`` for metrics;
 ``chart``, ``curve``, ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events;
-``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for
-the process that all of this runs in.
+``kept_calls`` for profiled functions; ``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``forking``,
+``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this runs in.
 """

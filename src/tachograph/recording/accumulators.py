@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from tachograph.recording.exponential import ExponentialHistogram
 from tachograph.recording.interrupts import free_within
 from tachograph.recording.intervals import NEVER, NOTHING, Counted, IntervalReader, Intervals
+from tachograph.recording.kept_calls import KeptCalls
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.summary import (
     CHUNK,
@@ -352,15 +353,19 @@ class Distribution(_Buffered):
         losses: where values are counted that cannot be taken.
         boundaries: upper bounds of the buckets, ascending, a value on a bound counting below it; empty for none.
         intervals: the readers for which it counts the values by exponential buckets, too.
+
+    Attributes:
+        kept: sees the longest of the values: durations of a function's calls; None for all other values.
     """
 
-    __slots__ = ("_intervals", "_wanted", "boundaries", "exemplars")
+    __slots__ = ("_intervals", "_wanted", "boundaries", "exemplars", "kept")
     _state: tuple[ValueSummary, Counted | None]
 
     def __init__(self, losses: SeriesLosses, boundaries: tuple[float, ...], intervals: Intervals = NEVER) -> None:
         super().__init__(losses)
         self.boundaries = boundaries
         self.exemplars: dict[int, Exemplar] | None = None
+        self.kept: KeptCalls | None = None
         self._intervals = intervals
         self._wanted = _buckets(boundaries)
         self._state = ValueSummary(at_most=(0,) * len(boundaries)), None
@@ -374,15 +379,19 @@ class Distribution(_Buffered):
         if 0 < len(finite) < WORTH_PACKING:
             ordered = sorted(finite)
             added = summary.plus_ordered(ordered, total, self.boundaries, nonfinite)
+            longest = ordered[-1]
         else:
             wanted = _ORDERED if kept and not self.boundaries else self._wanted
             more, ordered = ordered_summary_of(finite, total, wanted, nonfinite)
             added = summary.plus(more)
+            longest = more.maximum
         if not kept:
             counted = None
         elif ordered is not None:
             counted = (counted or Counted()).plus(ordered)
         self._state = added, counted
+        if self.kept is not None and longest > self.kept.least:
+            self.kept.folded(finite)
         if nonfinite:
             self.losses.nonfinite += nonfinite
 

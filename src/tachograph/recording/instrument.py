@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from tachograph.recording.accumulators import FOLD_WAIT, Accumulator, Distribution, LastValue, Sum
 from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.intervals import NEVER, IntervalReader, Intervals
+from tachograph.recording.kept_calls import KeptCalls
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import Meaning, default_boundaries
 from tachograph.recording.points import (
@@ -182,9 +183,12 @@ class FunctionCalls:
     """The calls of one profiled function: their durations, by outcome and by type of error.
 
     ``function.calls`` is counted from the same distributions that ``function.duration`` shows, so the two always agree.
+
+    Attributes:
+        kept: the slowest calls, and the last ones that failed.
     """
 
-    __slots__ = ("_failures", "_intervals", "_labels", "_limit", "attributes", "losses", "success")
+    __slots__ = ("_failures", "_intervals", "_labels", "_limit", "attributes", "kept", "losses", "success")
 
     def __init__(self, attributes: Attributes, limit: int, intervals: Intervals = NEVER) -> None:
         self.attributes = attributes
@@ -194,6 +198,7 @@ class FunctionCalls:
         self._failures: dict[str, Distribution] = {}
         self._labels: dict[tuple[tuple[str, str], ...], Attributes] = {}
         self.success = self._distribution()
+        self.kept = self.success.kept = KeptCalls()
 
     def _distribution(self) -> Distribution:
         return Distribution(self.losses, default_boundaries("s"), self._intervals)
@@ -241,5 +246,6 @@ class FunctionCalls:
     def reset(self) -> None:
         """Forget every call, as a forked child does."""
         self.losses.forget()
+        self.kept.reset()
         for _, part in self.distributions():
             part.reset()

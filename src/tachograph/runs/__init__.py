@@ -3,9 +3,9 @@
 Reading needs no hub, and disturbs none: a run that a hub is writing can be read up to its latest transaction.
 
 Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
-files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``losses`` and ``run`` for runs; ``recorded``,
-``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and ``x_axis`` for their contents; ``export``,
-``parquet`` and ``columns`` for text and tables.
+files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses`` and ``run`` for runs;
+``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and ``x_axis`` for their contents;
+``export``, ``parquet`` and ``columns`` for text and tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
 from tachograph.runs.ending import Ending, Failure
+from tachograph.runs.kept_calls import CallsOfFunction, ProfiledCall
 from tachograph.runs.losses import Loss
 from tachograph.runs.recorded import Curve, CurveSummary, Moment, Point, Process, RecordedMetric
 from tachograph.runs.recorded_series import Interval, Reading, RecordedSeries
@@ -23,6 +24,7 @@ from tachograph.runs.run import Run
 
 __all__ = [
     "Bucket",
+    "CallsOfFunction",
     "Curve",
     "CurveSummary",
     "Ending",
@@ -33,6 +35,7 @@ __all__ = [
     "Moment",
     "Point",
     "Process",
+    "ProfiledCall",
     "Reading",
     "RecordedMetric",
     "RecordedSeries",

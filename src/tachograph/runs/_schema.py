@@ -209,12 +209,27 @@ MIGRATIONS = (
         PRIMARY KEY (process, pid, restart)
     ) WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE kept_calls (            -- the slowest and the last failed calls of a profiled function
+        process INTEGER NOT NULL REFERENCES process (id),
+        pid INTEGER NOT NULL,
+        restart INTEGER NOT NULL,
+        scope TEXT NOT NULL,             -- its metric group
+        function TEXT NOT NULL,
+        calls TEXT NOT NULL,             -- JSON: see kept_calls.py
+        PRIMARY KEY (process, pid, restart, scope, function)
+    ) WITHOUT ROWID;
+    """,
 )
 
 
 # Views with which a reading connection sees a file of an older version as one of today's; the file is not changed:
 # SQLite looks for a name among the connection's own views before it looks for a table.
+_VIEWS_5 = {
+    "kept_calls": "SELECT 0 AS process, 0 AS pid, 0 AS restart, '' AS scope, '' AS function, '' AS calls WHERE 0",
+}
 _VIEWS_4 = {
+    **_VIEWS_5,
     "display_name": "SELECT 1 AS id, '' AS text WHERE 0",
     "removed_tag": "SELECT '' AS name, 0 AS time WHERE 0",
     "failure": "SELECT 0 AS process, 0 AS pid, 0 AS restart, 0 AS time, '' AS type, '' AS message WHERE 0",
@@ -238,6 +253,7 @@ _VIEWS: dict[int, dict[str, str]] = {
     2: _VIEWS_2,
     3: _VIEWS_3,
     4: _VIEWS_4,
+    5: _VIEWS_5,
 }
 
 

@@ -25,10 +25,12 @@ from tachograph.runs.run import Run
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 if TYPE_CHECKING:
+    from tachograph.runs.kept_calls import CallsOfFunction, ProfiledCall
     from tachograph.runs.recorded import CurveSummary, Process, RecordedMetric
 
 _UNIT = 1024
 _FEW = 8
+_FEW_CALLS, _SHORT = 3, 120  # of a function; characters of a message
 _OWN = frozenset({"tachograph", "tachograph.hardware"})  # groups
 
 
@@ -139,6 +141,7 @@ def shown(run: Run) -> str:
     if metrics:
         parts.append(_metrics(metrics, run.summaries()))
     parts += _series(run)
+    parts += _calls(run.calls)
     lost = [[each.reason, each.destination or "-", f"{each.points:,}", each.why] for each in run.losses]
     counted = [[name, f"{count:,}"] for name, count in sorted(events.items())]
     tables = ((["LOST", "DESTINATION", "POINTS", ""], lost, 2), (["EVENT", "COUNT"], counted, 1))
@@ -161,6 +164,21 @@ def _processes(run: Run, processes: Sequence[Process]) -> list[str]:
         ),
     ]
     return [table(found, right=right) for found, right in ((rows, (0, 2, 3)), (failed, (1,))) if len(found) > 1]
+
+
+def _calls(found: Sequence[CallsOfFunction]) -> list[str]:
+    """Return the tables of the slowest calls of profiled functions, and of the last that failed: a few of each."""
+    slowest = [_call(call) for each in found for call in each.slowest[:_FEW_CALLS]]
+    failed = [_call(call) for each in found for call in each.failed[:_FEW_CALLS]]
+    head = ["SECONDS", "RANK", "TIME (UTC)", "ERROR"]
+    tables = (("SLOWEST CALLS", slowest), ("FAILED CALLS", failed))
+    return [table([[title, *head], *rows], right=(1, 2)) for title, rows in tables if rows]
+
+
+def _call(call: ProfiledCall) -> list[str]:
+    rank = call.role or "-" if call.rank is None else str(call.rank)
+    said = ": ".join(filter(None, (call.error, " ".join(call.message.split())[:_SHORT])))
+    return [call.function, f"{call.seconds:.4g}", rank, time_of(call.time_unix_nano), said or "-"]
 
 
 def _metrics(metrics: Sequence[RecordedMetric], summaries: Iterable[CurveSummary]) -> str:

@@ -22,6 +22,7 @@ _UNUSUAL = frozenset({"qmin", "qmax", "qmin_x", "qmax_x", "dnonfinite", *(f"q{na
 _TYPES = {"d": "<f8", "q": "<i8"}
 BEGIN, END = "tachograph.process.start", "tachograph.process.end"
 FAILURE = "tachograph.process.failure"  # its exception
+CALLS = "tachograph.function.calls"  # single calls of its profiled functions: see kept_calls.py
 
 
 class Process(NamedTuple):

@@ -17,6 +17,7 @@ from tachograph.runs.blocks import DRAWN_REST, Block, Bucket, Raw, Sample, thin,
 from tachograph.runs.ending import Ending, Failure, ending, failures
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.file_lock import in_use
+from tachograph.runs.kept_calls import CallsOfFunction, kept_calls
 from tachograph.runs.losses import Loss, losses
 from tachograph.runs.members import (
     dictionary,
@@ -182,6 +183,11 @@ class Run:
         """
         with look(self._file) as reading:
             return failures(reading, members(reading))
+
+    @property
+    def calls(self) -> list[CallsOfFunction]:
+        """The slowest and the last failed calls of each profiled function: at most ten of either kind."""
+        return kept_calls(self._file.rows)
 
     def curves(self, name: str | None = None, *, rank: int | None = None) -> list[Curve]:
         """Return the curves of one metric or of all, by metric, rank and start; a metric without points has none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,11 +21,13 @@ from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.ending import Ending, ending
 from tachograph.runs.file import Look, RunFile, look
 from tachograph.runs.file_lock import in_use
+from tachograph.runs.kept_calls import kept_calls
 from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, dictionary, members, notes, program
 from tachograph.runs.store import StoreError
 from tachograph.runs.window import Drawing
 from tachograph.runs.x_axis import XAxis
+from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events
@@ -197,6 +200,7 @@ PAIRS = 2000
 MOST_PAIRS = 20_000
 MOST_SERIES = 500  # in one request for samples
 MOST_EVENTS = 10_000
+MOST_FUNCTIONS = 300  # in an answer about their calls
 MOST_SAMPLES = 1000  # of a series, the newest
 
 
@@ -233,6 +237,8 @@ class Api:
                 return {"now": self._clock(), "run": self._own, "runs": self._listed()}
             case ["runs", run]:
                 return self._read(run, lambda reading: self._run(reading, run))
+            case ["runs", run, "calls"]:
+                return self._read(run, self._calls)
             case ["runs", run, "faults"]:
                 return self._read(run, self._faults)
             case ["runs", run, ("curves" | "samples" | "events") as what]:
@@ -280,6 +286,18 @@ class Api:
     def ending_of(self, reading: Look, found: list[Member]) -> Ending:
         """Return how a run has ended, as of now."""
         return ending(reading, found, self._clock(), written=in_use(reading.file.path))
+
+    def _calls(self, reading: Look) -> dict[str, Any]:
+        found = kept_calls(reading.rows)
+        listed = [
+            {
+                "function": each.function,
+                "slowest": [call._asdict() for call in each.slowest],
+                "failed": [call._asdict() for call in each.failed],
+            }
+            for each in found[:MOST_FUNCTIONS]
+        ]
+        return {"calls": listed, "more": max(0, len(found) - MOST_FUNCTIONS), "trace_url": trace_url(os.environ)}
 
     def _faults(self, reading: Look) -> dict[str, Any]:
         now = self._clock()

@@ -1,5 +1,6 @@
 /** Durations of functions: how often each ran, how long, and how it failed. */
 
+import { Calls } from "./calls.js";
 import { element, fill, say } from "./element.js";
 import { EXACT, number, offBy, took } from "./format.js";
 
@@ -18,8 +19,10 @@ const failed = ({ failures }) => Object.values(failures ?? {}).reduce((sum, each
 
 /** The table of a run's functions. */
 export class Functions {
-  constructor(view) {
+  /** @param {View} view - which ranks are wanted; @param {string} run - its id; @param {AbortSignal} signal - ends with the page. */
+  constructor(view, run, signal) {
     this.view = view;
+    this.calls = new Calls(view, run, signal);
     this.list = [];
     this.column = 2;
     this.down = true;
@@ -32,6 +35,7 @@ export class Functions {
       element("h2", {}, "Functions ", this.note),
       element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of functions" },
         element("table", { class: "data" }, element("thead", {}, element("tr", {}, ...this.heads)), this.body)),
+      this.calls.node,
     );
   }
 
@@ -48,6 +52,7 @@ export class Functions {
   /** Show functions, as the run's answer has them. */
   show(list) {
     this.list = list;
+    if (list.length) this.calls.look(list);
     const value = COLUMNS[this.column][1];
     const order = (one, other) => {
       const [left, right] = [value(one), value(other)];

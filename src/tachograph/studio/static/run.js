@@ -42,7 +42,7 @@ export class RunPage {
     this.empty = element("p", { class: "empty", hidden: true });
     this.timeline = new Timeline(this.view);
     this.dictionaries = new Dictionaries();
-    this.functions = new Functions(this.view);
+    this.functions = new Functions(this.view, this.run, this.stop.signal);
     this.sections = new Sections(this.run, this.view);
     this.view.followers.add((changed) => this.#follow(changed));
     this.moved = (names) => this.#moved(names);

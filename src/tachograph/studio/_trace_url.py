@@ -1,0 +1,41 @@
+"""The address of a trace, elsewhere: ``TACHOGRAPH_TRACE_URL=https://…/{trace_id}``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import cache
+from urllib.parse import urlsplit
+
+NAME = "TACHOGRAPH_TRACE_URL"
+TRACE_ID = "{trace_id}"
+
+_log = logging.getLogger("tachograph")
+
+
+def trace_url(environ: Mapping[str, str]) -> str:
+    """Return the pattern of the environment; empty where there is none, or where it is none, which is logged once."""
+    given = environ.get(NAME, "")
+    why = refused(given) if given else ""
+    if why:
+        _say(why)
+        return ""
+    return given
+
+
+def refused(given: str) -> str:
+    """Return why a pattern is none; empty for one that is."""
+    try:
+        parts = urlsplit(given)
+    except ValueError as error:
+        return f"{NAME} is no address: {error}"
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        return f"{NAME} is an http:// or https:// address, not {given!r:.200}"
+    if TRACE_ID not in given.partition(parts.netloc)[2]:
+        return f"{NAME} has {TRACE_ID} in its path or query: {given!r:.200} has not"
+    return ""
+
+
+@cache
+def _say(why: str) -> None:
+    _log.warning("%s; traces are not linked", why)
