@@ -1,4 +1,4 @@
-"""What hubs of ours are told of single calls: the slowest and the failed ones of each profiled function."""
+"""Single calls of profiled functions for hubs of ours: the slowest and the failed ones of each."""
 
 from __future__ import annotations
 

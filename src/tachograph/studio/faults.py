@@ -1,4 +1,4 @@
-"""The faults of a run: what ended it, values that are not finite, silence, restarts and losses, each with its place."""
+"""The faults of a run: its end, values that are not finite, silence, restarts and losses, each with its place."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _samples(look: Look, block: int) -> list[Sample]:
 
 
 def _ended(look: Look, end: Ending, found: Sequence[Member], job: Sequence[Member], places: _Places) -> list[Fault]:
-    """Return what ended the run, and the exceptions of its last attempt, the first one first."""
+    """Return the end of the run, and the exceptions of its last attempt, the first one first."""
     raised = [] if end.state == "finished" else failures(look, found)
     ranks = {each.rank for each in raised}
     killed, failed = [], []
@@ -211,7 +211,7 @@ def _lost(job: Sequence[Member], places: _Places, now: int, *, written: bool) ->
 
 
 def _stalled(look: Look, end: Ending, job: Sequence[Member], places: _Places, now: int) -> list[Fault]:
-    """Tell of a run that goes on, whose ranks are heard, and that has recorded no point for very long.
+    """Return the stall of a run that goes on, whose ranks are heard, and that has recorded no point for very long.
 
     The pause must be ten times the longest one before, and nothing may have been profiled in it: where points came
     rarely anyway, nothing is said.
@@ -342,7 +342,7 @@ def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]
 
 
 def _before(one: Member, start: MemberStart, raised: Mapping[tuple[int, int, int], tuple[str, str]]) -> str:
-    """Return how a start of a process ended; empty where it ended well."""
+    """Return the end of a start of a process in words; empty where it ended well."""
     known = raised.get((one.number, start.pid, start.restart))
     if known:
         message = " ".join(known[1].split())
