@@ -32,6 +32,7 @@ from tachograph.studio.charts import charts, curves, lines, newest_samples, samp
 from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events
 from tachograph.studio.overview import Overview, about, functions, progress
+from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
 
 MOST_PARTS = 2000  # of a query
 _TRIES = 3  # where a hub begins to write the file that is read
@@ -371,7 +372,8 @@ def _samples(reading: Look, question: Question) -> dict[str, Any]:
     if newest := question.whole("newest", 0, most=MOST_SAMPLES):
         return {"samples": newest_samples(reading, numbers, newest)}
     low, high = question.whole("low", 0), question.whole("high", 2**63 - 1)
-    return {"samples": samples(reading, numbers, low=low, high=high)}
+    stretches = question.whole("stretches", MOST_STRETCHES, least=1, most=MOST_PAIRS)
+    return {"samples": samples(reading, numbers, low=low, high=high, stretches=stretches)}
 
 
 def _events(reading: Look, question: Question) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from tachograph.runs.members import mapping, pairs, rank_of
 from tachograph.runs.spread import extremes, unpacked
 from tachograph.runs.window import Drawing, stretches
 from tachograph.runs.x_axis import XAxis
+from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
+from tachograph.studio.thinned_samples import thinned
 
 _X = (("units", "x_units"), ("lower", "x_lower"), ("upper", "x_upper"))
 _Y = (("units", "units"), ("lower", "lower"), ("upper", "upper"))
@@ -283,13 +285,20 @@ _NEWEST = "SELECT time, value, total, spread FROM sample WHERE series = ? ORDER 
 
 
 def samples(
-    look: Look, numbers: Sequence[int], *, low: int = 0, high: int = 2**63 - 1, most: int = MOST_SPREADS
+    look: Look,
+    numbers: Sequence[int],
+    *,
+    low: int = 0,
+    high: int = 2**63 - 1,
+    most: int = MOST_SPREADS,
+    stretches: int = MOST_STRETCHES,
 ) -> list[dict[str, Any]]:
     """Return the samples of series: times in nanoseconds, and values, or of histograms those since the sample before.
 
     Of histograms these are counts and sums, and quantiles and extremes where the store has them, with ``error``, the
     largest share by which a quantile may be off. Where there are very many samples, ``joined`` neighbours are one: its
-    count, sum and extremes are those of all, its quantiles those of the one with the largest value.
+    count, sum and extremes are those of all, its quantiles those of the one with the largest value. Very many of a
+    gauge are its means, with ``min`` and ``max``; of a counter the last ones of stretches of time.
 
     Args:
         look: at the file.
@@ -297,6 +306,7 @@ def samples(
         low: beginning of the window in time; one sample before it is included.
         high: end of the window.
         most: of samples of histograms, over all series; more where these are very many.
+        stretches: of time, for each gauge and counter.
     """
     found = []
     fair = max(LEAST_SPREADS, most // max(1, len(numbers)))
@@ -304,13 +314,14 @@ def samples(
         shape = next((row[0] for row in look.rows("SELECT shape FROM series WHERE id = ?", number)), None)
         if shape is None:
             continue
-        rows = list(look.rows(_ROWS, number, low, high))
-        if shape == "histogram":
+        if shape != "histogram":
+            few = thinned(look, number, shape, (low, high), stretches)
+            found.append(few or sampled(number, list(look.rows(_ROWS, number, low, high)), histogram=False))
+        else:
+            rows = list(look.rows(_ROWS, number, low, high))
             joined = -(-len(rows) // fair) or 1
             intervals = [_interval(look, rows[place : place + joined]) for place in range(0, len(rows), joined)]
             found.append({"series": number, "joined": joined, **_columns(intervals)})
-        else:
-            found.append(sampled(number, rows, histogram=False))
     return found
 
 

@@ -85,7 +85,7 @@ export class Hover {
 /** Return the 99th percentile and the largest value of a point; of ranks the least and the greatest, and whose they are. */
 function beside({ band, extremes }, at, said) {
   const whose = (name) => (extremes ? ` (rank ${extremes[name][at]})` : "");
-  return (extremes ? ["min", "max"] : ["p99", "max"]).filter((name) => (band[name][at] ?? null) !== null)
+  return (extremes || !band.p99 ? ["min", "max"] : ["p99", "max"]).filter((name) => (band[name][at] ?? null) !== null)
     .map((name) => `${name} ${said(band[name][at])}${whose(name)}`).join(", ");
 }
 

@@ -10,6 +10,7 @@ import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
 import { Header } from "./header.js";
 import { Live } from "./live.js";
+import { Machine } from "./machine.js";
 import { Progress } from "./progress.js";
 import { linkTo, read, state } from "./route.js";
 import { Sections } from "./sections.js";
@@ -48,6 +49,7 @@ export class RunPage {
     this.moved = (names) => this.#moved(names);
     state.followers.add(this.moved);
     this.faults = new Faults(this.run, () => this.#all(), this.stop.signal);
+    this.machine = new Machine(this.run, this.stop.signal, () => this.sections.open("fmachine"));
     this.title = this.run;
     fill(shell.main, element("p", { class: "empty", text: "loading …" }));
     this.#open();
@@ -91,14 +93,17 @@ export class RunPage {
     }
     this.shell.banner("");
     fill(this.shell.main, this.header.node, this.faults.node, this.progress.node, this.controls.node, this.empty, this.sections.groups,
-      this.dictionaries.node, this.timeline.node, this.functions.node, this.sections.folded);
+      this.dictionaries.node, this.timeline.node, this.functions.node, this.machine.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
       points: (data) => this.#points(data),
       progress: (data) => this.progress.show(data.progress),
       events: (data) => this.#events(data.events),
       run: (data) => this.#head(data),
-      samples: (data) => this.sections.add(data.samples),
+      samples: (data) => {
+        this.sections.add(data.samples);
+        this.machine.add(data.samples);
+      },
       problem: (data) => this.shell.banner(data.error),
       lost: () => this.#lost(`${silent()} If the run has ended, “tachograph studio” shows it again.`),
       back: () => this.#back(),
@@ -138,6 +143,7 @@ export class RunPage {
     this.controls.show(this.ranks);
     this.progress.show(answer.progress, answer.run.state === "running");
     this.functions.show(answer.functions);
+    this.machine.show(answer.series);
     this.dictionaries.show(answer);
     this.filled = groups + answer.progress.length + answer.functions.length > 0;
     this.told = Object.keys({ ...answer.config, ...answer.summary }).length > 0;

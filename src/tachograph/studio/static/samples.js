@@ -2,12 +2,13 @@
 
 import { ask, pathOf } from "./api.js";
 import { Curve } from "./curve.js";
-import { count, durations, EXACT, labels, measured, offBy, sizes, tellingKeys, unit } from "./format.js";
+import { count, durations, EXACT, labels, measured, number as said, offBy, sizes, tellingKeys, ticks, unit } from "./format.js";
 import { nameOf } from "./style.js";
 
 const NANO = 1e9;
 const DOUBLES = Array.from({ length: 60 }, (_, place) => 2 ** place); // steps of an axis of bytes
 const AT_ONCE = 100; // series in one question
+const MOST_KEPT = 2000; // samples of a series that are put together; then all of it is fetched again, thinned
 const STATS = "torch.monitor"; // scopes
 const LOGGER = "tachograph.logger";
 const FUNCTION = "code.function.name";
@@ -61,11 +62,13 @@ export class SeriesChart {
     const { kind, unit: of } = chart.series[0];
     const units = unit(of);
     const size = of === "By" ? { ticks: sizes, incrs: DOUBLES } : {};
-    const format = (value) => (of === "By" || (of === "s" && kind !== "counter") ? measured(value, of) : undefined);
+    const share = of === "1" && chart.machine;
+    const percent = share ? { ticks: (splits) => ticks(splits.map((each) => (each === null ? null : 100 * each))).map((each) => (each === "" ? "" : `${each} %`)) } : {};
+    const format = (value) => (share ? `${said(100 * value, 3)} %` : of === "By" || (of === "s" && kind !== "counter") ? measured(value, of) : undefined);
     const axis = (key, label, more = {}) => ({ key, label, colour: () => undefined, ...more });
     const rate = axis("y1", size.ticks || !units ? "a second" : `${units}/s`, { lower: 0, ...size, format });
     const axes = {
-      gauge: () => [axis("y0", size.ticks ? "" : units, { lower: of === "1" ? 0 : undefined, format, ...size })],
+      gauge: () => [axis("y0", size.ticks ? "" : units, { lower: of === "1" ? 0 : undefined, format, ...size, ...percent })],
       counter: () => (chart.machine ? [rate] : [axis("y0", size.ticks || !units ? "total" : units, { lower: 0, format, ...size }), rate]),
       histogram: () => [axis("y0", of === "s" ? "" : units, { format, ticks: of === "s" ? durations : undefined, ...size }), axis("y1", "a second", { lower: 0 })],
     };
@@ -135,21 +138,35 @@ export class SeriesChart {
       const window = { low: Math.max(0, Math.floor(low * NANO)), high: Math.max(0, Math.ceil(high * NANO)) };
       return (await ask(`${pathOf(this.run)}/samples`, { series, ...window }, signal)).samples;
     }
-    const known = series.map((number) => this.kept.get(number)?.time.at(-1) ?? 0);
-    const { samples } = await ask(`${pathOf(this.run)}/samples`, { series, low: Math.min(...known) || null }, signal);
-    return samples.map((each) => {
-      const kept = this.kept.get(each.series);
-      const last = kept?.time.at(-1);
-      if (!last) this.kept.set(each.series, each);
-      else {
-        each.time.forEach((time, place) => {
-          if (time <= last) return;
-          for (const [key, column] of Object.entries(each)) if (Array.isArray(column)) kept[key].push(column[place]);
-        });
-        kept.error = Math.max(kept.error, each.error) || null;
-      }
-      return this.kept.get(each.series);
+    const asked = [];
+    const known = series.filter((number) => 0 < this.#length(number) && this.#length(number) < MOST_KEPT);
+    const fresh = series.filter((number) => !known.includes(number));
+    for (const number of fresh) this.kept.delete(number);
+    if (fresh.length) asked.push(ask(`${pathOf(this.run)}/samples`, { series: fresh }, signal));
+    if (known.length) asked.push(ask(`${pathOf(this.run)}/samples`, { series: known, low: Math.min(...known.map((number) => this.kept.get(number).time.at(-1))) }, signal));
+    for (const { samples } of await Promise.all(asked)) for (const each of samples) this.#keep(each);
+    return series.flatMap((number) => this.kept.get(number) ?? []);
+  }
+
+  #length(number) {
+    return this.kept.get(number)?.time.length ?? 0;
+  }
+
+  /** Put what has come behind what is here; thinned samples have extremes, others are their own. */
+  #keep(each) {
+    const kept = this.kept.get(each.series);
+    if (!kept) {
+      this.kept.set(each.series, each);
+      return;
+    }
+    for (const key of ["min", "max"]) if (each[key] && !kept[key]) kept[key] = [...kept.value];
+    const last = kept.time.at(-1);
+    each.time.forEach((time, place) => {
+      if (time <= last) return;
+      for (const [key, column] of Object.entries(kept)) if (Array.isArray(column)) column.push((each[key] ?? each.value)[place]);
     });
+    kept.joined = Math.max(kept.joined ?? 1, each.joined ?? 1);
+    kept.error = Math.max(kept.error ?? 0, each.error ?? 0) || null;
   }
 
   #made(sample, low, high) {
@@ -165,7 +182,8 @@ export class SeriesChart {
         curve: each.series, branch: 0, points: kept.length, x: kept.map(([x]) => x), y: kept.map(([, y]) => y),
         exact: (sample.joined ?? 1) < 2,
       };
-      const band = banded ? Object.fromEntries(BAND.map((key) => [key, kept.map(([, , place]) => sample[key][place])])) : null;
+      const spans = each.kind === "gauge" && sample.min ? { min: kept.map(([, , place]) => sample.min[place]), max: kept.map(([, , place]) => sample.max[place]) } : null;
+      const band = !banded ? spans : Object.fromEntries(BAND.map((key) => [key, kept.map(([, , place]) => sample[key][place])]));
       return [new Curve(answer, { ...of, metric, scale, band, beside })];
     });
   }

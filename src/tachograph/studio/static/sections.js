@@ -87,6 +87,15 @@ export class Sections {
     return card;
   }
 
+  /** Unfold a section, and go there. */
+  open(key) {
+    const node = this.sections.get(key)?.node;
+    if (!node) return;
+    node.open = true;
+    node.querySelector("summary").focus({ preventScroll: true });
+    node.scrollIntoView({ block: "start" });
+  }
+
   /** Take samples that came live: what shows them is fetched again. */
   add(samples) {
     for (const card of new Set(samples.map(({ series }) => this.bySeries.get(series)))) card?.load();
