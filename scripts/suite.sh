@@ -36,8 +36,11 @@ test)
   printf 'Coverage, in per cent (95 at least): '
   "$python" -m coverage report --ignore-errors --format=total --fail-under=95 || failed=$?
   ;;
-long) # one pass: none of them measures time, which tests/conftest.py sees to
-  tests "$beside" -m long "$@"
+long)
+  export TACHOGRAPH_TEST_EXAMPLES=all # of which `make test` tries a part: tests/examples.py
+  tests "$beside" -m 'long and not timing' "$@"
+  tests '' -m 'timing and long' "$@"
+  tests "$beside" -m 'hypothesis and not long and not timing' "$@"
   ;;
 *)
   echo "suite.sh: test or long, not $part" >&2

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("tests", deadline=None)  # a slow machine is no failure
+from examples import examples
+
+settings.register_profile("tests", deadline=None, max_examples=examples())  # a slow machine is no failure
 settings.load_profile("tests")
 
 _SETTINGS = ("OTEL_", "TACHOGRAPH_", "SLURM_", "K8S_", "TORCHELASTIC_")
@@ -41,10 +43,11 @@ def pytest_configure() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files without a test of the mark that is asked for: to import the others takes longer than many of them."""
-    wanted = re.fullmatch(r"(\w+)(?: and not \w+)*", config.option.markexpr)
+    wanted = re.fullmatch(r"(\w+)(?: and (?:not )?\w+)*", config.option.markexpr)
     if wanted is None or wanted[1] == "not" or not collection_path.match("test_*.py"):
         return None
-    return f"mark.{wanted[1]}" not in collection_path.read_text(encoding="utf-8") or None
+    mark = "@given(" if wanted[1] == "hypothesis" else f"mark.{wanted[1]}"  # Hypothesis marks its tests itself
+    return mark not in collection_path.read_text(encoding="utf-8") or None
 
 
 def _slowest() -> dict[str, float]:
@@ -60,10 +63,7 @@ def _unit(nodeid: str, slowest: dict[str, float]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by how long they take, the longest first; one that measures time and takes minutes is refused."""
-    for item in items:
-        if item.get_closest_marker("long") and item.get_closest_marker("timing"):
-            raise pytest.UsageError(f"{item.nodeid} is both long and timing: long tests run beside each other")
+    """Order the tests by how long they take, the longest first."""
     slowest = _slowest()
     units = {item: _unit(item.nodeid, slowest) for item in items}
     quick = Counter(units.values())
@@ -115,13 +115,7 @@ def traced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture
-def untraced() -> Iterator[None]:
-    """No coverage, where all others of the file are ``traced``, nor in the test's own process and its new threads.
-
-    For what coverage breaks, and for loops of a hundred thousand rounds, which take up to seven times as long with it
-    and cover no line that the tests beside them do not. The test says why.
-    """
+def _no_tracer() -> Iterator[None]:
     tracer, threads = sys.gettrace(), threading.gettrace()
     sys.settrace(None)
     threading.settrace(None)  # type: ignore[arg-type]
@@ -130,3 +124,19 @@ def untraced() -> Iterator[None]:
     finally:
         sys.settrace(tracer)
         threading.settrace(threads)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """No coverage, where all others of the file are ``traced``, nor in the test's own process and its new threads.
+
+    For what coverage breaks, and for loops of a hundred thousand rounds, which take up to seven times as long with it
+    and cover no line that the tests beside them do not. The test says why.
+    """
+    yield from _no_tracer()
+
+
+@pytest.fixture(scope="module")
+def untraced_module() -> Iterator[None]:
+    """No coverage while a file's tests run, nor while its fixtures are made."""
+    yield from _no_tracer()

@@ -44,7 +44,7 @@ def shown(done: subprocess.CompletedProcess[str]) -> list[Any]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("early", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_values_reach_the_providers_that_were_given(tmp_path: Path, early: bool) -> None:
     """By hand, before or after the library's import: values are in the program's own provider, and in no global one."""
     begin = "from tachograph.instrumentation import TensorBoardInstrumentor as Bridge\n"
@@ -74,7 +74,13 @@ print(json.dumps(rows))
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("asked", "distro"), [("", ""), ("", "opentelemetry_distro"), ("tensorboard", ""), ("tensorboard", "tachograph")]
+    ("asked", "distro"),
+    [
+        ("", ""),
+        pytest.param("", "opentelemetry_distro", marks=pytest.mark.long),
+        pytest.param("tensorboard", "", marks=pytest.mark.long),
+        ("tensorboard", "tachograph"),
+    ],
 )
 def test_opentelemetry_instrument_loads_it_where_it_is_asked_to(tmp_path: Path, asked: str, distro: str) -> None:
     """That command loads every entry point: without TACHOGRAPH_BRIDGES it changes nothing about the libraries."""

@@ -15,8 +15,6 @@ from tachograph.exporters.prometheus.endpoint import Endpoint
 from tachograph.exporters.prometheus.page import Page
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

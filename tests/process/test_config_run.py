@@ -34,7 +34,6 @@ def recorded(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.usefixtures("traced")
 def test_a_run_has_its_configuration_and_its_summary(recorded: Path) -> None:
     """Read back they are as they were told, the newer value of a key; no secret is in any file."""
     run = tachograph.runs.open("job", recorded)
@@ -55,7 +54,6 @@ def test_a_run_has_its_configuration_and_its_summary(recorded: Path) -> None:
         assert row in lines
 
 
-@pytest.mark.usefixtures("traced")
 def test_the_studio_answers_them(recorded: Path) -> None:
     """The page's answer has both, with NaN as JSON can say it."""
     with serving(recorded) as hub, urllib.request.urlopen(f"{hub.url}/api/runs/job", timeout=30) as response:

@@ -165,8 +165,15 @@ def check(folder: Path, found: Run, instances: dict[str, int | None]) -> None:
     assert sum(each.points for each in metrics.values()) == len(exported)
 
 
-@pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("door", [GAUGE, LOG, LOGGER, STAT], ids=["put_metric", "log", "MetricsLogger", "Stat"])
+@pytest.mark.parametrize(
+    "door",
+    [
+        pytest.param(GAUGE, id="put_metric", marks=pytest.mark.long),
+        pytest.param(LOG, id="log", marks=pytest.mark.long),
+        pytest.param(LOGGER, id="MetricsLogger"),
+        pytest.param(STAT, id="Stat", marks=pytest.mark.long),
+    ],
+)
 def test_a_door_has_its_curves(tmp_path: Path, door: str) -> None:
     """A program of one door, with the imports of its documents, has each of its values in the run, with its x."""
     found = launched(tmp_path, NOTING + door + ENDING, ranks=1)
@@ -222,7 +229,6 @@ for name, values in {"step": own, "wait": waits}.items():
 """
 
 
-@pytest.mark.usefixtures("traced")
 def test_quantiles_are_those_of_the_values(tmp_path: Path) -> None:
     """A function of 10.4 ms shows no 17.5: p50 is within 2 % in `runs`, `top` and for the page, p99 within 2.2 %."""
     found = launched(tmp_path, NOTING + QUANTILES + ENDING, ranks=1)

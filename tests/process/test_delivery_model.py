@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from scripted import Answer, counts, scripted
 from tachograph.exporters.influxdb import InfluxDB
 from tachograph.exporters.otlp.exporter import OtlpExporter
@@ -41,7 +42,7 @@ def _put(out: OtlpExporter | InfluxDB, numbers: range) -> None:
 
 
 @pytest.mark.parametrize("door", ["otlp", "influxdb"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     answers=st.lists(st.sampled_from(_QUICK), max_size=12),

@@ -10,8 +10,6 @@ from launches import base, events, run_program
 from programs import run
 from receivers import Receiver, receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 def last_word(receiver: Receiver) -> tuple[str, str]:
     """Return the reason, and the type of the exception; the message has not arrived in any form."""

@@ -202,7 +202,7 @@ def test_a_forked_child_neither_hangs_nor_counts_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("untraced")  # forty forks, of which those above show the same lines
-@pytest.mark.parametrize("ending", ["os._exit(0)", "pass"])
+@pytest.mark.parametrize("ending", ["os._exit(0)", pytest.param("pass", marks=pytest.mark.long)])
 def test_a_forked_child_neither_hangs_nor_counts_twice_however_it_ends(tmp_path: Path, ending: str) -> None:
     """The same of a child that ends without its exit handlers, and of one that runs off its end."""
     forked(tmp_path, ending)
@@ -417,7 +417,14 @@ def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("end", ["", "tachograph.shutdown()", "os.kill(os.getpid(), signal.SIGTERM)"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        pytest.param("tachograph.shutdown()", marks=pytest.mark.long),
+        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize(
     "refusals",
     [[(503, {}, b"")] * 6, [(429, {"Retry-After": "50"}, b"")]],
@@ -463,7 +470,7 @@ def test_a_collector_that_comes_back_at_the_end_gets_everything(
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("protocol", ["http/protobuf", pytest.param("grpc", marks=pytest.mark.long)])
 @pytest.mark.parametrize("dead", ["refusing", "silent"])
 def test_a_dead_collector_adds_at_most_a_second_to_the_exit(
     tmp_path: Path, silent_server: int, protocol: str, dead: str
@@ -497,7 +504,14 @@ began.append(time.monotonic())
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("end", ["with pipeline: pass", "tachograph.shutdown()", "pipeline.shutdown(5)"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("with pipeline: pass", marks=pytest.mark.long),
+        "tachograph.shutdown()",
+        pytest.param("pipeline.shutdown(5)", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("dead", ["refusing", "silent"])
 def test_a_dead_collector_holds_up_no_end_for_more_than_a_second(
     tmp_path: Path, silent_server: int, dead: str, end: str
@@ -534,7 +548,7 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("end", ["", "tachograph.shutdown()"])
+@pytest.mark.parametrize("end", ["", pytest.param("tachograph.shutdown()", marks=pytest.mark.long)])
 @pytest.mark.parametrize("beside", ["jsonl", "otlp"])
 def test_what_takes_everything_beside_a_dead_collector_prolongs_no_end(tmp_path: Path, beside: str, end: str) -> None:
     """A file, or a second collector, that takes each further collection does not make the end wait for a dead one."""

@@ -22,8 +22,6 @@ from places import ROOT
 from programs import run
 from receivers import receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 PAGE = ROOT / "docs" / "exporters.md"
 REQUESTS: Mapping[str, tuple[Any, str]] = {
     "metrics": (ExportMetricsServiceRequest, "metrics"),

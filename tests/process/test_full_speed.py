@@ -15,8 +15,6 @@ from tachograph.cli import main
 
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 RATE, SECONDS = 27_000, 4
 PROGRAM = f"""
     import time

@@ -27,6 +27,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from examples import examples
 from hubs import JSON, PROTOBUF, Answer, Serving, ask, points, request, serving
 from receivers import batch, over_http, recorded
 from tachograph.exporters.otlp.exporter import OtlpExporter
@@ -357,7 +358,7 @@ def mutated(body: bytes, changes: Mutation, cut: int) -> bytes:
     return bytes(found[: len(found) - cut % len(found)])
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     signal=st.sampled_from(sorted(VALID)),
     form=st.sampled_from([PROTOBUF, JSON]),
@@ -387,7 +388,7 @@ Json = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), signal=st.sampled_from(sorted(VALID)))
 def test_no_shape_of_json_breaks_the_hub(hub: Serving, data: st.DataObject, signal: str) -> None:
     """Whatever stands in the place of any one value of a valid request, the answer is 200 or 400."""

@@ -65,7 +65,6 @@ def script(folder: Path, name: str, text: str) -> str:
     return f"{place}{os.pathsep}{os.environ['PATH']}"
 
 
-@pytest.mark.usefixtures("traced")
 def test_a_run_knows_its_program(tree: Path) -> None:
     """Command line, folder, host, versions and commit are in its file, no secret is; untracked files are no change."""
     program = recorded(tree).program
@@ -142,7 +141,6 @@ def test_a_slow_status_leaves_the_commit(tree: Path) -> None:
     assert "git.dirty" not in program
 
 
-@pytest.mark.usefixtures("traced")
 def test_a_run_that_is_to_keep_no_program(tree: Path) -> None:
     """TACHOGRAPH_RECORD_PROGRAM=false keeps none of it, and asks no git; tags and notes were told, and stay."""
     path = script(tree, "git", "touch asked")
@@ -171,7 +169,6 @@ def test_wrong_values_are_said_before_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.usefixtures("traced")
 def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     """Those of the command and those of start() add up; `runs show`, `runs list` and the Studio have them."""
     program = "import tachograph; tachograph.start(tags=['adam'], notes='from the program\\nin two lines')"
@@ -203,7 +200,6 @@ def test_tags_and_notes_are_shown_everywhere(tmp_path: Path) -> None:
     assert {each["id"]: each["tags"] for each in every["runs"]} == {"job": found.tags, "other": []}
 
 
-@pytest.mark.usefixtures("traced")
 def test_every_start_may_add_tags(tmp_path: Path) -> None:
     """A start() that differs in tags and notes alone is the one that runs, and each tells its own."""
     program = """

@@ -12,8 +12,6 @@ from programs import run
 from receivers import receiving
 from tachograph.recording.journal import LOG
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 PROGRAM = """
 import logging, os, sys
 

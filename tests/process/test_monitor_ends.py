@@ -17,8 +17,6 @@ from tachograph.monitor._windows import Windows
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 START = """
 import os, signal, sys, time
 from datetime import datetime, timedelta

@@ -20,8 +20,6 @@ from tachograph.exporters.otlp.exporter import OtlpExporter
 from tachograph.exporters.otlp.settings import OtlpSettings
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 SECRET = "s3cr3t-t0k3n"  # noqa: S105 - it is what must not be found on the disk
 
 

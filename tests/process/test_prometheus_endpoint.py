@@ -24,8 +24,6 @@ from tachograph.exporters.prometheus.page import Page
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @contextmanager
 def serving(registry: Registry, host: str = "127.0.0.1", port: int = 0, **more: Any) -> Iterator[Endpoint]:

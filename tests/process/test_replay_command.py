@@ -30,8 +30,6 @@ from tachograph.recording.journal import LogEvent, packed_event
 from tachograph.recording.packed_points import PackedPoints
 from tachograph.runs.recorded import plain_attributes
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 _WHO = {"dl.rank": 1}
 
 

@@ -21,8 +21,6 @@ from tachograph.exporters.standard_streams import Unfailing
 
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 SEEN = "for n in 0 1 2; do if test -e /proc/$$/fd/$n; then echo $n; fi; done > seen; exit 7"
 RECORDS = """
     import sys, tachograph
@@ -44,7 +42,9 @@ def ended(folder: Path, *line: str, closed: str = "", **given: int) -> int:
 CLOSED = ["2>&-", ">&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"]
 
 
-@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize(
+    "closed", [*CLOSED[::2], *(pytest.param(each, marks=pytest.mark.long) for each in CLOSED[1::2])]
+)
 def test_a_closed_stream_is_the_jobs_own(tmp_path: Path, closed: str) -> None:
     """The job starts, its exit code is kept, and it has exactly those streams closed that it has without us."""
     assert ended(tmp_path, "sh", "-c", SEEN, closed=closed) == 7
@@ -115,7 +115,9 @@ def broken_pipe() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("stderr", [full_disk, full_pipe, broken_pipe])
-@pytest.mark.parametrize("job", [("sh", "-c", "exit 7"), ("there-is-no-such-program",)])
+@pytest.mark.parametrize(
+    "job", [("sh", "-c", "exit 7"), pytest.param(("there-is-no-such-program",), marks=pytest.mark.long)]
+)
 def test_a_stderr_that_takes_nothing(tmp_path: Path, stderr: object, job: tuple[str, ...]) -> None:
     """A full disk, a full pipe that nobody reads, a broken pipe: the job runs, soon, and its exit code is kept."""
     assert callable(stderr)

@@ -21,8 +21,6 @@ from studio import record as run_for_real
 from tachograph.hub.hub import Hub
 from tachograph.runs.store import path_of
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 EVIL = "<img src=x onerror=alert(1)>'\"; DROP TABLE block;--/../../é😀\n%2F?#&"
 RUN = f"the run {EVIL}"
 

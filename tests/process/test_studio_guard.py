@@ -11,8 +11,6 @@ import pytest
 from hubs import Answer, ask, serving
 from recorded_runs import points, record
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 TOKEN = "a token; with, what no cookie=holds"  # noqa: S105 - the tests' own
 LINK = "/?token=a%20token%3B%20with%2C%20what%20no%20cookie%3Dholds"
 PATHS = ["/", "/api/runs", "/api/runs/run", "/api/runs/run/curves?metric=loss", "/api/runs/run/events"]

@@ -9,14 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hub_requests import logs, metrics, number, rank
 from hubs import PROTOBUF, Serving, ask, serving
 from recorded_runs import points
 from studio import Stream, Studio, studio
-
-pytestmark = pytest.mark.usefixtures("traced")
 
 RUN = "a/run"
 

@@ -15,8 +15,6 @@ from programs import run
 from tachograph.recording.registry import ERRORS, OWN_GROUP, Registry
 from tachograph.recording.timer import Timer
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.fixture
 def timer() -> Iterator[Timer]:

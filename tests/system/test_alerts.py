@@ -29,6 +29,7 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.prometheus, pytest.mark.torch, pytest.mark.usefixtures("untraced"), pytest.mark.timeout(300)]
 
 
+@pytest.mark.long
 def test_a_slow_rank_a_loss_that_is_no_number_and_a_stopped_rank(tmp_path: Path) -> None:
     """Each of three faults fires its alert within 60 s and names its rank and no other; before them none fires."""
     with running(tmp_path, ranks=3) as job, watched(job) as base:
@@ -149,7 +150,7 @@ def replayed(values: list[float]) -> str:
     return " ".join([*(repr(value) for value in told), f"{told[-1]!r}x6", "stale"])
 
 
-@pytest.mark.parametrize("major", [3, 2])
+@pytest.mark.parametrize("major", [3, pytest.param(2, marks=pytest.mark.long)])
 def test_ten_healthy_minutes(tmp_path: Path, major: int, healthy: list[Samples]) -> None:
     """Of a healthy job no alert fires in ten minutes, nor after it has ended and its page has gone."""
     shutil.copytree(DEPLOY / "rules", tmp_path / "rules")

@@ -41,7 +41,9 @@ def ran(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only", "deleted", "locked"])
+@pytest.mark.parametrize(
+    "fault", ["full", *(pytest.param(each, marks=pytest.mark.long) for each in ("read-only", "deleted", "locked"))]
+)
 def test_a_hub_whose_disk_fails(fault: str) -> None:
     """The hub goes on, what it has acknowledged is there, and the next one begins on it."""
     status, said = ran("--target", "hub", "--only", fault)
@@ -59,7 +61,7 @@ def test_a_program_whose_disk_fails(target: str, fault: str) -> None:
         pytest.skip(said)
 
 
-@pytest.mark.parametrize("target", ["hub", "jsonl"])
+@pytest.mark.parametrize("target", [pytest.param("hub", marks=pytest.mark.long), "jsonl"])
 def test_some_calls_fail_once(target: str) -> None:
     """Some calls on a hub's files, and each fifth on a JSON-lines file, fail once: nothing is missing uncounted."""
     status, said = ran("--target", target, "--only", "each call once")

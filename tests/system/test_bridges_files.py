@@ -22,7 +22,7 @@ from logged_files import Logged, tensorboard_values, wandb_values
 from programs import environment, write
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import hashlib, math, os, random, sys
@@ -173,8 +173,9 @@ def test_a_writers_values_are_those_of_its_file(tmp_path: Path, kind: str, folde
     assert (texts.value, texts.attributes) == (4, {"library": kind, "kind": "text"})
 
 
+@pytest.mark.usefixtures("traced")
 def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
-    """W&B offline: values, steps, an axis of its own, configuration and results; disabled, all of it as well."""
+    """W&B offline: values, steps, an axis of its own, configuration and results."""
     seed = secrets.randbelow(2**40)
     found = launched(tmp_path, "wandb", seed=seed)
     curves, of_file = stored(found, None), wandb_values(offline_file(tmp_path, 0))
@@ -190,9 +191,16 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
     alike(kept, of_file)
     assert found.config == {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed, "late": 7}
     assert found.summary == {"best": 0.75}
+
+
+@pytest.mark.long
+def test_a_disabled_wandb_has_the_same_values(tmp_path: Path) -> None:
+    """W&B disabled: values, configuration and results are those that it has offline."""
+    seed = secrets.randbelow(2**40)
+    offline = launched(tmp_path, "wandb", seed=seed, name="offline")
     disabled = launched(tmp_path, "wandb", seed=seed, name="disabled", WANDB_MODE="disabled")
-    alike(stored(disabled, None), curves)
-    assert (disabled.config, disabled.summary) == (found.config, found.summary)
+    alike(stored(disabled, None), stored(offline, None))
+    assert (disabled.config, disabled.summary) == (offline.config, offline.summary)
 
 
 @pytest.mark.long

@@ -169,6 +169,7 @@ def lost(*collectors: Collector) -> list[str]:
     return [line for line in said if "Dropping data" in line or "sending queue is full" in line]
 
 
+@pytest.mark.long
 def test_a_gateway_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """The gateway is killed under load and comes back: every sample and event that was recorded is there, once.
 
@@ -197,6 +198,7 @@ def test_a_gateway_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> N
             assert not lost(near, again)
 
 
+@pytest.mark.long
 def test_a_gateway_that_is_not_there_is_said_and_harms_no_job(tmp_path: Path) -> None:
     """The job ends well, the agent says that it cannot reach the gateway, and delivers all, restarted, when it can."""
     ports, own = Ports.free(), Ports.free()

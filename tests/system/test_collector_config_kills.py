@@ -139,7 +139,9 @@ def test_long_events_wait_for_a_gateway_that_is_away(tmp_path: Path) -> None:
         assert sorted(record["attributes"]["tachograph.seq"] for record in events(far.file)) == [*range(1, total + 1)]
 
 
-@pytest.mark.parametrize(("layer", "variables"), [("influxdb", ["INFLUXDB"]), ("hub", ["HUB"])])
+@pytest.mark.parametrize(
+    ("layer", "variables"), [pytest.param("influxdb", ["INFLUXDB"], marks=pytest.mark.long), ("hub", ["HUB"])]
+)
 def test_a_destination_that_is_away_holds_up_no_other(layer: str, variables: list[str], tmp_path: Path) -> None:
     """With InfluxDB or the hub away for 1,500 requests, all that comes is on the gateway's page and in its file."""
     env = {**dict.fromkeys(variables, f"http://127.0.0.1:{free_port()}"), "HUB_TOKEN": "t"}

@@ -145,7 +145,7 @@ RUN = ("{python}", "-m", "tachograph", "run", "--quiet", "--port", "{hub}", "--r
 @pytest.mark.parametrize(
     ("way", "targets", "across"),
     [
-        (Way(agent=("agent-scrape",)), 2, 0),
+        pytest.param(Way(agent=("agent-scrape",)), 2, 0, marks=pytest.mark.long),
         (Way(agent=("agent-scrape-hub",), command=RUN), 1, 20),  # four of them of means, p50 and p99 each alike
     ],
     ids=["processes", "hub"],

@@ -53,20 +53,19 @@ def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Collec
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A demo that has trained, with settings as `make demo` has them, ports apart."""
-    with trained(tmp_path_factory.mktemp("demo"), TACHOGRAPH_RUN=RUN) as demo:
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """A demo that has trained, with settings as `make demo` has them, ports apart; it ships to the collector, too."""
+    settings = {}
+    with suppress(pytest.skip.Exception):  # where there is no collector it ships nowhere
+        settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": request.getfixturevalue("collector")[1]}
+    with trained(tmp_path_factory.mktemp("demo"), TACHOGRAPH_RUN=RUN, **settings) as demo:
         yield demo
 
 
 @pytest.fixture(scope="module")
-def shipped(
-    collector: tuple[Collector, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Demo, Collector]]:
-    """A demo that has trained and ships to the collector, too."""
-    received, endpoint = collector
-    with trained(tmp_path_factory.mktemp("shipped"), TACHOGRAPH_RUN=RUN, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint) as demo:
-        yield demo, received
+def shipped(collector: tuple[Collector, str], demo: Demo) -> tuple[Demo, Collector]:
+    """The demo, and the collector that it ships to."""
+    return demo, collector[0]
 
 
 def approximately(series: str, value: float) -> object:
@@ -256,6 +255,7 @@ def in_a_terminal(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Pop
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="NOT TESTED: there is no /proc to look for leftovers"
 )
+@pytest.mark.long  # in the terminal, above, it ends by Ctrl-C, too
 @pytest.mark.parametrize(
     "when",
     [
@@ -274,6 +274,7 @@ def test_ctrl_c_ends_it_cleanly(when: Callable[[Path, Path], bool], tmp_path: Pa
         assert list(tmp_path.glob("targets/*.json")) == []
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
     """With --kill-a-worker torchrun restarts the job; the node's one page counts it, and the run names who was lost."""
     with started(tmp_path, "--kill-a-worker", "--epochs", "6") as (process, output):

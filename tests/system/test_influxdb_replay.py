@@ -26,6 +26,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import programs
+from examples import examples
 from influx_points import dropped, event, events, exporter, feed, leave, lines_in, spool_files
 from places import TESTS
 from servers import exported_series, influxdb1, influxql, victoria_metrics, wait_until
@@ -306,7 +307,7 @@ def test_whatever_the_server_answers_nothing_delivered_is_repeated() -> None:
     """
     with faulty() as there:
 
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=examples(40), deadline=None)
         @given(count=st.integers(1, 150), at_once=st.integers(1, 100), answers=_ANSWERS)
         @example(count=64, at_once=64, answers=["413", "204", "429"])
         @example(count=100, at_once=33, answers=["204", "413", "204", "204", "reset", "partly"])

@@ -21,7 +21,7 @@ TIME_LIMIT = 150.0
     [
         pytest.param(2, id="agent-SIGKILL", marks=pytest.mark.long),
         pytest.param(6, id="rank-SIGKILL"),
-        pytest.param(8, id="agent-SIGTERM"),
+        pytest.param(8, id="agent-SIGTERM", marks=pytest.mark.long),
         pytest.param(9, id="rank-SIGTERM", marks=pytest.mark.long),
     ],
 )

@@ -16,8 +16,6 @@ from launchers import LAUNCHERS, PAGE, TIME_LIMIT, job, others_of, row, run
 from programs import environment, events, requests, value, write
 from tachograph import runs
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 torch = pytest.importorskip("torch")
 
 # Modules and programs that come with the group `test`: without them a launcher is not tested, which CI calls a failure.
@@ -31,7 +29,7 @@ def stored(folder: Path, metric: str) -> list[tuple[int | None, float]]:
     return sorted(((point.rank, point.value) for point in points), key=str)
 
 
-EACH_TIME = ("torchrun", "spawn", "fork")  # the others take minutes together
+EACH_TIME = ("torchrun", "spawn")  # the others take minutes together
 
 
 @pytest.mark.parametrize(

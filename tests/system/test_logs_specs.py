@@ -13,8 +13,6 @@ from launches import Arrived, base, events, metrics
 from programs import environment, run, write
 from receivers import Receiver, receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 pytest.importorskip("torch")
 
 OUTPUT = "torchelastic.worker.output"
@@ -64,7 +62,8 @@ def by_rank(found: list[Arrived], name: str) -> dict[int, float]:
     return {point.resource["dl.rank"]: point.value for point in found if point.name == name}
 
 
-@pytest.mark.parametrize("how", ["train.py", "--run-path"])
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("how", ["train.py", pytest.param("--run-path", marks=pytest.mark.long)])
 def test_the_agent_and_every_worker_are_recorded(tmp_path: Path, how: str) -> None:
     """Values of our API and of torch's arrive from each rank, torchrun's own from the agent, all as one run.
 
@@ -113,6 +112,7 @@ def test_the_output_of_each_start_is_known(tmp_path: Path) -> None:
             assert "rank 1 errs" in (tmp_path / attributes["stderr"]).read_text()
 
 
+@pytest.mark.usefixtures("traced")
 def test_output_that_is_not_redirected_is_that_of_torchrun(tmp_path: Path) -> None:
     """Where a batch system gave torchrun a file, that is where a worker without one writes."""
     program = """
@@ -163,7 +163,13 @@ def test_files_and_settings_are_those_of_the_default(tmp_path: Path) -> None:
     assert done.stdout == f"{4 * 6 * 6 * 3}\n", done.stderr
 
 
-@pytest.mark.parametrize("flags", [("--tee=3", "--local-ranks-filter=1"), ("--redirects=3", "--log-dir=logs")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("--tee=3", "--local-ranks-filter=1"), marks=pytest.mark.long),
+        ("--redirects=3", "--log-dir=logs"),
+    ],
+)
 def test_torchrun_behaves_as_without(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Output, exit code and files are the same, for a job that fails in the end, too, with a collector that is away."""
     program = "import os, sys\nprint('rank', os.environ['RANK'])\nsys.exit(int(os.environ['RANK']))"
@@ -203,7 +209,7 @@ def test_what_goes_wrong_with_us_is_a_line(tmp_path: Path) -> None:
     assert "no_such_exporter" in done.stderr
 
 
-@pytest.mark.parametrize("starts", [True, False])
+@pytest.mark.parametrize("starts", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_program_that_launches_workers_itself(tmp_path: Path, starts: bool) -> None:
     """Given to torch's API, the class records workers that are functions; a ``start()`` before it stays as it is."""
     program = f"""

@@ -47,10 +47,16 @@ def page(browser: Any, url: str) -> Iterator[Tab]:
     assert found.complaints == []
 
 
+@pytest.fixture(scope="module")
+def modules(browser: Any, url: str) -> Iterator[Tab]:
+    """Open one tab for the functions of the page's modules."""
+    with tab(browser, url) as found:
+        yield found.open()
+    assert found.complaints == []
+
+
 def called(page: Tab, module: str, name: str, *arguments: Any) -> Any:
     """Return what a function of one of the page's modules returns."""
-    if not page.page.url.startswith(page.url):
-        page.open()
     given = ", ".join(json.dumps(each) for each in arguments)
     return page.page.evaluate(f"import('/static/{module}.js').then((module) => module.{name}({given}))")
 
@@ -73,9 +79,9 @@ def called(page: Tab, module: str, name: str, *arguments: Any) -> Any:
         ([1_234_567], ["1.2346e6"]),
     ],
 )
-def test_ticks_have_the_digits_of_their_distance(page: Tab, splits: list[float | None], labels: list[str]) -> None:
+def test_ticks_have_the_digits_of_their_distance(modules: Tab, splits: list[float | None], labels: list[str]) -> None:
     """However far from zero a chart is zoomed to, no two ticks read the same."""
-    assert called(page, "format", "ticks", splits) == labels
+    assert called(modules, "format", "ticks", splits) == labels
 
 
 @pytest.mark.parametrize(
@@ -93,22 +99,22 @@ def test_ticks_have_the_digits_of_their_distance(page: Tab, splits: list[float |
     ],
 )
 def test_a_logarithmic_axis_goes_up(
-    page: Tab, values: list[float] | None, bounds: dict[str, float], ends: list[float]
+    modules: Tab, values: list[float] | None, bounds: dict[str, float], ends: list[float]
 ) -> None:
     """Bounds that no value is within hold all the same, and the axis is neither inverted nor without a height."""
-    assert called(page, "extent", "ofY", values, bounds, True) == pytest.approx(ends)
+    assert called(modules, "extent", "ofY", values, bounds, True) == pytest.approx(ends)
 
 
 @pytest.mark.parametrize(
     "found", [[TIME_NS, TIME_NS], [TIME_NS, BESIDE], [0, 0], [-1e300, -1e300], [-1.7e308, 1.7e308]]
 )
-def test_every_axis_has_a_width(page: Tab, found: list[float]) -> None:
+def test_every_axis_has_a_width(modules: Tab, found: list[float]) -> None:
     """Between the ends of an axis there are many numbers, and their distance is one."""
     for low, high in (
-        called(page, "extent", "ofX", found, {}),
-        called(page, "extent", "ofX", found, {"time": True}),
-        called(page, "extent", "ofY", found, {}, False),
-        called(page, "extent", "ofY", found, {"lower": found[0], "upper": found[1]}, False),
+        called(modules, "extent", "ofX", found, {}),
+        called(modules, "extent", "ofX", found, {"time": True}),
+        called(modules, "extent", "ofY", found, {}, False),
+        called(modules, "extent", "ofY", found, {"lower": found[0], "upper": found[1]}, False),
     ):
         assert max(abs(low), abs(high)) * 1e-13 < high - low < math.inf
         assert low <= max(found[0], -8e307)
@@ -116,12 +122,12 @@ def test_every_axis_has_a_width(page: Tab, found: list[float]) -> None:
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.04, 5.0])
-def test_an_axis_of_time_is_wide_enough_for_its_ticks(page: Tab, apart: float) -> None:
+def test_an_axis_of_time_is_wide_enough_for_its_ticks(modules: Tab, apart: float) -> None:
     """Samples of two ranks that came at nearly the same time are in the middle of a minute."""
     begin = 1.7e9
-    low, high = called(page, "extent", "ofX", [begin, begin + apart], {"time": True})
+    low, high = called(modules, "extent", "ofX", [begin, begin + apart], {"time": True})
     assert (low, high) == pytest.approx((begin + apart / 2 - 30, begin + apart / 2 + 30), abs=1e-3, rel=0)
-    assert called(page, "extent", "ofX", [begin, begin + 6], {"time": True}) == [begin, begin + 6]
+    assert called(modules, "extent", "ofX", [begin, begin + 6], {"time": True}) == [begin, begin + 6]
 
 
 def test_numbers_that_hardly_differ_are_drawn(page: Tab) -> None:

@@ -14,8 +14,6 @@ from recorded_runs import points, record
 from studio import alone
 from tachograph import runs
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:

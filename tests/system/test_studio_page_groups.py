@@ -18,6 +18,8 @@ from tachograph.hub.hub import Hub
 
 pytest.importorskip("uvicorn")
 
+pytestmark = pytest.mark.usefixtures("untraced_module")  # it records 120,000 points, and other files read pages, too
+
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 LAYERS = 100
 OPTIMIZERS = {"adam": 1.0, "sgd": 2.0, EVIL: 3.0}

@@ -181,6 +181,7 @@ class Hour(BaseHTTPRequestHandler):
         threading.Event().wait(5)
 
 
+@pytest.mark.long
 def test_an_hour_of_a_live_page_does_not_grow_its_memory(browser: Any) -> None:
     """After an hour of ten ranks with fifty points a second the page holds as much as it did after some minutes."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Hour) as server:

@@ -75,7 +75,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("how", ["well", "crash"])
+@pytest.mark.parametrize("how", [pytest.param("well", marks=pytest.mark.long), "crash"])
 def test_every_rank_delivers_everything(tmp_path: Path, how: str) -> None:
     """Ranks that end well, and ranks that torchrun terminates in a collective since a peer crashed, lose nothing."""
     done = torchrun(tmp_path, PROGRAM, how, ranks=3)
@@ -87,6 +87,7 @@ def test_every_rank_delivers_everything(tmp_path: Path, how: str) -> None:
         assert count(found["torchelastic", "function.duration"]) == 300
 
 
+@pytest.mark.long  # six processes of a rank, each with torch; test_launchers.py has those of one
 def test_data_loader_workers_record_nothing_and_hang_nowhere(tmp_path: Path) -> None:
     """Workers of a DataLoader, forked or spawned, run code that records and are no ranks."""
     done = torchrun(

@@ -428,6 +428,7 @@ def test_opentelemetry_instrument_works_too(tmp_path: Path, wrapped: bool) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("untraced")  # torch, imported in three processes
 def test_every_process_of_a_torchrun_job_is_there(tmp_path: Path) -> None:
     """Both ranks and the agent of an unmodified job arrive under one run, each with its place, and end well."""
     pytest.importorskip("torch")
@@ -536,7 +537,7 @@ def test_other_instrumentors_load_only_where_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), 15)"])
+@pytest.mark.parametrize("ending", ["pass", pytest.param("os.kill(os.getpid(), 15)", marks=pytest.mark.long)])
 def test_all_that_start_adds_shares_the_end(tmp_path: Path, ending: str) -> None:
     """Several destinations that take what comes, but slowly, add ten seconds to the end together, not each."""
     program = f"""

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from tachograph.recording.accumulators import LIMIT, Distribution, LastValue, Sum
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import SECONDS_BOUNDARIES
@@ -210,7 +211,7 @@ def test_threads_conserve_the_count_and_the_sum() -> None:
     assert seen == sorted(seen)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.sampled_from(["add", "fold", "read"]), max_size=60), st.integers(1, 3))
 def test_any_interleaving_conserves(steps: list[str], threads: int) -> None:
     """Any sequence of adds, folds and reads on several threads conserves count and sum."""

@@ -12,8 +12,6 @@ import tachograph
 from programs import environment
 from tachograph.cli import main
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.mark.parametrize(
     ("given", "hint"),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from hub_requests import START, Clock, logs, rank
 from recorded_runs import POINT, points, record, spoil
 from tachograph import runs
@@ -42,7 +43,7 @@ def moments(point: Point) -> list[Moment]:
     return [each for each in told if math.isfinite(each.value)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     said=st.lists(st.tuples(SAID, st.integers(0, 2), st.sampled_from(["loss", "lr"])), min_size=1, max_size=60),
     parts=st.lists(st.integers(1, 12), min_size=1),

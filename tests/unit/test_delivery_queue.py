@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from servers import wait_until
 from tachograph.exporters._workers import Workers
 from tachograph.exporters.delivery import Attempt, Request, Retry
@@ -63,7 +64,7 @@ def test_everything_arrives_in_order() -> None:
 Outcome = tuple[str, int]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     outcomes=st.lists(st.tuples(st.sampled_from(["sent", "refused", "late"]), st.integers(1, 50)), max_size=30),
     limit=st.integers(1, 400),
@@ -426,7 +427,7 @@ def test_queues_share_a_thread_until_one_hangs() -> None:
     assert dropped(registry, "other") == dropped(registry, "third") == {}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["sent", "refused", "late"])), max_size=40))
 def test_queues_that_share_a_thread_keep_their_own_order_and_counts(puts: list[tuple[int, str]]) -> None:
     """Whatever is queued where, each item arrives once and in its queue's order, or is counted for its destination."""

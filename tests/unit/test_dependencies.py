@@ -15,6 +15,8 @@ import pytest
 
 from places import PACKAGE, ROOT
 
+pytestmark = pytest.mark.usefixtures("untraced_module")  # it reads source, and runs none of it
+
 tomllib: Any = pytest.importorskip("tomllib", reason="NOT TESTED: Python 3.10 reads no TOML")
 
 

@@ -16,6 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
+from examples import examples
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialCounts, ExponentialHistogram
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -61,7 +62,7 @@ def listed(histogram: ExponentialHistogram, side: str) -> dict[int, int]:
     return {index: count for index, count in enumerate(found.counts, found.offset) if count}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(chunks=chunks, most=st.sampled_from([SDK_BUCKETS, BUCKETS]), packed=st.booleans())
 def test_each_value_is_in_its_bucket(chunks: list[list[float]], most: int, packed: bool) -> None:
     """Every finite float, of either sign, the smallest and the largest included, is counted in its own bucket once."""
@@ -77,7 +78,7 @@ def test_each_value_is_in_its_bucket(chunks: list[list[float]], most: int, packe
     assert max(len(found.positive.counts), len(found.negative.counts)) <= most
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(values=st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300))
 def test_it_is_as_fine_as_the_sdks(values: list[float]) -> None:
     """With the specification's 160 buckets the scale is the SDK's, or one coarser: the SDK keeps no bucket spare."""
@@ -107,7 +108,7 @@ def _sdk(values: list[float]) -> Any:
     return data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points[0]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(one=chunks, two=chunks)
 def test_two_in_one_are_those_of_all_values(one: list[list[float]], two: list[list[float]]) -> None:
     """Histograms that are put together hold what one of all values holds, at a scale that both have."""

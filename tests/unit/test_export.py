@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pyarrow_parquet
 
 from curves import Bench
+from examples import examples
 from hub_requests import START, rank
 from programs import environment
 from recorded_runs import DEFINITION, Recorded, points, record, record_histograms
@@ -41,7 +42,7 @@ def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(values=st.lists(st.floats(), min_size=1, max_size=40), xs=st.lists(st.integers(-5, 5), min_size=1))
 def test_what_was_recorded_comes_back(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], xs: list[int]
@@ -124,7 +125,7 @@ def test_several_runs_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "tachograph export: the run 'two' has no metric 'zzz': did you mean 'a'?\n"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(values=st.lists(st.floats(), min_size=1, max_size=30), more=st.integers(0, 2**62))
 def test_parquet_reads_back_what_was_recorded(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], more: int

@@ -23,6 +23,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
+from examples import examples
 from metric_programs import Collector, OtherReader, Program, dropped, series
 from tachograph.exporters.external_provider import ExternalProvider
 from tachograph.recording.registry import Registry
@@ -303,7 +304,7 @@ def test_draining_replays_what_is_left_whatever_the_rate(replayed: Program) -> N
     assert points["train", "fetch.count"].value == 12_000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -41,6 +41,7 @@ from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from examples import examples
 from metric_programs import Collector, OtherReader, Program, dropped, series
 from programs import run
 from receivers import receiving
@@ -468,7 +469,7 @@ class Course:
 
 
 @pytest.mark.process
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -27,8 +27,6 @@ from tachograph.hardware._system import Machine
 from tachograph.recording.naming import prometheus_name
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 TABLES: tuple[tuple[Any, ...], ...] = (system.TABLE, process.TABLE, filesystem.TABLE, gpu.TABLE)
 EXTENSIONS = {
     "hw.gpu.memory.activity",

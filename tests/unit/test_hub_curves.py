@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from hub_requests import SECOND, START, Clock, logs, only, rank
 from places import TESTS
 from tachograph import runs
@@ -145,7 +146,7 @@ def tables(draw: st.DrawFn) -> PackedPoints:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(listed=st.lists(tables(), min_size=1, max_size=4), order=st.lists(st.integers(0, 3), max_size=12))
 def test_packed_points_are_those_of_a_record_each(
     tmp_path_factory: pytest.TempPathFactory, listed: list[PackedPoints], order: list[int]
@@ -168,7 +169,7 @@ def test_packed_points_are_those_of_a_record_each(
         assert repr(told[0]) == repr(told[1])  # extremes and counts, of what NumPy never sees
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cuts=st.lists(st.tuples(st.integers(0, 29), st.integers(1, 30)), min_size=1, max_size=8))
 def test_records_that_overlap(tmp_path_factory: pytest.TempPathFactory, cuts: list[tuple[int, int]]) -> None:
     """A point that has come with other neighbours before is not there twice, and costs its neighbours nothing."""
@@ -186,7 +187,7 @@ def test_records_that_overlap(tmp_path_factory: pytest.TempPathFactory, cuts: li
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     ranges=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 20)), max_size=30), saved=st.sets(st.integers(0, 30))
 )
@@ -361,7 +362,7 @@ KEYS = ["metric", "group", "attributes", "n", "time", "x", "value", "min", "max"
 LOGGED = ["tachograph.measurement", "tachograph.tags", "tachograph.fields", "x", "x_name", "load.mean"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     name=st.sampled_from(["tachograph.points", "tachograph.point", "torch.monitor.Stat", "tachograph.metric"]),
     changed=st.dictionaries(st.sampled_from([*KEYS, *LOGGED, "execution", "branch", "units"]), ANY, max_size=4),
@@ -460,7 +461,7 @@ def test_a_loggers_points_are_events_and_curves(hub: Hub, tmp_path: Path) -> Non
 VALUES = [1.0, math.nan, -math.inf, 0.0, -0.0, 1e-300]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     steps=st.lists(st.integers(0, 4), min_size=1, max_size=40),
     sizes=st.lists(st.integers(1, 9), min_size=1),

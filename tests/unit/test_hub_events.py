@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from hub_requests import START, Clock, logs, only, rank, shown
 from tachograph.hub.hub import Hub
 
@@ -41,7 +42,7 @@ def test_events_are_exact(hub: Hub) -> None:
     hub.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(requests=st.lists(st.lists(st.integers(1, 30), max_size=8), max_size=6), values=st.lists(VALUES, min_size=1))
 def test_each_event_once(
     tmp_path_factory: pytest.TempPathFactory, requests: list[list[int]], values: list[object]

@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 import servers
+from examples import examples
 from hub_requests import histogram, metrics, number, only, rank
 from hubs import JSON, PROTOBUF, Serving, ask, serving
 from tachograph.hub.hub import Hub
@@ -157,7 +158,7 @@ def _send_everywhere(hub: Serving, index: int, text: str) -> None:
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=5), resource=st.dictionaries(texts, texts))
 def test_no_page_that_a_parser_refuses(
     tmp_path_factory: pytest.TempPathFactory, names: list[tuple[str, str, str]], resource: dict[str, str]

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
+from examples import examples
 from hub_requests import START, histogram, logs, metrics, number, only, rank, shown
 from hubs import PROTOBUF, ask, serving
 from tachograph.hub._request import PIECE, decode, pieces
@@ -94,7 +95,7 @@ def together(body: bytes, kind: type[Message], size: int) -> Message:
     return request
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(request=requests(), size=st.integers(2, 200))
 def test_pieces_say_what_the_body_says(request: tuple[type[Message], bytes], size: int) -> None:
     """Each item and point is there once and in its order, with its resource, scope and metric, in every kind."""
@@ -102,7 +103,7 @@ def test_pieces_say_what_the_body_says(request: tuple[type[Message], bytes], siz
     assert [*said(together(body, kind, size))] == [*said(kind.FromString(body))]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     request=requests(),
     size=st.integers(2, 200),

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from hub_requests import START, Clock, logs, only, rank
 from places import TESTS
 from tachograph import runs
@@ -61,7 +62,7 @@ def hub(tmp_path: Path) -> Hub:
     return Hub(tmp_path, run="run", clock=Clock())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     requests=st.lists(st.lists(st.integers(1, 60), max_size=12), max_size=8),
     said=st.lists(st.tuples(st.floats(), st.floats(allow_nan=False, allow_infinity=False), MORE), min_size=1),
@@ -239,7 +240,7 @@ def test_points_count_as_events_of_the_hub(hub: Hub) -> None:
     hub.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(numbers=st.lists(st.integers(1, 30), max_size=60), saved=st.sets(st.integers(0, 60)))
 def test_what_has_arrived_is_a_set(
     tmp_path_factory: pytest.TempPathFactory, numbers: list[int], saved: set[int]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
+from examples import examples
 from hub_requests import START, Clock, exponential, histogram, metrics, only, rank, shown
 from tachograph.hub._history import History
 from tachograph.hub._series import HubInstrument, HubSeries, Limits, as_json
@@ -508,7 +509,7 @@ evil = st.fixed_dictionaries(
 side = st.tuples(st.integers(-(2**31), 2**31 - 1) | st.integers(-5, 5), st.lists(numbers, max_size=8))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     points=st.lists(st.tuples(evil, side, side, st.booleans(), st.booleans()), min_size=1, max_size=6),
     temporality=st.integers(0, 2),

@@ -15,8 +15,6 @@ import pytest
 from programs import run
 from tachograph.recording.ids import NumberSequence, random_hex, span_id, trace_id
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_threads_get_each_number_once(locked: bool) -> None:

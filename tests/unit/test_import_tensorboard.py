@@ -28,6 +28,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_ndarray
 
+from examples import examples
 from programs import environment
 from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.cli import main
@@ -256,7 +257,7 @@ def test_damage_costs_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(read(tmp_path / "logs").Scalars("loss")) < 200
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_any_damage_keeps_the_reader_going(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever bytes change, are cut or put in: the reader ends, raises nothing, and invents no event."""
@@ -294,7 +295,7 @@ CURVES = st.dictionaries(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(curves=CURVES, branches=st.lists(st.integers(0, 3), min_size=1))
 def test_a_round_trip_gives_each_point_back(
     tmp_path_factory: pytest.TempPathFactory, curves: dict[tuple[str, str, int], Any], branches: list[int]

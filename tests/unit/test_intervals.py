@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.exponential import ExponentialCounts, ExponentialHistogram
 from tachograph.recording.intervals import IntervalReader, Intervals
@@ -73,7 +74,7 @@ def assert_alike(found: ExponentialHistogram, wanted: ExponentialHistogram) -> N
     assert repr(found.at_scale(scale)) == repr(wanted.at_scale(scale))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.one_of(
@@ -110,7 +111,7 @@ def test_each_reader_gets_each_value_once(steps: list[list[float] | str], bounda
         assert_alike(whole, expected(recorded))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.lists(st.floats(-10, 10), max_size=3000), min_size=1, max_size=4))
 def test_a_reading_agrees_with_its_summary(rounds: list[list[float]]) -> None:
     """What came since the last reading is the difference of the summaries: count and extremes."""

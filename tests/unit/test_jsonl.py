@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
+from examples import examples
 from servers import wait_until
 from tachograph.exporters import _append_file as append_file
 from tachograph.exporters._append_file import AppendFile
@@ -90,7 +91,7 @@ def test_spans_have_hexadecimal_identifiers(tmp_path: Path) -> None:
     assert found["name"] == "outer"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -18,8 +18,6 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 class Front:
     """A logger with a journal and a registry of its own."""

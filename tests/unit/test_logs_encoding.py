@@ -15,6 +15,7 @@ from opentelemetry._logs import SeverityNumber
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
+from examples import examples
 from tachograph.exporters.log_emitter import log_record
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
 from tachograph.exporters.otlp.json_text import JsonText
@@ -127,7 +128,7 @@ def test_a_record_of_the_programs_logging_has_severity_and_body() -> None:
     assert stored.attributes == {**said, "more": "x", **own}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(DATA, min_size=1, max_size=6))
 def test_every_value_arrives_exactly(data: list[dict[str, Any]]) -> None:
     """Types and bits are kept, NaN too; integers beyond 64 bits become text, what UTF-8 has no form for is replaced."""
@@ -141,7 +142,7 @@ def test_every_value_arrives_exactly(data: list[dict[str, Any]]) -> None:
         ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(DATA, min_size=1, max_size=4))
 def test_a_json_line_holds_the_same(data: list[dict[str, Any]]) -> None:
     """A line that protobuf's own JSON parser reads back is the request that was written."""

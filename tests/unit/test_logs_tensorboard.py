@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from examples import examples
 from programs import run
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.tensorboard import TensorBoard
@@ -54,7 +55,7 @@ def test_each_aggregation_of_a_stat_is_a_scalar(tmp_path: Path) -> None:
     assert [value for *_, value in found["loss.count"]] == [2.0] * 300
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(), st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1), st.none())), min_size=1),
     st.text(min_size=1),

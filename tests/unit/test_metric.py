@@ -27,8 +27,6 @@ from tachograph.recording import journal as journals
 from tachograph.recording.chart import Definition, Definitions
 from tachograph.recording.curve import RUN_START
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 START = """
 import math, os, signal, sys, threading, time
 import tachograph as cf

@@ -14,8 +14,6 @@ from tachograph.recording.accumulators import LastValue
 from tachograph.recording.curve import CurveRecorder
 from tachograph.recording.losses import SeriesLosses
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,6 @@ from tachograph.recording import registry as registries
 from tachograph.recording import values
 from tachograph.recording.holders import LEAVING, no_rest
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

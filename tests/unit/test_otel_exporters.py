@@ -333,7 +333,9 @@ print(time.time(), flush=True)
 @pytest.mark.process
 @pytest.mark.timing
 @pytest.mark.parametrize("name", OFFICIAL)
-@pytest.mark.parametrize("answers", [True, False], ids=["refused", "silent"])
+@pytest.mark.parametrize(
+    "answers", [pytest.param(True, id="refused"), pytest.param(False, id="silent", marks=pytest.mark.long)]
+)
 def test_a_dead_receiver_holds_up_no_exit(tmp_path: Path, name: str, answers: bool) -> None:
     """The official exporters try again for ten seconds; the process ends within its second, and says what is lost."""
     with silent() as port:

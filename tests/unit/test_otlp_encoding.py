@@ -20,6 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricsData
 
+from examples import examples
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST
 from tachograph.exporters.otlp.encoding import MetricsEncoder
@@ -140,7 +141,7 @@ attribute_sets = st.dictionaries(
 names = st.sampled_from(["a", "a.success", "a.duration.ms", "a.bytes"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(names, st.one_of(numbers, others), attribute_sets), max_size=12))
 def test_any_recorded_value_leaves_the_batch_deliverable(recorded: list[tuple[str, Any, dict[str, Value]]]) -> None:
     """Whatever was recorded, with whatever attributes, every series that the registry holds is encoded."""
@@ -217,7 +218,7 @@ def test_requests_have_a_bounded_number_of_bytes() -> None:
 
 
 @pytest.mark.parametrize("temporality", ["delta", "lowmemory"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rounds=st.lists(st.lists(st.integers(0, 2**40), max_size=5), max_size=6))
 def test_deltas_add_up_to_the_totals(temporality: Temporality, rounds: list[list[int]]) -> None:
     """The deltas of a counter and of a histogram, bucket by bucket, add up exactly; gauges stay what they are."""

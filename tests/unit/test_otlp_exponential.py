@@ -17,6 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Metric,
 )
 
+from examples import examples
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Temporality
@@ -229,7 +230,7 @@ def test_a_series_that_cannot_be_encoded_is_counted_once() -> None:
     assert [point.value for point in lost.points if isinstance(point, NumberPoint)] == [1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rounds=st.lists(st.lists(st.one_of(finite, st.just(math.nan)), max_size=80), min_size=1, max_size=6),
     temporality=st.sampled_from(["cumulative", "delta"]),

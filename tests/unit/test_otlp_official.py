@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from examples import examples
 from tachograph.exporters._deltas import Deltas
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.log_emitter import log_record
@@ -130,7 +131,7 @@ def record(registry: Registry, recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rounds=st.lists(RECORDED, min_size=1, max_size=3))
 def test_metrics_are_those_of_the_official_encoder(temporality: Temporality, rounds: list[Recorded]) -> None:
     """Gauges, counters and histograms with whatever values, attributes and exemplars, in several scopes."""
@@ -192,7 +193,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(EVENTS)
 def test_log_records_are_those_of_the_official_encoder(events: list[LogEvent]) -> None:
     """Events by our OTLP are, field by field, what the official exporter makes of the same records of the Logs API."""
@@ -247,7 +248,7 @@ def ended(made: Sequence[Any]) -> Sequence[ReadableSpan]:
     return queue.drain()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SPANS)
 def test_spans_are_those_of_the_official_encoder(made: Sequence[Any]) -> None:
     """Spans that we encode in slices are those that the official encoder makes of all at once, in the same scopes."""

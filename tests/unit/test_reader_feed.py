@@ -31,6 +31,7 @@ from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from examples import examples
 from programs import environment, run, write
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.reader_feed import ReaderFeed, unfit
@@ -112,7 +113,7 @@ class Kept(MetricExporter):
         self.free.set()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(rounds=st.lists(st.lists(st.integers(0, 10**9), max_size=30), max_size=6), delta=st.booleans())
 def test_what_a_reader_collects_is_everything(rounds: list[list[int]], delta: bool) -> None:
     """However collections fall, counters and distributions are exact in the reader's temporality."""

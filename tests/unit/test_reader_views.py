@@ -24,6 +24,7 @@ from opentelemetry.sdk.metrics.view import (
 )
 from prometheus_client import CollectorRegistry, generate_latest
 
+from examples import examples
 from metric_programs import Program, series
 
 BOUNDARIES = (0.5, 1.0, 2.5, 5.0, 10.0)
@@ -80,7 +81,7 @@ def views() -> st.SearchStrategy[dict[str, Any]]:
     return st.tuples(matched, shaped, named).map(lambda parts: {**parts[0], **parts[1], **parts[2]})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(views(), max_size=3, unique_by=lambda view: view.get("name")),
     st.lists(
@@ -120,7 +121,7 @@ def test_views_do_what_they_do_to_the_sdks_own_histogram(
     provider.shutdown()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 100), st.sampled_from(["train", "eval"]), st.integers(0, 2), st.booleans()),

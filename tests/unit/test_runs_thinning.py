@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from recorded_runs import points, record
 from tachograph import runs
 from tachograph.hub._curve_writer import Points
@@ -27,7 +28,7 @@ def raw_of(found: list[Sample]) -> Raw:
     return raw
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(found=POINTS, pairs=st.integers(1, 30), intervals=st.booleans())
 def test_no_extreme_is_lost(found: list[tuple[float, float]], pairs: int, intervals: bool) -> None:
     """Each point is in one bucket, whose extremes are those of its points; with NumPy as without."""

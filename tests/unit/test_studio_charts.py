@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from recorded_runs import DEFINITION, points, record
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.store import path_of
@@ -17,7 +18,7 @@ METRIC = st.tuples(st.floats(-1e9, 1e9) | st.just(float("nan")), st.sampled_from
 
 
 @given(st.lists(METRIC, min_size=1, max_size=8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_chart_has_two_axes_at_most_and_what_shares_one_agrees(found: list[tuple[float, str | None, bool]]) -> None:
     """Each metric is in one chart; those without a scale share one only where their values are of one size."""
     definitions, values = [], []

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curves import Bench
+from examples import examples
 from hub_requests import SECOND, START, logs, rank
 from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.hub.hub import Hub
@@ -87,7 +88,7 @@ def test_no_spike_is_missing_and_nothing_is_made_up(found: list[tuple[float, flo
     assert {x for x, _ in line.nonfinite} <= {x for x, y in found if not isfinite(y)}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=200), BOUND, BOUND)
 def test_only_blocks_that_overlap_a_window_count(
     tmp_path_factory: pytest.TempPathFactory, xs: list[int], low: float, high: float
@@ -108,7 +109,7 @@ def test_only_blocks_that_overlap_a_window_count(
     assert [x for x in (part.x if part else []) if low <= x <= high] == expected
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(VALUES, min_size=1, max_size=300), st.integers(1, 4), st.integers(20, 60))
 def test_of_more_points_than_are_read_at_once_no_spike_is_missing(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], pairs: int, at_once: int
@@ -170,7 +171,7 @@ def test_intervals_are_read_alike_with_and_without_numpy(found: list[tuple[float
 ODD = st.lists(st.floats(0, 1) | st.sampled_from([inf, -inf, float("nan")]), min_size=1, max_size=40)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ODD, st.sampled_from([0.0, 0.01, 0.06]), st.booleans())
 def test_odd_values_are_drawn_as_themselves_where_they_happened(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], gap: float, exact: bool
@@ -259,7 +260,7 @@ def test_a_percentile_needs_buckets() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0.01, 10), min_size=1, max_size=5), min_size=1, max_size=150), st.integers(50, 160))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_of_many_samples_neighbours_are_one(
     tmp_path_factory: pytest.TempPathFactory, intervals: list[list[float]], most: int
 ) -> None:
