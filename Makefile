@@ -22,7 +22,7 @@ help:
 	@echo "make demo   train on two processes with torchrun, and show what was recorded"
 	@echo "make test   run the tests, with their coverage"
 	@echo "make quick  run those that start no process and no server: seconds"
-	@echo "make long   run those that take minutes each"
+	@echo "make long   run those that take minutes each, variants, and all examples of Hypothesis"
 	@echo "make bridges-newest"
 	@echo "            run those of bridges with the newest versions of all libraries, in $(VENV)-newest"
 	@echo "make lint   check style and types"
