@@ -242,7 +242,7 @@ class _Export:
 
         began = time.thread_time()
         intervals = self._intervals if spreads else None
-        metrics = self.registry.collect(None, intervals)
+        metrics = self.registry.columns(None, intervals)
         if intervals is not None:
             intervals.finish()
         between = time.thread_time()

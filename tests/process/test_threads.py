@@ -25,7 +25,7 @@ def told(seconds=1.5):
         time.sleep(0.01)
     sys.stdout.write(json.dumps(sorted(seen.elements())) + "\\n")  # at once: others write there, too
 """
-RARELY = "60000"  # ms: collections, which have a thread as long as each lasts
+RARELY = "60000"  # ms: collections that may block have a thread beside the timer, which stays
 THREE = ["tachograph /metrics", "tachograph otlp", "tachograph timer"]
 
 

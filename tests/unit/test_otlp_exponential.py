@@ -65,7 +65,7 @@ class Program:
     def requests(self) -> list[ExportMetricsServiceRequest]:
         """Collect, and return what would be sent."""
         self.before, self.now = self.now, time.time_ns()
-        batch = Batch(self.registry.collect(None, self.reader), None, [], {"service.name": "s"}, self.now)
+        batch = Batch(self.registry.columns(None, self.reader), None, [], {"service.name": "s"}, self.now)
         self.reader.finish()
         found = list(self.encoder.messages(batch))
         self.points += [points for _, points in found]
@@ -132,7 +132,7 @@ def test_an_interval_that_ends_after_its_values_have_left_is_news() -> None:
     made = MetricsEncoder("there", registry, beside=lambda: True, is_whole=lambda: False, pace=no_rest)
 
     def sent(of: IntervalReader | None) -> list[str | None]:
-        batch = Batch(registry.collect(None, of), None, [], {}, time.time_ns())
+        batch = Batch(registry.columns(None, of), None, [], {}, time.time_ns())
         if of is not None:
             of.finish()
         return [metric.WhichOneof("data") for request, _ in made.messages(batch) for metric in listed(request)]

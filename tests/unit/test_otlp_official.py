@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -39,6 +39,7 @@ from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.recording.accumulators import Distribution
 from tachograph.recording.journal import SCOPE, LogEvent
 from tachograph.recording.own_metrics import scope_origin
+from tachograph.recording.points import MetricPoints
 from tachograph.recording.registry import Registry
 from tachograph.recording.summary import Exemplar
 
@@ -130,17 +131,23 @@ def record(registry: Registry, recorded: Recorded) -> None:
                 series.note(exemplar)
 
 
+@pytest.mark.parametrize("collect", [Registry.collect, Registry.columns])
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
 @settings(max_examples=examples(150), deadline=None)
 @given(rounds=st.lists(RECORDED, min_size=1, max_size=3))
-def test_metrics_are_those_of_the_official_encoder(temporality: Temporality, rounds: list[Recorded]) -> None:
-    """Gauges, counters and histograms with whatever values, attributes and exemplars, in several scopes."""
+def test_metrics_are_those_of_the_official_encoder(
+    temporality: Temporality, collect: Callable[[Registry], Sequence[MetricPoints]], rounds: list[Recorded]
+) -> None:
+    """Gauges, counters and histograms with whatever values, attributes and exemplars, in several scopes.
+
+    One by one, and in columns.
+    """
     registry = Registry(enabled=True)
     encoder = MetricsEncoder("there", registry, temporality=temporality, points_per_request=10**6, pace=lambda: None)
     deltas = None if temporality == "cumulative" else Deltas(frozenset({"counter", "histogram"}))
     for recorded in rounds:
         record(registry, recorded)
-        metrics, now = registry.collect(), time.time_ns()
+        metrics, now = collect(registry), time.time_ns()
         found = list(encoder.messages(Batch(metrics, None, [], RESOURCE, now)))
         theirs = encode_metrics(sdk_metrics(metrics, RESOURCE, now, deltas=deltas))
         wanted = [theirs] if each_metric(theirs) else []

@@ -157,8 +157,6 @@ class ClosedWindowReader:
             metrics: as the registry returned them.
             now: when it was collected, in nanoseconds since the epoch.
         """
-        if not metrics:  # a batch of spans or events
-            return now
         self._before = self._newest if self._newest < now + _AHEAD else 0
         end = max((found.windows.history.newest(found.windows.until) for found in metrics if found.windows), default=0)
         if self._before < end <= now < end + _RECENT:

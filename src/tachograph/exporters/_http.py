@@ -97,17 +97,22 @@ class TimeLimit(threading.local):
 
 
 class _Received(io.RawIOBase):
-    """Bytes from a socket, as long as the time limit allows."""
+    """Bytes from a socket, as long as the time limit allows, after those that have been received already."""
 
-    def __init__(self, sock: socket.socket, limit: TimeLimit) -> None:
+    def __init__(self, sock: socket.socket, limit: TimeLimit, received: bytes = b"") -> None:
         super().__init__()
-        self._sock, self._limit = sock, limit
+        self._sock, self._limit, self._received = sock, limit, received
         self._raw: Any = sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        if self._received:
+            some = len(buffer)
+            first, self._received = self._received[:some], self._received[some:]
+            buffer[: len(first)] = first
+            return len(first)
         self._sock.settimeout(self._limit.left())
         found: int | None = self._raw.readinto(buffer)
         return found
@@ -118,11 +123,21 @@ class _Received(io.RawIOBase):
         super().close()
 
 
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *arguments: Any, limit: TimeLimit, **more: Any) -> None:
+class LimitedResponse(http.client.HTTPResponse):
+    """A response that keeps to a time limit.
+
+    Args:
+        sock: where it comes from.
+        limit: see above.
+        received: the bytes of it that have come already.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *arguments: Any, limit: TimeLimit, received: bytes = b"", **more: Any
+    ) -> None:
         super().__init__(sock, *arguments, **more)
         self.fp.close()
-        self.fp = io.BufferedReader(_Received(sock, limit))
+        self.fp = io.BufferedReader(_Received(sock, limit, received))
 
 
 def limited_connection(base: Any, limit: TimeLimit) -> Any:
@@ -136,7 +151,7 @@ def limited_connection(base: Any, limit: TimeLimit) -> Any:
             connection.sock.settimeout(limit.left())
             base.send(connection, data[start : start + _SENT_AT_ONCE])
 
-    return type(base.__name__, (base,), {"send": send, "response_class": partial(_Response, limit=limit)})
+    return type(base.__name__, (base,), {"send": send, "response_class": partial(LimitedResponse, limit=limit)})
 
 
 def limited_pools(limit: TimeLimit) -> dict[str, Any]:

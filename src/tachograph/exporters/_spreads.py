@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tachograph.recording.exponential import ExponentialHistogram, histogram_of
 from tachograph.recording.intervals import NOTHING
-from tachograph.recording.points import HistogramPoint, MetricPoints, series_key
+from tachograph.recording.points import HistogramPoint, MetricPoints, SeriesKey, series_key
 
 
 class Spread(NamedTuple):
@@ -40,24 +40,36 @@ class Spreads:
             pace: called between slices of points.
         """
         joined = 0
-        self._came = False
         for metric in metrics:
             for point in metric.points if metric.kind == "histogram" else ():
                 if not isinstance(point, HistogramPoint) or point.interval is None:
                     continue
-                self._came = True
                 joined += 1
                 if joined % _SLICE == 0:
                     pace()
-                key = series_key(metric, point)
-                held = self._held.setdefault(key, None)
-                if point.interval is NOTHING:
-                    continue
-                if held is None:
-                    since = max(point.start_unix_nano, 0 if self._whole else self._ended)
-                    self._held[key] = Spread(since, point.interval.within(self._most))
-                else:
-                    self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(point.interval, self._most))
+                self.join(series_key(metric, point), point.start_unix_nano, point.interval)
+
+    def begin(self, *, came: bool) -> None:
+        """Begin with a collection's intervals: each that is added says that some have come, as ``came`` does."""
+        self._came = came
+
+    def join(self, key: SeriesKey, start_unix_nano: int, interval: ExponentialHistogram) -> None:
+        """Join the interval of a series to those that are held.
+
+        Args:
+            key: of the series.
+            start_unix_nano: of the series.
+            interval: the values of a collection, or :data:`NOTHING`.
+        """
+        self._came = True
+        held = self._held.setdefault(key, None)
+        if interval is NOTHING:
+            return
+        if held is None:
+            since = max(start_unix_nano, 0 if self._whole else self._ended)
+            self._held[key] = Spread(since, interval.within(self._most))
+        else:
+            self._held[key] = Spread(held.start_unix_nano, held.histogram.plus(interval, self._most))
 
     def end(self, now: int) -> None:
         """Take the time of the last collection for the end of its intervals: the next ones begin there."""
@@ -70,7 +82,10 @@ class Spreads:
 
     def read(self, metric: MetricPoints, point: HistogramPoint) -> Spread | None:
         """Return the histogram of a series; None where it has no new value."""
-        key = series_key(metric, point)
+        return self.take(series_key(metric, point))
+
+    def take(self, key: SeriesKey) -> Spread | None:
+        """Return :meth:`read` of a series by its key."""
         found = self._held.get(key)
         if not self._whole and key in self._held:
             self._held[key] = None

@@ -215,7 +215,7 @@ class SdkExporter:
         metrics = batch.metrics if groups is None else [found for found in batch.metrics if found.scope in groups]
         now = batch.time_unix_nano
         if self._windows is not None:
-            now = self._windows.time_of(metrics, now)
+            now = self._windows.time_of(metrics, now) if metrics else now
             metrics = list(self._windows.read(metrics, now, self._pace or _at_once))
         data = sdk_metrics(metrics, batch.resource, now, deltas=self._deltas, pace=self._pace)
         if groups is None:

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph.exporters.batch import Batch
@@ -16,6 +16,7 @@ from tachograph.pipeline.destinations import CLOSING, Route, Routes
 from tachograph.pipeline.event_feed import Feed
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import timer
+from tachograph.recording.columns import Collected
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.interrupts import free_within, pass_on
 from tachograph.recording.log import LogOnce
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from tachograph.recording.points import MetricPoints
 
 TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
+_NEAR = 1.5  # ticks: a collection that is due within these is the next one
 _SOME_ITEMS = 256  # events and spans that are delivered in no time
+_SOME_SERIES = 1000  # that are collected and encoded in a few milliseconds
 
 
 class Collection:
@@ -70,6 +73,7 @@ class Collection:
         self.holds_back: Callable[[], bool] = lambda: False
         self._due = 0.0
         self._ended = -math.inf
+        self._collected = 0  # series, by the last collection
         self._task: timer.Task | None = None
         self._reader: IntervalReader | None = None
 
@@ -161,15 +165,20 @@ class Collection:
         return free_within(self._collecting, timeout)
 
     def _until_next(self) -> float:
-        return min(TICK, max(0.0, self._due - time.monotonic()))
+        left = max(0.0, self._due - time.monotonic())
+        return left if left < _NEAR * TICK else TICK  # with a collection there is no tick just before it
 
     def _may_block(self) -> bool:
         """Tell whether the next tick is long, or runs code that is not ours: callbacks, drivers, other providers."""
         return (
-            time.monotonic() >= self._due
+            (time.monotonic() >= self._due and self._is_long())
             or self._providers.joins()
             or self._events.waiting() + len(self._providers.spans or ()) > _SOME_ITEMS
         )
+
+    def _is_long(self) -> bool:
+        """Tell whether a collection is long, or runs code that is not ours."""
+        return self._collected > _SOME_SERIES or self._registry.has_sources() or not self._providers.sdk.is_idle()
 
     def _tick(self) -> None:
         metrics = time.monotonic() >= self._due
@@ -212,7 +221,7 @@ class Collection:
             self._identity.use()
         deadline = time.monotonic() + wait if wait >= 0 else None
         # A collection may hang in code that is not ours, and the timer waits for nothing: then the next tick delivers.
-        if not free_within(self._collecting, CLOSING if ticked and not metrics else wait):
+        if not free_within(self._collecting, CLOSING if ticked and timer.default.is_current() else wait):
             return None
         with self._collecting:
             if ticked and self._stopped:  # it waited for the last collection, and would come after the end
@@ -224,14 +233,15 @@ class Collection:
             now, resource = time.time_ns(), self._identity.resource
             metrics = metrics and any(route.metrics for route in self._routes)
             reader = self._intervals() if metrics and (not ticked or self._are_intervals_due()) else None
-            points = self._registry.collect(GilYield(), reader) if metrics else []
+            points = self._registry.columns(GilYield(), reader) if metrics else Collected((), ())
+            self._collected = points.series if metrics else self._collected
             if reader is not None:
                 reader.finish()
             spans = self._providers.spans.drain() if self._providers.spans is not None else []
             read = self._providers.sdk.reading()
             for route in self._routes:
                 wanted = spans if route.spans else []
-                found = points if route.metrics else []
+                found: Sequence[MetricPoints] = points if route.metrics else ()
                 sdk = read(route.temporality) if route.metrics and metrics else None
                 if found or wanted or sdk is not None:
                     self._hand_over(route, Batch(found, sdk, wanted, resource, now))

@@ -34,6 +34,7 @@ from tachograph.exporters.log_emitter import external_logger_provider, into_jour
 from tachograph.exporters.spans import IdGenerator, SpanQueue
 from tachograph.identity.environment import text
 from tachograph.pipeline.destinations import Route, Temporalities
+from tachograph.pipeline.provider_watch import SCOPE as WATCH
 from tachograph.pipeline.provider_watch import waiting_instruments
 from tachograph.pipeline.settings import EXEMPLAR_FILTER, Settings
 from tachograph.profiling import tracing
@@ -59,6 +60,21 @@ class SpanTap(SpanProcessor):
         """Pass on a span that has ended."""
         if self.queue is not None:
             self.queue.on_end(span)
+
+
+class _OwnMeterProvider(MeterProvider):
+    """A meter provider of ours, which is not read before a library has asked it for a meter.
+
+    Attributes:
+        is_used: whether one has.
+    """
+
+    is_used = False
+
+    def get_meter(self, name: str, *arguments: Any, **more: Any) -> metrics.Meter:
+        """Return a meter: see the SDK."""
+        self.is_used = self.is_used or name != WATCH
+        return super().get_meter(name, *arguments, **more)
 
 
 class _Made:
@@ -100,7 +116,9 @@ def own_meter_provider(resource: Mapping[str, Any], *, make: bool = True) -> Met
     """
     if _Made.meter_provider is not None or not make:
         return _Made.meter_provider
-    made = MeterProvider(resource=Resource(dict(resource)), exemplar_filter=_exemplar_filter(), shutdown_on_exit=False)
+    made = _OwnMeterProvider(
+        resource=Resource(dict(resource)), exemplar_filter=_exemplar_filter(), shutdown_on_exit=False
+    )
     _Made.meter_provider = made  # before it is set, so that it is not taken for the program's
     metrics.set_meter_provider(made)
     if metrics.get_meter_provider() is not made:
@@ -214,8 +232,14 @@ class SdkInstruments:
                     self._readers[provider, key] = made = make()
                     provider.add_metric_reader(made)
 
+    def is_idle(self) -> bool:
+        """Tell whether there is nothing to collect: no library has asked any of the providers for a meter."""
+        return not any(getattr(provider, "is_used", True) for provider in self._providers)
+
     def read(self, temporality: Temporalities | None) -> MetricsData | None:
         """Collect; None where nothing was recorded."""
+        if self.is_idle():
+            return None
         with self._lock:
             return self._read(_key(temporality))
 
@@ -361,7 +385,7 @@ class Providers:
         routes, said = list(routes), Resource(dict(resource))
         lent: dict[str, Any] = {}
         if serves or any(route.metrics or route.reader for route in routes):
-            lent["meter_provider"] = meters = MeterProvider(
+            lent["meter_provider"] = meters = _OwnMeterProvider(
                 resource=said, exemplar_filter=_exemplar_filter(), shutdown_on_exit=False
             )
             self._begin_reading(meters, routes, serves=serves)

@@ -210,7 +210,7 @@ class _Buffered:
         if not switch.on:
             self._buffer.clear()
             return True
-        if self._rests():
+        if self.rests():
             return True
         if not free_within(self._lock, wait):  # the holder is never this thread, from here on
             return False
@@ -237,7 +237,7 @@ class _Buffered:
             self._folding = 0
         return True
 
-    def _rests(self) -> bool:
+    def rests(self) -> bool:
         """Tell whether nothing waits to be folded, and nothing is being folded."""
         return not (self._buffer or self._late or self._kept or self._lock.locked())
 
@@ -399,6 +399,11 @@ class Distribution(_Buffered):
         """Return the values that have been folded so far, added up."""
         return self._state[0]
 
+    def has_interval(self, reader: IntervalReader) -> bool:
+        """Tell whether a reader has not read everything that has been folded so far."""
+        counted = self._state[1]
+        return counted is not None and not counted.is_read_by(reader)
+
     def read(self, reader: IntervalReader, wait: float = 0.0) -> tuple[ValueSummary, ExponentialHistogram | None]:
         """Return the values that have been folded so far, and those of a reader's interval, which ends with it.
 
@@ -410,7 +415,7 @@ class Distribution(_Buffered):
             No histogram where a fold is under way: the interval goes on.
         """
         summary, counted = self._state
-        if counted is not None and self._rests() and counted.is_read_by(reader):
+        if counted is not None and self.rests() and counted.is_read_by(reader):
             return summary, NOTHING
         given_up = time.monotonic() + wait
         while self._lock.locked():

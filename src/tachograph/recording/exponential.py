@@ -354,8 +354,10 @@ def _of_few(values: Sequence[float], most: int) -> ExponentialHistogram | None:
         steps += 1
     first >>= steps
     counts = [0] * ((last >> steps) - first + 1)
+    if steps:
+        indices = [index >> steps for index in indices]
     for index in indices:
-        counts[(index >> steps) - first] += 1
+        counts[index - first] += 1
     return ExponentialHistogram(
         FINEST - steps, positive=ExponentialBuckets(first, tuple(counts)), minimum=low, maximum=high
     )

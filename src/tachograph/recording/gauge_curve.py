@@ -82,6 +82,7 @@ class _Held(NamedTuple):
 
 
 _NONE = array("d")
+_NO_VALUES = array("q", (0,))
 _ONE = 1
 
 
@@ -460,6 +461,8 @@ class GaugeCurves:
             yield points
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
+        if len(rows) == _COLUMNS and rows[_VALUES] > 1 and not rows[_VALUES + 1]:
+            return self._one_packed(rows, curve)
         columns = [rows[place::_COLUMNS] for place in range(_COLUMNS)]
         x, moments, values, low, low_x, high, high_x, count, nonfinite, *odd = columns
         wall, now = time.time_ns(), self.clock()
@@ -481,6 +484,15 @@ class GaugeCurves:
             }
         name, group, unit = curve.named
         return PackedPoints((name,), group, curve.attributes, unit, self._branch, times, x, values, more)
+
+    def _one_packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
+        """Return one point of finite values: with many series that is all that an interval has of each."""
+        ago = int((self.clock() - rows[1]) * 1e9)
+        more: dict[str, Any] = {"min": rows[3:4], "min_x": rows[4:5], "max": rows[5:6], "max_x": rows[6:7]}
+        more |= {"count": array("q", (int(rows[_VALUES]),)), "nonfinite": _NO_VALUES}
+        name, group, unit = curve.named
+        times = array("q", (time.time_ns() - ago,))
+        return PackedPoints((name,), group, curve.attributes, unit, self._branch, times, rows[:1], rows[2:3], more)
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""

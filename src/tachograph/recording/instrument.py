@@ -34,9 +34,14 @@ def nothing(value: object) -> None:
 
 
 class _Creation:
-    """The lock under which series come into being: reentrant, since a signal handler may record."""
+    """The lock under which series come into being, reentrant since a signal handler may record; and how many did.
+
+    Attributes:
+        changes: of series and of instruments, in this process: it grows with each.
+    """
 
     lock = threading.RLock()
+    changes = 0
 
 
 creation = _Creation()
@@ -133,6 +138,7 @@ class Instrument:
                 key, wanted = OVERFLOW, identity(OVERFLOW)
             if wanted not in self._series:
                 self._series.setdefault(wanted, (key, self._follow(key, self._accumulator())))
+                creation.changes += 1
             return self._series[wanted][1]
 
     def _accumulator(self) -> Accumulator:
@@ -141,6 +147,16 @@ class Instrument:
         if self.kind == "counter":
             return Sum(self.losses)
         return Distribution(self.losses, self.boundaries, self._intervals)
+
+    def plain(self) -> LastValue | Distribution | None:
+        """Return the only series of a gauge or a histogram; None where there are several, or none, or it is a counter.
+
+        See :mod:`tachograph.recording.columns`.
+        """
+        if len(self._series) != 1:
+            return None
+        ((_, series),) = self.all_series()
+        return None if isinstance(series, Sum) else series
 
     def all_series(self) -> list[tuple[Attributes, Accumulator]]:
         """Return every series with its attributes."""
@@ -177,6 +193,7 @@ class Instrument:
         self.losses.forget()
         for _, accumulator in self.all_series():
             accumulator.reset()
+        creation.changes += 1
 
 
 class FunctionCalls:

@@ -149,12 +149,21 @@ def identity(attributes: Attributes) -> tuple[object, ...]:
     return attributes  # most have text alone, which a dict keeps apart
 
 
-def series_key(metric: MetricPoints, point: NumberPoint | HistogramPoint) -> tuple[object, ...]:
+SeriesKey = tuple[object, ...]
+
+
+def series_key(metric: MetricPoints, point: NumberPoint | HistogramPoint) -> SeriesKey:
     """Return a key for a series among all of a collection.
 
     Its start is a part of it: two sources of one metric may have a series of the same attributes.
     """
-    return metric.scope, metric.name, metric.unit, metric.kind, identity(point.attributes), point.start_unix_nano
+    named = metric.scope, metric.name, metric.unit, metric.kind
+    return series_key_of(named, point.attributes, point.start_unix_nano)
+
+
+def series_key_of(named: tuple[str, str, str, Kind], attributes: Attributes, start: int) -> SeriesKey:
+    """Return :func:`series_key` of its parts, the first four in one."""
+    return (*named, identity(attributes), start)
 
 
 def histogram_point(

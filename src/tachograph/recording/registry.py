@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tachograph.recording.accumulators import Accumulator
+from tachograph.recording.accumulators import Accumulator, Distribution, LastValue
 from tachograph.recording.closed_windows import ClosedWindows
+from tachograph.recording.columns import Collected, Column, GaugeColumn, HistogramColumn, Rows
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
@@ -49,7 +50,10 @@ class Group:
             values while its points are taken.
     """
 
-    __slots__ = ("_enabled", "_intervals", "_limit", "_taken", "functions", "instruments", "name", "sources")
+    __slots__ = (
+        *("_enabled", "_intervals", "_limit", "_parts", "_taken"),
+        *("functions", "instruments", "name", "sources"),
+    )
 
     def __init__(self, name: str, limit: int, intervals: Intervals, *, enabled: bool = True) -> None:
         self.name = name
@@ -59,6 +63,7 @@ class Group:
         self.sources: list[Callable[[], Iterator[MetricPoints]]] = []
         self._limit = limit
         self._taken: dict[str, tuple[Kind, str, str]] = {}
+        self._parts: _Parts | None = None
 
     def instrument(self, recorded: str) -> Instrument:
         """Return the instrument for a recorded name, which says its kind and unit unless it was declared."""
@@ -102,6 +107,7 @@ class Group:
             _check_same(found, wanted, description, bounds)
             found.description = found.description or description
             found.declared = True
+            creation.changes += 1
             return found
 
     def _add(self, recorded: str, named: Meaning, **definition: Any) -> Instrument:
@@ -113,8 +119,9 @@ class Group:
                 return self.instruments.setdefault(recorded, self.instruments[owner])
             self._taken.setdefault(named.name, (named.kind, named.unit, recorded))
             definition |= {"limit": self._limit, "enabled": self._enabled, "intervals": self._intervals}
-            made = Instrument(self.name, recorded, named, **definition)
-            return self.instruments.setdefault(recorded, made)
+            made = self.instruments.setdefault(recorded, Instrument(self.name, recorded, named, **definition))
+            creation.changes += 1  # once it is there: who sees the number finds it
+            return made
 
     def function(self, name: str) -> FunctionCalls:
         """Return the record of the calls of one profiled function."""
@@ -127,9 +134,33 @@ class Group:
                 name, attributes = "", OVERFLOW
             return self.functions.setdefault(name, FunctionCalls(attributes, self._limit, self._intervals))
 
-    def collect(self, reader: IntervalReader | None = None) -> Iterator[MetricPoints]:
-        """Yield the points of each instrument and each source of the group; a reader's intervals end here."""
-        for instrument in dict.fromkeys(list(self.instruments.values())):
+    def columns(self, reader: IntervalReader | None, pace: Callable[[], None]) -> Iterator[Column]:
+        """Fold the plain series of the group, and yield them; a reader's intervals end here."""
+        parts = self._parted()
+        if parts.gauges is not None:
+            gauges = GaugeColumn(parts.gauges, pace)
+            if any(value is not None for value in gauges.values):
+                yield gauges
+        if parts.histograms is not None:
+            histograms = HistogramColumn(parts.histograms, reader, pace)
+            if any(summary.added for summary in histograms.summaries):
+                yield histograms
+
+    def _parted(self) -> _Parts:
+        parts = self._parts
+        if parts is None or parts.changes != creation.changes:
+            parts = self._parts = _Parts(self, creation.changes)
+        return parts
+
+    def points(self, reader: IntervalReader | None, *, plain: bool) -> Iterator[MetricPoints]:
+        """Fold, and yield the points of instruments, functions and sources; a reader's intervals end here.
+
+        Args:
+            reader: see above.
+            plain: of the plain series, too, which :meth:`columns` yields.
+        """
+        parts = self._parted()
+        for instrument in parts.instruments if plain else parts.others:
             found = instrument.collect(reader)
             if found is not None:
                 yield found
@@ -147,9 +178,8 @@ class Group:
 
     def losses(self) -> tuple[list[SeriesLosses], list[SeriesLosses]]:
         """Return the losses that there are, a record each: of the instruments, and of the functions."""
-        instruments = dict.fromkeys(list(self.instruments.values()))
         return (
-            [owner.losses for owner in instruments if owner.losses.any()],
+            [losses for losses in self._parted().losses if losses.any()],
             [owner.losses for owner in list(self.functions.values()) if owner.losses.any()],
         )
 
@@ -159,6 +189,31 @@ class Group:
             instrument.reset()
         for function in list(self.functions.values()):
             function.reset()
+
+
+class _Parts:
+    """The instruments of a group as a collection takes them, until one more comes, or a series.
+
+    Attributes:
+        changes: how many there had been.
+        instruments: all of them.
+        gauges: plain ones.
+        histograms: plain ones.
+        others: those that are not plain.
+        losses: of all of them.
+    """
+
+    def __init__(self, group: Group, changes: int) -> None:
+        self.changes = changes
+        self.instruments = instruments = list(dict.fromkeys(list(group.instruments.values())))
+        is_own = group.name == OWN_GROUP  # few, and one of them is joined with losses that are counted elsewhere
+        series = [(instrument, None if is_own else instrument.plain()) for instrument in instruments]
+        gauges = {instrument: found for instrument, found in series if isinstance(found, LastValue)}
+        histograms = {instrument: found for instrument, found in series if isinstance(found, Distribution)}
+        self.gauges = Rows(group.name, list(gauges), list(gauges.values())) if gauges else None
+        self.histograms = Rows(group.name, list(histograms), list(histograms.values())) if histograms else None
+        self.others = [instrument for instrument, found in series if found is None]
+        self.losses = [instrument.losses for instrument in instruments]
 
 
 def _check_same(found: Instrument, wanted: Meaning, description: str, bounds: tuple[float, ...] | None) -> None:
@@ -262,6 +317,10 @@ class Registry:
             for function in list(group.functions.values()):
                 yield from (series for _, series in function.distributions())
 
+    def has_sources(self) -> bool:
+        """Tell whether a collection asks for points that no instrument holds: of drivers, or of the program's code."""
+        return bool(self.early) or any(group.sources for group in list(self.groups.values()))
+
     def count_dropped(self, reason: Reason, destination: str, count: int = 1) -> None:
         """Count losses: exported as ``tachograph.dropped``."""
         self._dropped.record(count, {"reason": reason, "destination": destination})
@@ -284,22 +343,38 @@ class Registry:
         """Fold everything and return it, cumulative since the process began to record.
 
         Args:
-            pace: called after each group's instrument; a background thread sleeps in it, to let others run.
+            pace: called between slices; a background thread sleeps in it, to let others run.
             reader: whose intervals end here: the points of histograms have them, too.
         """
-        self.collected = True
-        self.settle(pace)
         found: list[MetricPoints] = []
-        groups = list(self.groups.values())
-        # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
-        for group in sorted(groups, key=lambda group: group.name == OWN_GROUP):
-            if group.name != OWN_GROUP and self.silenced(group.name):
-                continue
-            for metric in group.collect(reader):
+        for group in self._told(pace):
+            for metric in group.points(reader, plain=True):
                 found.append(metric)
                 if pace is not None:
                     pace()
         return self._with_losses(found)
+
+    def columns(self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None) -> Collected:
+        """Fold everything and return it as :meth:`collect` does, plain series in columns."""
+        rests = pace or _at_once
+        columns: list[Column] = []
+        found: list[MetricPoints] = []
+        for group in self._told(pace):
+            columns += group.columns(reader, rests)
+            for metric in group.points(reader, plain=False):
+                found.append(metric)
+                rests()
+        return Collected(columns, self._with_losses(found))
+
+    def _told(self, pace: Callable[[], None] | None) -> list[Group]:
+        """Return the groups of a collection, as it asks them."""
+        self.collected = True
+        self.settle(pace)
+        groups = [
+            group for group in list(self.groups.values()) if group.name == OWN_GROUP or not self.silenced(group.name)
+        ]
+        # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
+        return sorted(groups, key=lambda group: group.name == OWN_GROUP)
 
     def _with_losses(self, found: list[MetricPoints]) -> list[MetricPoints]:
         reasons = dict.fromkeys(("no_number", "attribute", "overflow", "negative"), 0)
@@ -343,6 +418,10 @@ class Registry:
         for group in list(self.groups.values()):
             group.reset()
         switch.on = True
+
+
+def _at_once() -> None:
+    """Do not rest."""
 
 
 default = Registry(begun=switch.begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import partial
 from operator import add
@@ -133,13 +133,20 @@ class ValueSummary(NamedTuple):
         Raises:
             OverflowError: an integer is beyond the range of floats.
         """
-        low, high = float(ordered[0]), float(ordered[-1])
+        low, high, count = float(ordered[0]), float(ordered[-1]), len(ordered)
+        # Below the first of these bounds there is none of the values, and at most the last one are all of them.
+        start, end = bisect_left(boundaries, ordered[0]), bisect_left(boundaries, ordered[-1])
+        before, at_most = self.at_most, boundaries[start:end]
         return ValueSummary(
-            self.count + len(ordered),
+            self.count + count,
             self.total.plus(total),
             min(self.minimum, low),
             max(self.maximum, high),
-            tuple(map(add, self.at_most, map(partial(bisect_right, ordered), boundaries))),
+            (
+                *before[:start],
+                *map(add, before[start:end], map(partial(bisect_right, ordered), at_most)),
+                *map(count.__add__, before[end:]),
+            ),
             self.nonfinite + nonfinite,
         )
 

@@ -1,9 +1,9 @@
 """The timer: one thread of the process for everything that is due every so often, and for SIGTERM.
 
 Its tasks are short, hold the interpreter a millisecond at most, and run nothing that may block: no code of the
-program's, no driver, no library of others. A call that may block is made *beside* the timer, in a thread that lasts
-only as long as the call; so SIGTERM is noticed at once, even where one hangs. The thread is there as long as there are
-tasks.
+program's, no driver, no library of others. A call that may block is made *beside* the timer, in another thread, one of
+which stays for the next such call; so SIGTERM is noticed at once, even where one hangs. The threads are there as long
+as there are tasks.
 """
 
 from __future__ import annotations
@@ -163,6 +163,43 @@ class Watch:
                 os.close(descriptor)
 
 
+class _Beside:
+    """A thread for calls that may block, one after the other.
+
+    Args:
+        name: of its first call.
+        call: the first one.
+        rests: called after each: tells whether it is to wait for another one.
+
+    Raises:
+        RuntimeError: no thread can be started any more: the interpreter is about to end.
+    """
+
+    def __init__(self, name: str, call: Callable[[], object], rests: Callable[[_Beside], bool]) -> None:
+        self._calls: queue.SimpleQueue[tuple[str, Callable[[], object]] | None] = queue.SimpleQueue()
+        self._rests = rests
+        self.call(name, call)
+        self._thread = threading.Thread(target=self._run, name=f"tachograph {name}", daemon=True)
+        self._thread.start()
+
+    def call(self, name: str, call: Callable[[], object]) -> None:
+        """Call something, while it waits."""
+        self._calls.put((name, call))
+
+    def end(self) -> None:
+        """End, while it waits."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (wanted := self._calls.get()) is not None:
+            name, call = wanted
+            threading.current_thread().name = f"tachograph {name}"
+            call()
+            del wanted, call  # what they hold may go
+            if not self._rests(self):
+                return
+
+
 class Timer:
     """The caller of all tasks that are due, in one thread."""
 
@@ -176,6 +213,7 @@ class Timer:
         self._tasks: tuple[Task, ...] = ()
         self._watches: tuple[Watch, ...] = ()
         self._thread: threading.Thread | None = None
+        self._beside: _Beside | None = None  # it waits for a call
 
     def every(
         self,
@@ -194,8 +232,8 @@ class Timer:
             name: in the log, and in the count of its errors.
             wait: seconds between two calls; or a callable that returns those until the next one.
             call: never waits for anything, unless it is called beside.
-            beside: it may block, or a callable tells before a call whether that one may: it is called in a thread of
-                its own, which lasts as long as the call, and never twice at once.
+            beside: it may block, or a callable tells before a call whether that one may: it is called in another
+                thread, and never twice at once.
             registry: where its errors are counted.
         """
         seconds = wait if callable(wait) else lambda: wait
@@ -247,11 +285,28 @@ class Timer:
             watch.wake()
 
     def beside(self, name: str, call: Callable[[], object]) -> None:
-        """Call something that may block, in a thread that lasts as long as the call."""
+        """Call something that may block, in another thread."""
+        with self._changing:
+            waiting, self._beside = self._beside, None
         try:
-            threading.Thread(target=call, name=f"tachograph {name}", daemon=True).start()
+            if waiting is None:
+                _Beside(name, call, self._stays)
+            else:
+                waiting.call(name, call)
         except (RuntimeError, MemoryError):  # the interpreter is about to end, or there is no memory for a thread
             call()
+
+    def _stays(self, beside: _Beside) -> bool:
+        """Tell a thread that has made its call whether it is to wait for the next one: one of them is."""
+        with self._changing:
+            if self._thread is None or self._beside is not None:
+                return False
+            self._beside = beside
+            return True
+
+    def is_current(self) -> bool:
+        """Tell whether this is its thread, which waits for nothing."""
+        return self._thread is threading.current_thread()
 
     def tasks(self) -> tuple[Task, ...]:
         """Return its tasks."""
@@ -291,6 +346,9 @@ class Timer:
             self._watches = tuple(watch for watch in self._watches if not watch.closed)
             if not self._tasks and not self._watches and self._thread is threading.current_thread():
                 self._thread = None
+                if self._beside is not None:
+                    self._beside.end()
+                    self._beside = None
             return self._thread is threading.current_thread()
 
     def _rest(self) -> None:

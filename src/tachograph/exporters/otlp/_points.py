@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, repeat
 from operator import is_not, ne, or_, sub
 from struct import Struct
 from typing import NamedTuple, cast
@@ -21,7 +21,7 @@ from tachograph.recording.exponential import ExponentialBuckets
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.summary import Exemplar
-from tachograph.recording.values import as_float, fits_int64
+from tachograph.recording.values import Number, as_float, fits_int64
 
 BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: what is long shall not cost what is beside it
 BESIDE = "tachograph.beside"  # metadata of a message whose values are also in the explicit histogram of its name
@@ -44,6 +44,7 @@ _AS_DOUBLE, _AS_INT = 0x21, 0x31
 _NUMBER_BYTES, _SINCE_BYTES = 18, 27  # time and value, and start
 # HistogramDataPoint and ExponentialHistogramDataPoint: count is 4, sum 5; both have exemplars, attributes and extremes.
 _COUNT, _SUM_OF = 0x21, 0x29
+_LEAST, _GREATEST = 0x59, 0x61  # of explicit buckets: 11 and 12
 _EXTREME = Struct("<Bd").pack
 _EXEMPLAR = Struct("<BBBQBd2s8s2s16s").pack  # time 2, as_double 3, span_id 4, trace_id 5
 _EXEMPLAR_BYTES = 46
@@ -147,10 +148,7 @@ class MetricTemplate:
     def __init__(self, metric: MetricPoints, *, is_delta: bool) -> None:
         self.scope = scope_head(metric.scope)
         self._name, self._is_sum = metric.name, metric.kind == "counter"
-        head = b""
-        for tag, value in ((_NAME, metric.name), (_DESCRIPTION, metric.description), (_UNIT, metric.unit)):
-            encoded = text(value).encode()
-            head += tag + varint(len(encoded)) + encoded if encoded else b""
+        head = _metric_head(metric.name, metric.description, metric.unit)
         temporality = _DELTA if is_delta else _CUMULATIVE
         if metric.kind == "gauge":
             self._form = Form(head, DATA["gauge"])
@@ -307,8 +305,8 @@ class MetricTemplate:
             packed = pack(_START, start, _TIME, now, _COUNT, count, _SUM_OF, total)
         low, high = summary.minimum, summary.maximum
         # Of a difference they are not always known.
-        least = _EXTREME(0x59, low) if count and low == low else b""  # noqa: PLR0124 - not for NaN
-        greatest = _EXTREME(0x61, high) if count and high == high else b""  # noqa: PLR0124
+        least = _EXTREME(_LEAST, low) if count and low == low else b""  # noqa: PLR0124 - not for NaN
+        greatest = _EXTREME(_GREATEST, high) if count and high == high else b""  # noqa: PLR0124
         exemplars = _exemplars(0x42, point.exemplars) if point.exemplars else b""
         return delimited(packed, exemplars, attributes, least, greatest)
 
@@ -336,6 +334,73 @@ class MetricTemplate:
         return Part(self.scope, ((self._beside if beside else self._exponential, found),), len(found))
 
 
+def _metric_head(name: str, description: str, unit: str) -> bytes:
+    head = b""
+    for tag, value in ((_NAME, name), (_DESCRIPTION, description), (_UNIT, unit)):
+        encoded = text(value).encode()
+        head += tag + varint(len(encoded)) + encoded if encoded else b""
+    return head
+
+
+def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[bytes, bytes]:
+    """Return the message of a gauge with one point, before its time and value, and after them.
+
+    Args:
+        named: name, description and unit.
+        attributes: of the point.
+    """
+    tail = encoded_attributes(attributes, b"\x3a")
+    head = _before_number(len(tail), _NUMBER_BYTES)
+    return Form(_metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
+
+
+def packed_numbers(values: Sequence[Number], now: int) -> Iterable[bytes]:
+    """Return the time and value of a point each."""
+    if set(map(type, values)) == {float}:
+        return map(_DOUBLE, repeat(_TIME), repeat(now), repeat(_AS_DOUBLE), values)
+    return [_number(NumberPoint((), value, 0), now, has_start=False) for value in values]
+
+
+def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...]) -> bytes:
+    """Return the message of a cumulative histogram with one point, before the part of :func:`histogram_packer`.
+
+    Args:
+        named: name, description and unit.
+        attributes: of the point.
+        boundaries: of its buckets.
+    """
+    tail = encoded_attributes(attributes, b"\x4a")
+    numbers = _whole_layout(boundaries)[0].size - len(_CUMULATIVE)
+    head = _before_number(len(tail), numbers)
+    form = Form(_metric_head(*named), DATA["histogram"], _CUMULATIVE)
+    return form.begin(len(head) + len(tail) + numbers) + head + tail
+
+
+HistogramPacker = Callable[[tuple[int, int, int, float], Iterable[int], tuple[float, float]], bytes]
+
+
+@lru_cache(64)
+def histogram_packer(boundaries: tuple[float, ...]) -> HistogramPacker:
+    """Return the packer of the rest of a message: start, time, count and sum of its point, buckets, and extremes."""
+    struct, before, after = _whole_layout(boundaries)
+    pack = struct.pack
+
+    def packed(numbers: tuple[int, int, int, float], buckets: Iterable[int], extremes: tuple[float, float]) -> bytes:
+        start, now, count, total = numbers
+        low, high = extremes
+        bounds = (before, *buckets, after) if boundaries else ()
+        times = _START, start, _TIME, now, _COUNT, count, _SUM_OF, total
+        return pack(*times, *bounds, _LEAST, low, _GREATEST, high, _CUMULATIVE)
+
+    return packed
+
+
+@lru_cache(64)
+def _whole_layout(boundaries: tuple[float, ...]) -> tuple[Struct, bytes, bytes]:
+    struct, before, after = _bucket_layout(boundaries)
+    return Struct(f"{struct.format}BdBd{len(_CUMULATIVE)}s"), before, after
+
+
 _SPARE = 64  # series whose attributes are kept though they may be gone
 
 
@@ -347,13 +412,18 @@ def _before_number(attributes: int, numbers: int) -> bytes:
 @lru_cache(64)
 def _layout(boundaries: tuple[float, ...]) -> tuple[Callable[..., bytes], bytes, bytes]:
     """Return the packer of a histogram's numbers, and the bytes before and after its counts."""
+    struct, before, after = _bucket_layout(boundaries)
+    return struct.pack, before, after
+
+
+def _bucket_layout(boundaries: tuple[float, ...]) -> tuple[Struct, bytes, bytes]:
     fixed = "<BQBQBQBd"
     if not boundaries:
-        return Struct(fixed).pack, b"", b""
+        return Struct(fixed), b"", b""
     counts = len(boundaries) + 1
     before = b"\x32" + varint(8 * counts)  # bucket_counts, 6
     after = b"\x3a" + varint(8 * len(boundaries)) + Struct(f"<{len(boundaries)}d").pack(*boundaries)  # its bounds, 7
-    return Struct(f"{fixed}{len(before)}s{counts}Q{len(after)}s").pack, before, after
+    return Struct(f"{fixed}{len(before)}s{counts}Q{len(after)}s"), before, after
 
 
 def _number(point: NumberPoint, now: int, *, has_start: bool) -> bytes:

@@ -15,9 +15,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tachograph.exporters._deltas import ClosedWindowReader, Deltas, Left, leave, left
 from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp._columns import ColumnMessages
 from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory, resource_bytes, varint
+from tachograph.recording.columns import Column, HistogramColumn, others_of
 from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialHistogram
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.log import LogOnce
@@ -86,6 +88,7 @@ class MetricsEncoder:
         deltas, spreads = left(registry, self._receiver)
         self._deltas = self._new_deltas() if deltas is None else deltas
         self._spreads = self._new_spreads() if spreads is None else spreads
+        self._columns = ColumnMessages(self._spreads)
 
     def _new_deltas(self) -> Deltas | None:
         return Deltas(_AS_DELTAS) if self._is_delta else None
@@ -97,6 +100,7 @@ class MetricsEncoder:
     def forget(self) -> None:
         """Start deltas and windows anew, as a forked child does, whose registry is empty."""
         self._deltas, self._spreads = self._new_deltas(), self._new_spreads()
+        self._columns = ColumnMessages(self._spreads)
         if self._windows is not None:
             self._windows.forget()
 
@@ -112,12 +116,19 @@ class MetricsEncoder:
 
         Points that tell of quantiles alone are not counted: their values are in others.
         """
-        if self._in_place or self._beside is not None:
-            self._spreads.add(batch.metrics, self._pace)
+        columns, others = others_of(batch.metrics)
+        if self._in_place or self._is_delta:
+            columns, others = (), batch.metrics
+        joins = self._in_place or self._beside is not None
+        self._spreads.begin(came=any(isinstance(column, HistogramColumn) and column.is_read for column in columns))
+        if joins:
+            self._spreads.add(others, self._pace)
+        if batch.metrics:
+            self._columns.begin(columns, self._pace, joins=joins)
         sent, enough = 0, has_memory()
         filling: _Filling | None = None
         theirs = self._sdk_parts(batch.sdk) if batch.sdk is not None else ()
-        for part in chain(self._parts(batch), theirs) if enough else ():
+        for part in chain(self._parts(batch, columns, others), theirs) if enough else ():
             if filling is not None and (
                 filling.points >= self._limit or filling.size + part.size() > BYTES_PER_REQUEST
             ):
@@ -139,11 +150,15 @@ class MetricsEncoder:
         for request, points in self.requests(batch):
             yield ExportMetricsServiceRequest.FromString(request), points
 
-    def _parts(self, batch: Batch) -> Iterator[Part]:
-        metrics, now = self._collected(batch)
+    def _parts(self, batch: Batch, columns: Sequence[Column], others: Sequence[MetricPoints]) -> Iterator[Part]:
+        metrics, now = self._collected(batch, others)
         asked = self._is_whole() if self._is_whole is not None and batch.metrics else None
         whole = asked is not False or not self._is_complete
         self._is_complete = self._is_complete and not batch.metrics
+        beside = self._beside is not None and self._beside()
+        for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside):
+            yield part
+            self._pace()
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
         single: list[bytes] = []  # messages of metrics with one point each, which cost little together
         scope, points, load = b"", 0, 0
@@ -184,13 +199,13 @@ class MetricsEncoder:
             yield part
             self._pace()
 
-    def _collected(self, batch: Batch) -> tuple[Iterable[MetricPoints], int]:
-        """Return the metrics of a batch, those of windows with all their news, and their time."""
-        metrics: Iterable[MetricPoints] = batch.metrics
+    def _collected(self, batch: Batch, others: Sequence[MetricPoints]) -> tuple[Iterable[MetricPoints], int]:
+        """Return the metrics of a batch without columns, those of windows with all their news, and their time."""
+        metrics: Iterable[MetricPoints] = others
         now = batch.time_unix_nano
         if self._windows is not None:
-            now = self._windows.time_of(batch.metrics, now)
-            metrics = self._windows.read(batch.metrics, now, self._pace)
+            now = self._windows.time_of(others, now) if batch.metrics else now
+            metrics = self._windows.read(others, now, self._pace)
         self._spreads.end(now)
         return metrics, now
 

@@ -5,7 +5,9 @@ Source: OpenTelemetry protocol specification, "OTLP/HTTP Response", "OTLP/HTTP T
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import re
 import select
 import socket
 import time
@@ -23,6 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from tachograph.exporters._http import (
+    LimitedResponse,
     TimeLimit,
     goes_direct,
     gzipped,
@@ -48,7 +51,10 @@ _REDIRECTS = {
     HTTPStatus.TEMPORARY_REDIRECT,
     HTTPStatus.PERMANENT_REDIRECT,
 }
-_DIGITS = 4
+_DIGITS, _LENGTH_DIGITS = 4, 5
+_STATUS = re.compile("[2-5][0-9][0-9]( |$)")
+_NOT_PLAIN = {"transfer-encoding", "content-encoding", "connection", "trailer"}
+_LONGEST_HEAD, _AT_ONCE = 2**15, 2**16
 _LONGEST_ANSWER = 2**20
 _LONGEST_REASON = 300
 # OpenTelemetry specification, "OpenTelemetry Protocol Exporter", "User Agent": a distribution's product comes first.
@@ -60,7 +66,10 @@ class Refused(Exception):  # noqa: N818 - the receiver's word, not a fault of th
 
 
 class _Answer(NamedTuple):
-    """A receiver's answer; of the body as far as it can be read, nothing where it cannot: its status says the rest."""
+    """A receiver's answer; of the body as far as it can be read, nothing where it cannot: its status says the rest.
+
+    Its headers are by their names in lower case.
+    """
 
     status: int
     reason: str
@@ -68,10 +77,53 @@ class _Answer(NamedTuple):
     body: bytes
 
 
+class _Head(http.client.HTTPConnection):
+    """The head of a request as ``http.client`` writes it, and checks it."""
+
+    def __init__(self, host: str | None, port: int, path: str, headers: Mapping[str, str]) -> None:
+        super().__init__(host or "", port)
+        self.written = b""
+        self.putrequest("POST", path)
+        for name, value in headers.items():
+            self.putheader(name, value)
+        self.endheaders()
+
+    def send(self, data: Any) -> None:
+        self.written = data.removesuffix(b"\r\n")
+
+
+def _plain_answer(received: bytes) -> tuple[_Answer | None, bool]:
+    """Return the answer, None where it is not whole yet, and whether it is a plain one, of known length and final.
+
+    Any other is for ``http.client``, whose parser takes four times as long.
+    """
+    head, end, body = received.partition(b"\r\n\r\n")
+    if not end:
+        return None, len(received) < _LONGEST_HEAD
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, status = first.partition(" ")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    length = headers.get("content-length", "")
+    is_plain = (
+        version == "HTTP/1.1"
+        and _STATUS.match(status) is not None
+        and length.isdecimal()
+        and len(length) <= _LENGTH_DIGITS
+        and len(headers) == len(lines)
+        and _NOT_PLAIN.isdisjoint(headers)
+    )
+    if not is_plain or len(body) > int(length):
+        return None, False
+    return _Answer(int(status[:3]), status[4:], headers, body) if len(body) == int(length) else None, True
+
+
 class _Direct:
     """Posts over plain HTTP and without a proxy, by one connection that is kept; used by one thread.
 
-    That takes a sixth of the time that ``requests`` needs, which matters where a post a second is all that happens.
+    That takes a tenth of the time that ``requests`` needs, which matters where a post a second is all that happens.
 
     Attributes:
         connected: how many connections it has made.
@@ -81,8 +133,10 @@ class _Direct:
         self.connected = 0
         self._where = url.netloc.rpartition("@")[2]
         self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        self._host, self._port = url.hostname, url.port or 80
         self._limit = TimeLimit()
-        self._connection = limited_connection(http.client.HTTPConnection, self._limit)(url.hostname, url.port or 80)
+        self._connection = limited_connection(http.client.HTTPConnection, self._limit)(self._host, self._port)
+        self._head: tuple[Mapping[str, str], bytes] | None = None
         self._is_busy = self._is_closed = False
 
     def __call__(self, body: bytes, headers: Mapping[str, str], seconds: float) -> _Answer:
@@ -101,11 +155,10 @@ class _Direct:
                 connection.timeout = self._limit.left()
                 connection.connect()
                 self.connected += 1
+            head = self._headed(headers)
             is_sent = True
-            connection.request("POST", self._path, body, headers)
-            response = connection.getresponse()
-            answer = _Answer(response.status, response.reason, response.headers, self._body(response))
-            keep = response.isclosed()  # else its rest would be taken for the next answer
+            connection.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+            answer, keep = self._answer(connection.sock)
         except (http.client.HTTPException, OSError) as error:
             raise Retry(None, f"{self._where}: {_said_by(error)}", uncertain=is_sent) from None
         else:
@@ -114,6 +167,29 @@ class _Direct:
             if not keep or self._is_closed:
                 connection.close()
             self._is_busy = False
+
+    def _headed(self, headers: Mapping[str, str]) -> bytes:
+        if self._head is None or self._head[0] is not headers:
+            self._head = headers, _Head(self._host, self._port, self._path, headers).written
+        return self._head[1]
+
+    def _answer(self, sock: socket.socket) -> tuple[_Answer, bool]:
+        """Return the answer, and whether the connection goes on after it."""
+        received, is_plain = b"", True
+        while is_plain:
+            sock.settimeout(self._limit.left())
+            more = sock.recv(_AT_ONCE)
+            received += more
+            answer, is_plain = _plain_answer(received)
+            if answer is not None:
+                return answer, True
+            is_plain = is_plain and bool(more)
+        with contextlib.closing(LimitedResponse(sock, limit=self._limit, received=received, method="POST")) as response:
+            response.begin()
+            body = self._body(response)
+            # An answer that is not whole would be taken for the next one.
+            goes_on = response.isclosed() and not response.will_close
+        return _Answer(response.status, response.reason, _lower(response.headers), body), goes_on
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         try:
@@ -190,7 +266,7 @@ class _Session:
                 allow_redirects=False,  # a redirect would carry the headers to another host
                 stream=True,
             ) as response:
-                return _Answer(response.status_code, response.reason, response.headers, self._body(response))
+                return _Answer(response.status_code, response.reason, _lower(response.headers), self._body(response))
         except (requests.ConnectionError, requests.Timeout, OSError) as error:
             raise Retry(None, f"{self._where}: {_said_by(error)}", uncertain=self._may_have_arrived(error)) from None
 
@@ -263,11 +339,11 @@ class HttpSender:
         answer = self._post(body, self._headers, min(timeout, self._settings.timeout))
         if answer.status in _RETRYABLE:
             raise Retry(
-                _retry_after(answer.headers.get("Retry-After")),
+                _retry_after(answer.headers.get("retry-after", "")),
                 self._said(answer),
                 uncertain=answer.status == HTTPStatus.GATEWAY_TIMEOUT,
             )
-        if answer.status >= HTTPStatus.BAD_REQUEST or (answer.status in _REDIRECTS and "Location" in answer.headers):
+        if answer.status >= HTTPStatus.BAD_REQUEST or (answer.status in _REDIRECTS and "location" in answer.headers):
             raise Refused(self._said(answer))
         self.reads, self.repeat = (_number(answer.headers.get(name, "")) for name in (READS, REPEAT))
         return answer.body
@@ -283,13 +359,17 @@ class HttpSender:
 
     def _said(self, answer: _Answer) -> str:
         reason = answer.body.decode("utf-8", "replace")
-        if "protobuf" in answer.headers.get("Content-Type", ""):
+        if "protobuf" in answer.headers.get("content-type", ""):
             try:
                 reason = Status.FromString(answer.body).message
             except DecodeError:
                 reason = ""
         reason = self._settings.without_secrets(reason)
         return f"{self._host} answered {answer.status} {answer.reason}: {reason[:_LONGEST_REASON].strip()}"
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _number(header: str) -> int:
@@ -305,9 +385,7 @@ def _said_by(error: BaseException) -> str:
     return f"{type(found).__name__}: {found}" if isinstance(found, OSError) else type(found).__name__
 
 
-def _retry_after(header: str | None) -> float | None:
-    if header is None:
-        return None
+def _retry_after(header: str) -> float | None:
     if header.strip().isdecimal():
         return float(header)
     try:

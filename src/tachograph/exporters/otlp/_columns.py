@@ -1,0 +1,292 @@
+"""Columns of a collection as bytes of OTLP messages: one message a series, its constant parts encoded once.
+
+An export packs times and numbers, which have a fixed length, and puts them between those parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from operator import sub
+from typing import Any
+
+from tachograph.exporters._spreads import Spreads
+from tachograph.exporters.otlp._points import (
+    Lose,
+    MetricTemplate,
+    Part,
+    Whole,
+    histogram_frame,
+    histogram_packer,
+    number_frame,
+    packed_numbers,
+    scope_head,
+)
+from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
+from tachograph.recording.interrupts import pass_on
+from tachograph.recording.points import HistogramPoint, MetricPoints
+from tachograph.recording.summary import ValueSummary
+from tachograph.recording.values import Number, as_float
+
+_GAUGES, _HISTOGRAMS = 64, 32  # between two rests
+_LONG = 2048  # bytes of a series' constant parts: one that has more is a part of its own
+_WHOLE = Whole()
+
+Frame = tuple[bytes, bytes]  # the constant parts of a message, before its numbers and after them
+_NONE: Frame = b"", b""
+
+
+class _Frames:
+    """The constant parts of a column's messages.
+
+    Args:
+        rows: of the column.
+        before: those of the last collection, most of whose series are the same ones.
+        frame: returns the parts of a series, by its place.
+
+    Attributes:
+        rows: see above.
+        said: the descriptions, by place: a later declaration may bring one.
+        found: the parts, by place.
+        failed: why a series cannot be encoded, by place.
+        long: the places of those that leave by themselves.
+    """
+
+    def __init__(self, rows: Rows[Any], before: _Frames | None, frame: Callable[[int], Frame]) -> None:
+        self.rows = rows
+        self.said = [_description(rows, place) for place in range(len(rows))]
+        known: dict[tuple[object, str], Frame] = {}
+        if before is not None:
+            known = dict(zip(zip(before.rows.series, before.said, strict=True), before.found, strict=True))
+        self.found: list[Frame] = []
+        self.failed: dict[int, str] = {}
+        self.long: list[int] = []
+        for place, series in enumerate(rows.series):
+            parts = known.get((series, self.said[place]), _NONE)
+            try:
+                parts = frame(place) if parts is _NONE else parts
+            except Exception as error:  # noqa: BLE001 - any attribute's __str__ may fail
+                pass_on(error)
+                self.failed[place] = f"{rows.metrics[place].name}: {type(error).__name__}: {error}"
+            self.found.append(parts)
+            if sum(map(len, parts)) > _LONG:
+                self.long.append(place)
+
+    def chosen(self, wanted: list[bool], lose: Lose, size: int) -> Iterator[list[int]]:
+        """Yield the places that are wanted, in slices of a size; those of long messages, and of lost ones, apart."""
+        for place in [*self.failed, *self.long]:
+            if wanted[place]:
+                wanted[place] = False
+                if place in self.failed:
+                    lose(1, self.failed[place])
+                else:
+                    yield [place]
+        places = list(compress(range(len(wanted)), wanted))
+        for start in range(0, len(places), size):
+            yield places[start : start + size]
+
+
+def _part(scope: bytes, content: list[bytes], points: int) -> Part:
+    return Part(scope, ((_WHOLE, [b"".join(content)]),), points)
+
+
+class GaugeMessages:
+    """The messages of a column of gauges, from one collection to the next.
+
+    Args:
+        rows: the gauges.
+        scope: the beginning of their scope's message.
+        before: those of the last collection; None for none.
+    """
+
+    def __init__(self, rows: Rows[Any], scope: bytes, before: GaugeMessages | None) -> None:
+        self._scope = scope
+
+        def frame(place: int) -> Frame:
+            return number_frame(_named(rows, place), rows.attributes[place])
+
+        self.frames: _Frames = _Frames(rows, None if before is None else before.frames, frame)
+        known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
+        self.sent: list[Number | None] = [known.get(series) for series in rows.series]
+
+    def parts(self, column: GaugeColumn, now: int, lose: Lose, *, whole: bool) -> Iterator[Part]:
+        """Yield the messages.
+
+        Args:
+            column: their values.
+            now: when they were collected, in nanoseconds since the epoch.
+            lose: called with a number of points that cannot be encoded, and the reason.
+            whole: of all; else only of those with another value than in the last collection.
+        """
+        values, before, frames = column.values, self.sent, self.frames.found
+        self.sent = values
+        if whole:
+            wanted = [value is not None for value in values]
+        elif values == before:  # mostly they are the same objects
+            return
+        else:
+            wanted = [value is not None and value != old for value, old in zip(values, before, strict=True)]
+        for places in self.frames.chosen(wanted, lose, _GAUGES):
+            numbers = packed_numbers([values[place] for place in places], now)  # type: ignore[misc]
+            content: list[bytes] = []
+            for place, number in zip(places, numbers, strict=True):
+                head, tail = frames[place]
+                content += head, number, tail
+            yield _part(self._scope, content, len(places))
+
+
+class HistogramMessages:
+    """The messages of a column of histograms, from one collection to the next: explicit buckets, all cumulative.
+
+    Args:
+        rows: the histograms.
+        scope: as above.
+        before: as above.
+        spreads: those of the same receiver.
+    """
+
+    def __init__(self, rows: Rows[Any], scope: bytes, before: HistogramMessages | None, spreads: Spreads) -> None:
+        self._scope, self._spreads = scope, spreads
+        self._boundaries = [series.boundaries for series in rows.series]
+        self._packers = [histogram_packer(boundaries) for boundaries in self._boundaries]
+
+        def frame(place: int) -> Frame:
+            return histogram_frame(_named(rows, place), rows.attributes[place], self._boundaries[place]), b""
+
+        self.frames: _Frames = _Frames(rows, None if before is None else before.frames, frame)
+        known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
+        self.sent: list[ValueSummary | None] = [known.get(series) for series in rows.series]
+        self._held = set(range(len(rows)))  # places whose intervals may wait among the spreads
+        self._templates: dict[int, MetricTemplate] = {}  # of those that have more to say
+
+    def join(self, column: HistogramColumn, pace: Callable[[], None]) -> None:
+        """Join the intervals of a collection to those that wait: none is lost where encoding fails."""
+        rows = column.rows
+        for number, (place, interval) in enumerate(column.intervals.items()):
+            if interval is not None:
+                self._spreads.join(rows.key(place), rows.starts[place], interval)
+                self._held.add(place)
+            if number % _HISTOGRAMS == _HISTOGRAMS - 1:
+                pace()
+
+    def parts(self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
+        """Yield the messages: as above, but that those with an interval that waits are new, too.
+
+        Args:
+            column: as above.
+            now: as above.
+            lose: as above.
+            whole: as above.
+            beside: yield the exponential histograms of intervals, too.
+        """
+        summaries, before = column.summaries, self.sent
+        self.sent = list(summaries)
+        held = self._held if beside else ()
+        if whole:
+            wanted = [bool(summary.added) for summary in summaries]
+        else:  # a summary is another one as soon as it has another value
+            wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
+            for place in held:
+                wanted[place] = bool(summaries[place].added)
+        for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
+            content: list[bytes] = []
+            lost = 0
+            for place in places:
+                try:
+                    content += self._message(column, place, now)
+                except Exception as error:  # noqa: BLE001 - one never costs another
+                    pass_on(error)
+                    lost += 1
+                    lose(1, f"{column.rows.metrics[place].name}: {type(error).__name__}: {error}")
+                    continue
+                if place in held:
+                    content += self._beside(column, place, now, lose)
+            yield _part(self._scope, content, len(places) - lost)
+
+    def _message(self, column: HistogramColumn, place: int, now: int) -> Sequence[bytes]:
+        summary = column.summaries[place]
+        low, high = summary.minimum, summary.maximum
+        if not summary.count or column.rows.series[place].exemplars:  # the message has another length
+            metric = column.rows.metric(place, point := column.point(place))
+            return self._template(place, metric).histograms([point], now, _raise, 1).complete()
+        count, at_most = summary.count, summary.at_most
+        buckets = map(sub, (*at_most, count), (0, *at_most)) if at_most else ()
+        start, total = column.rows.starts[place], as_float(summary.total.value())
+        numbers = start, now, count, total
+        return self.frames.found[place][0], self._packers[place](numbers, buckets, (low, high))
+
+    def _beside(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> Sequence[bytes]:
+        spread = self._spreads.take(column.rows.key(place))
+        self._held.discard(place)
+        if spread is None:
+            return ()
+        point: HistogramPoint = column.point(place)
+        return self._template(place, column.rows.metric(place, point)).beside_alone(point, spread, now, lose)
+
+    def _template(self, place: int, metric: MetricPoints) -> MetricTemplate:
+        found = self._templates.get(place)
+        if found is None:
+            found = self._templates[place] = MetricTemplate(metric, is_delta=False)
+        return found
+
+
+def _raise(_points: int, why: str) -> None:
+    raise ValueError(why)
+
+
+def _named(rows: Rows[Any], place: int) -> tuple[str, str, str]:
+    """Return the name, the description and the unit of a row."""
+    of = rows.metrics[place]
+    return of.name, _description(rows, place), of.unit
+
+
+def _description(rows: Rows[Any], place: int) -> str:
+    of = rows.metrics[place]
+    return of.description or of.recorded
+
+
+class ColumnMessages:
+    """The messages of all columns, from one collection to the next.
+
+    Args:
+        spreads: those of the same receiver.
+    """
+
+    def __init__(self, spreads: Spreads) -> None:
+        self._spreads = spreads
+        self._gauges: dict[str, GaugeMessages] = {}
+        self._histograms: dict[str, HistogramMessages] = {}
+
+    def begin(self, columns: Sequence[Column], pace: Callable[[], None], *, joins: bool) -> None:
+        """Begin with a collection: a column that it has not is forgotten.
+
+        Args:
+            columns: of the collection.
+            pace: called between slices.
+            joins: intervals are joined to those that wait.
+        """
+        gauges, self._gauges = self._gauges, {}
+        histograms, self._histograms = self._histograms, {}
+        for column in columns:
+            scope, rows = column.rows.scope, column.rows
+            if isinstance(column, GaugeColumn):
+                known = gauges.get(scope)
+                if known is None or known.frames.rows is not rows:
+                    known = GaugeMessages(rows, scope_head(scope), known)
+                self._gauges[scope] = known
+                continue
+            other = histograms.get(scope)
+            if other is None or other.frames.rows is not rows:
+                other = HistogramMessages(rows, scope_head(scope), other, self._spreads)
+            self._histograms[scope] = other
+            if joins:
+                other.join(column, pace)
+
+    def parts(self, columns: Sequence[Column], now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
+        """Yield the messages: see :meth:`GaugeMessages.parts` and :meth:`HistogramMessages.parts`."""
+        for column in columns:
+            if isinstance(column, GaugeColumn):
+                yield from self._gauges[column.rows.scope].parts(column, now, lose, whole=whole)
+            else:
+                of = self._histograms[column.rows.scope]
+                yield from of.parts(column, now, lose, whole=whole, beside=beside)
