@@ -36,12 +36,9 @@ def command(arguments: Sequence[str]) -> int:
     """List, show, annotate or delete runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
-        if options.what == "show":
-            return _show(options)
-        if options.what == "prune":
-            return _prune(options)
-        if options.what == "delete":
-            return _delete_named(options)
+        acts = {"show": _show, "share": _share, "prune": _prune, "delete": _delete_named}
+        if options.what in acts:
+            return acts[options.what](options)
         if options.what in _ANNOTATED:
             return _annotate(options)
         _list(options)
@@ -68,6 +65,35 @@ def _show(options: argparse.Namespace) -> int:
     if run.damage:
         return fail("runs", f"{run.path} is damaged: {run.damage[0]}", FAILED)
     return 0
+
+
+def _share(options: argparse.Namespace) -> int:
+    from tachograph.studio.share import shared_page  # it takes the server's libraries along
+
+    if options.output.exists() and not options.force:
+        return fail(
+            "runs", f"{printable(str(options.output))} is there already: --force writes in its place", WRONG_USAGE
+        )
+    page = shared_page(options.store or store(os.environ), options.run).encode()
+    _write_whole(options.output, page, replace=options.force)
+    sys.stderr.write(f"tachograph: {printable(str(options.output))} has the run, {size_of(len(page))}\n")
+    return 0
+
+
+def _write_whole(path: Path, content: bytes, *, replace: bool) -> None:
+    """Write a file that is there whole, or not at all.
+
+    Raises:
+        OSError: it cannot be written; ``FileExistsError`` where it is there, and is not to be replaced.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        if not replace:
+            path.touch(exist_ok=False)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -158,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     about = {"list": "list them, the oldest first", "show": "show one", "prune": "delete those that are not needed"}
     about |= {"delete": "delete these", "tag": "add and remove tags of one", "note": "give one notes"}
     about |= {"name": "give one a name for display; its id stays"}
+    about |= {"share": "write one as a page that needs no server"}
     made = {name: commands.add_parser(name, help=line, allow_abbrev=False) for name, line in about.items()}
     for each in made.values():
         each.add_argument("--store", type=Path, metavar="DIR", help="where runs are kept (default: TACHOGRAPH_STORE)")
@@ -169,8 +196,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--sort", metavar="COLUMN", help="any column, shown or not; runs without a value come last (default: start)")
     add("--reverse", action="store_true", help="the largest first")
     add("--json", action="store_true", help="a JSON object a line")
-    for name in ("show", *_ANNOTATED):
+    for name in ("show", "share", *_ANNOTATED):
         made[name].add_argument("run", metavar="RUN", help="the run's id")
+    made["share"].add_argument("-o", "--output", type=Path, required=True, metavar="FILE.html", help="the page")
+    made["share"].add_argument("--force", action="store_true", help="write it in place of a file that is there")
     made["delete"].add_argument("runs", nargs="+", metavar="RUN", help="the run's id")
     for name in ("add", "remove"):
         line = f"{name} this tag; may be repeated"

@@ -1,5 +1,7 @@
 /** What the hub is asked, and what it answers. */
 
+import { answerOf, shared } from "./shared.js";
+
 const PATIENCE = 20_000; // milliseconds
 
 /** An answer that is none: its message is for people; its status is 0 where there is no answer at all. */
@@ -16,6 +18,11 @@ export class Refusal extends Error {
  * @throws {Refusal} for every answer that is none, and where there is no answer.
  */
 export async function ask(path, query = {}, signal = null) {
+  if (shared) {
+    const found = answerOf(path, query);
+    if (typeof found === "string") throw new Refusal(found, 404);
+    return found;
+  }
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     for (const each of Array.isArray(value) ? value : [value]) {

@@ -1,6 +1,7 @@
 /** What happens in a run while the page is open, as the hub tells it; and whether the hub is there at all. */
 
 import { ask, pathOf } from "./api.js";
+import { shared } from "./shared.js";
 
 const RETRY = 2000; // milliseconds, where the browser has given up by itself
 const SILENCE = 5000; // milliseconds between two looks whether the hub still answers
@@ -20,6 +21,10 @@ export class Live {
     this.cursor = "";
     this.gone = false;
     this.closed = false;
+    if (shared) { // nothing comes any more
+      queueMicrotask(() => on.hello({ heads: {} }));
+      return;
+    }
     this.#open();
     this.watch = setInterval(() => this.#look(), SILENCE);
     this.seen = () => this.#seen();
@@ -96,7 +101,7 @@ export class Live {
 
   close() {
     this.closed = true;
-    this.source.close();
+    this.source?.close();
     document.removeEventListener("visibilitychange", this.seen);
     clearTimeout(this.soon);
     clearTimeout(this.asleep);

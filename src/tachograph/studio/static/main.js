@@ -2,9 +2,10 @@
 
 import { takeToken } from "./api.js";
 import { listen } from "./keys.js";
-import { read, state } from "./route.js";
+import { linkTo, read, state } from "./route.js";
 import { RunPage } from "./run.js";
 import { RunsPage } from "./runs.js";
+import { shared } from "./shared.js";
 import { choose } from "./theme.js";
 
 const main = document.getElementById("main");
@@ -47,5 +48,6 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", open);
+if (shared && location.hash.length < 3) history.replaceState(null, "", linkTo(shared.id)); // a file has one run
 window.__studio = Object.freeze({ drawn: () => page.drawn() });
 open();

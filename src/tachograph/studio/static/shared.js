@@ -1,0 +1,46 @@
+/** The answers of a page that is a file: its data is inside, thinned as the file was made; see `tachograph runs share`. */
+
+const node = document.getElementById("shared");
+
+/** What the file has; null on a page of a hub. */
+export const shared = node ? JSON.parse(node.textContent) : null;
+
+/**
+ * Return what a hub would answer.
+ * @param {string} path - of the question; @param {Object} query - its words.
+ * @returns {Object|string} the answer; a sentence where the file has none.
+ */
+export function answerOf(path, query) {
+  if (path === "/api/runs") return { now: shared.run.now, run: shared.id, runs: [shared.run.run] };
+  const own = `/api/runs/${encodeURIComponent(shared.id)}`;
+  if (path !== own && !path.startsWith(`${own}/`)) return "this file has another run: open it in tachograph studio";
+  const answer = ANSWERS[path.slice(own.length)];
+  return answer ? answer(query) : "this file has no answer to that: open the run in tachograph studio";
+}
+
+const ANSWERS = {
+  "": () => shared.run,
+  "/curves": curves,
+  "/samples": ({ series, low = null, high = null }) => ({ samples: shared.samples.filter((each) => [series].flat().includes(each.series)).map((each) => part(each, "time", low, high)) }),
+  "/events": ({ after = 0 }) => ({ events: shared.events.filter(({ number }) => number > after), more: false }),
+  "/faults": () => shared.faults,
+  "/calls": () => shared.calls,
+};
+
+function curves({ metric, group, rank = null, low = null, high = null, x = null, smooth = null }) {
+  if ((x && x !== "own") || Number(smooth) > 0) return "this file has its curves on their own x, as they are: for other axes and smoothing open the run in tachograph studio";
+  const found = shared.curves[JSON.stringify([group, metric])];
+  if (!found) return "the file has no points of it";
+  const wanted = found.curves.filter((each) => rank === null || String(each.rank) === String(rank));
+  return { curves: wanted.map((each) => ({ ...part(each, "x", low, high), nonfinite: each.nonfinite.filter(([at]) => (low === null || at >= low) && (high === null || at <= high)) })) };
+}
+
+/** Return the part of columns between two places on their axis, with one row beyond each end; copies, as they are added to. */
+function part(columns, axis, low, high) {
+  const places = columns[axis];
+  let [begin, end] = [0, places.length];
+  if (low !== null) while (begin + 1 < end && places[begin + 1] < low) begin += 1;
+  if (high !== null) while (end - 1 > begin && places[end - 2] > high) end -= 1;
+  const cut = (value) => (Array.isArray(value) && value.length === places.length ? value.slice(begin, end) : value);
+  return Object.fromEntries(Object.entries(columns).map(([name, value]) => [name, cut(value)]));
+}
