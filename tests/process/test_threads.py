@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,35 @@ told()
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == THREE
     assert {path for path, _, _ in server.requests} == {"/v1/metrics", "/v1/logs"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: context switches are read from /proc")
+def test_an_idle_process_wakes_about_once_a_second(tmp_path: Path) -> None:
+    """Where nothing is recorded any more the timer sleeps from one export to the next, and no thread is started.
+
+    A switch or two more come where it waits for the interpreter.
+    """
+    program = """
+import tachograph
+tachograph.start(metrics="otlp", logs="none", traces="none", endpoint=sys.argv[1], interval=1.0)
+for number in range(50):
+    tachograph.put_metric(f"loss.{number}", 0.5)
+time.sleep(3)
+(timer,) = [thread for thread in threading.enumerate() if thread.name == "tachograph timer"]
+def woken():
+    with open(f"/proc/self/task/{timer.native_id}/status") as status:
+        return int(dict(line.split(":") for line in status)["voluntary_ctxt_switches"])
+threads, before = set(threading.enumerate()), woken()
+time.sleep(4)
+sys.stdout.write(json.dumps([(woken() - before) / 4, threads == set(threading.enumerate())]) + "\\n")
+"""
+    with receiving() as server:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        done = run(tmp_path, TOLD + program, endpoint, TACHOGRAPH_SYSTEM_METRICS="false")
+    assert done.returncode == 0, done.stderr
+    switches, same = json.loads(done.stdout)
+    assert switches < 4
+    assert same
 
 
 def test_everything_on_takes_six_threads(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_what_may_block_holds_nothing_up(timer: Timer) -> None:
     assert task.close(5)
 
 
+def test_a_thread_for_what_may_block_stays_for_the_next_such_call(timer: Timer) -> None:
+    """Each further call has that thread, not a new one; it ends with the last task."""
+    runners = list[threading.Thread]()
+    task = timer.every("slow", 0.01, lambda: runners.append(threading.current_thread()), beside=True)
+    assert wait_for(lambda: len(runners) >= 5)
+    assert len(set(runners)) == 1
+    task.close(5)
+    assert wait_for(lambda: not runners[0].is_alive())
+
+
 def test_a_task_that_is_woken_comes_at_once_and_one_that_is_closed_no_more(timer: Timer) -> None:
     """``wake`` waits for no interval; after ``close`` nothing is called; without tasks no thread is there."""
     called = list[int]()

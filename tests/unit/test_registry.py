@@ -311,3 +311,27 @@ def test_losses_of_one_reason_are_one_series() -> None:
     found = {dict(point.attributes)["destination"]: point.value for point in dropped.points}  # type: ignore[union-attr]
     assert len(dropped.points) == 2
     assert found == {"registry": 3, "hub": 1}
+
+
+def test_columns_are_the_points_of_a_collection() -> None:
+    """Plain series come in columns, all others one by one; series that have come since are there at once."""
+    registry = Registry(enabled=True)
+    group = registry.group("g")
+
+    def both() -> list[list[tuple[str, list[object]]]]:
+        found = registry.columns(), registry.collect()
+        return [sorted((metric.name, list(metric.points)) for metric in metrics) for metrics in found]
+
+    for value in (1.5, 2):
+        for name in ("loss", "step.seconds", "saved.success"):
+            group.instrument(name).record(value)
+        columns, points = both()
+        assert columns == points
+        assert len(points) == 3
+    group.instrument("loss").record(3.0, {"rank": "1"})
+    group.instrument("new").record(0.5)
+    group.instrument("never")
+    columns, points = both()
+    assert columns == points
+    assert [len(of) for _, of in points] == [2, 1, 1, 1]
+    assert len(registry.columns()) == 4
