@@ -207,7 +207,7 @@ def test_a_loop_that_is_done_is_its_name_and_count(page: Tab) -> None:
 def test_functions_have_their_durations(page: Tab) -> None:
     """The table of functions has calls, mean, p50 and p99 of what ``@prof`` measured."""
     page.open(f"/#/run/{RUN}").loaded("training")
-    row = page.page.locator("section[aria-label=Functions] tbody tr").filter(has_text="run_epoch")
+    row = page.page.locator('[aria-label="Table of functions"] tbody tr').filter(has_text="run_epoch")
     _, rank_of, calls, failures, *durations = row.inner_text().split("\t")
     assert (rank_of, calls, failures) == ("\N{EN DASH}", "30", "0")
     assert len(durations) == 3
