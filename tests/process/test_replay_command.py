@@ -22,15 +22,19 @@ from receivers import receiving
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.cli.replaying import recording
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.jsonl import JsonLines
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import Spool
 from tachograph.exporters.spool_format import SpoolRecord
 from tachograph.hub.hub import Hub, Rejected
-from tachograph.recording.journal import LogEvent, packed_event
+from tachograph.recording.journal import LOG, LogEvent, packed_event
 from tachograph.recording.packed_points import PackedPoints
-from tachograph.runs.recorded import plain_attributes
+from tachograph.recording.registry import Registry
+from tachograph.runs.recorded import FAILURE, plain_attributes
 
 _WHO = {"dl.rank": 1}
+_SECRET = {"severity_number": 9, "severity_text": "INFO", "body": "secret"}
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +190,7 @@ def curves_spooled(folder: Path) -> Path:
     points = PackedPoints(("loss",), "train", (), "", 0, times, x, values, {}, 0)
     gauge = PackedPoints(("load",), "", (), "", 0, times[:2], x[:2], values[:2], {})
     sent = [LogEvent("checkpoint", 1, 1, {"step": 3}, 1, 0, 0, 0, "s")]
+    sent += [LogEvent(name, 1, 1, _SECRET, 1, 0, 0, 0, "s.log") for name in (FAILURE, LOG)]
     sent += [packed_event(points, 2, "s"), packed_event(gauge, 1, "s.p")]
     ((request, items),) = log_requests(sent, rank(0), lambda *_: None, lambda: None)
     spool = Spool(folder, 2**30)
@@ -197,7 +202,7 @@ def curves_spooled(folder: Path) -> Path:
 
 
 def test_packed_points_are_a_record_each_for_a_foreign_receiver(tmp_path: Path) -> None:
-    """It gets every point, some thousand a request, and no histogram twice; a hub of ours gets requests as they are."""
+    """It gets every point, some thousand a request, no histogram twice and nothing private; a hub of ours gets all."""
     folder = curves_spooled(tmp_path / "spool")
     with receiving() as there:
         base = there.url.removesuffix("/v1/metrics")
@@ -235,9 +240,24 @@ def test_a_hub_of_ours_gets_packed_points_as_they_are(tmp_path: Path) -> None:
 
     with serving(tmp_path / "hub", kind=lambda store: Keeping(store, run="run")) as hub:
         assert main(["replay", str(folder), "--to", "otlp", "--endpoint", hub.url]) == 0
-    assert sorted(taken) == ["checkpoint", "tachograph.points", "tachograph.points"]
+    assert sorted(taken) == ["checkpoint", LOG, "tachograph.points", "tachograph.points", FAILURE]
     found = tachograph.runs.open("run", tmp_path / "hub")
     assert [(each.name, each.points) for each in found.metrics()] == [("load", 2), ("loss", 6001)]
+
+
+def test_private_records_of_json_lines_leave_for_a_hub_of_ours_alone(tmp_path: Path) -> None:
+    """Another receiver gets the other events of a file that the exporter jsonl wrote."""
+    file = tmp_path / "out.jsonl"
+    output = JsonLines(file, Registry())
+    logged = [LogEvent(name, 1, 1, _SECRET, 1, 0, 0, 0, "s") for name in ("epoch", FAILURE, LOG)]
+    output(Batch([], None, [], _WHO, 1, logged))
+    output.close(5)
+    assert b"secret" in file.read_bytes()
+    with receiving() as there:
+        base = there.url.removesuffix("/v1/metrics")
+        assert main(["replay", str(file), "--to", "otlp", "--endpoint", base]) == 0
+        got = b"".join(body for _, _, body in there.requests)
+    assert (b"epoch" in got, FAILURE.encode() in got, LOG.encode() in got) == (True, False, False)
 
 
 @pytest.mark.parametrize(

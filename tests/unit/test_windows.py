@@ -362,6 +362,17 @@ def test_a_slow_handler_delays_no_add_and_no_exit() -> None:
     assert sum(sums(journal)) == 100_008
 
 
+def test_values_that_come_while_the_process_ends_leave_with_its_last_events() -> None:
+    """A finalizer or a thread may add after the windows are closed: the pipeline's last look closes them again."""
+    windows, journal = reader(threaded=True)
+    stat = Stat("s", [SUM], 3600.0, windows=windows)
+    for value in (1, 2):
+        stat.add(value)
+        windows.finish()
+        windows.finish()
+    assert sums(journal) == [1, 2]
+
+
 def test_a_stat_destroyed_while_its_handler_is_busy_is_handed_over() -> None:
     """Destroying a Stat never waits for a handler that another thread is in; the event comes after it."""
     windows, _ = reader(threaded=True)

@@ -35,7 +35,7 @@ from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"
-_PRIVATE = frozenset({CALLS, FAILURE, LOG})  # texts of exceptions and of the program's own logging
+PRIVATE = frozenset({CALLS, FAILURE, LOG})  # texts of exceptions and of the program's own logging
 _MANY = 5000  # records of a request: about 1.5 MB, where a Collector takes 4 MiB over gRPC
 
 
@@ -151,7 +151,7 @@ def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int
     """Yield a stored request as a receiver can read it that is no hub of ours: as requests, each with its items.
 
     Every packed point is a record, some thousand a request, whatever TACHOGRAPH_CURVES says: the request was kept to be
-    sent. What any receiver can read, or none, stays as it is.
+    sent. Private records are left out. What any receiver can read, or none, stays as it is.
     """
     request: Any = ExportLogsServiceRequest() if signal == "logs" else ExportMetricsServiceRequest()
     try:
@@ -162,6 +162,7 @@ def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int
     if signal == "metrics":
         yield request.SerializeToString() if _leave_out_beside(request) else body, items(signal, request)
         return
+    _leave_out_private(request)
     _unpack_points(request, every=True)
     for one in request.resource_logs:
         for scope in one.scope_logs:
@@ -188,7 +189,7 @@ def _unpack_points(request: Any, *, every: bool) -> bool:
 def _leave_out_private(request: Any) -> bool:
     found = False
     for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
-        kept = [record for record in scope.log_records if record.event_name not in _PRIVATE]
+        kept = [record for record in scope.log_records if record.event_name not in PRIVATE]
         if len(kept) < len(scope.log_records):
             found = True
             del scope.log_records[:]

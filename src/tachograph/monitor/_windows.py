@@ -199,11 +199,16 @@ class Windows:
     def finish(self, timeout: float = EXIT_TIMEOUT) -> None:
         """Close every window, and hand its event out, before the process ends; afterwards nothing is closed on time.
 
+        Called again, it closes those that have values since: a thread, or a finalizer in one, may go on meanwhile.
+
         Args:
             timeout: seconds that handlers may take at most.
         """
-        if self._ending:
+        if self._ending and not self._ended.is_set():
             self._ended.wait(timeout)
+            return
+        windows = [window for found in list(self._sizes.values()) for window in found.windows.copy().values()]
+        if self._ending and not any(window.has_values() for window in windows):
             return
         self._ending = True
         deadline = time.monotonic() + timeout
@@ -212,10 +217,9 @@ class Windows:
                 self._task.close(timeout)
             now = self.clock()
             self._pass_on()  # an interrupt may have left events
-            for found in list(self._sizes.values()):
-                for window in list(found.windows.copy().values()):
-                    window.end(now, wait=max(deadline - time.monotonic(), _FOLD_WAIT))
-                    self._pass_on()
+            for window in windows:
+                window.end(now, wait=max(deadline - time.monotonic(), _FOLD_WAIT))
+                self._pass_on()
             self.events.finish(max(deadline - time.monotonic(), 0.0))
         finally:
             self._ended.set()

@@ -225,6 +225,10 @@ class StatWindow:
             data = data[0](*data[1:])
         return dict(zip(self.aggregations, data.values(), strict=True))
 
+    def has_values(self) -> bool:
+        """Tell whether the open window has taken any value."""
+        return bool(self.buffer or self._kept or self._state[0] or self._state[5])
+
     def count(self) -> int:
         """Return how many values the open window has taken."""
         self.fold(wait=_BACK_PRESSURE)

@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
+from tachograph.recording.journal import LOG
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.runs.recorded import FAILURE
 
 if TYPE_CHECKING:
     from tachograph.cli.replaying.recording import RecordedFile, RecordedPart, RefusedCount
     from tachograph.pipeline import Destination
+    from tachograph.recording.journal import LogEvent
     from tachograph.recording.registry import Registry
 
 _AT_ONCE = 5_000
 _NO_RECORD = b"\n\x00"  # ExportLogsServiceRequest with one empty ResourceLogs
-_OWN_FORMS = (PACKED.encode(), b"tachograph.beside")  # in requests that only a hub of ours reads as they are
+# In requests that only a hub of ours gets as they are.
+_OWN_FORMS = tuple(each.encode() for each in (PACKED, "tachograph.beside", FAILURE, LOG))
 _REPORT_EVERY = 0.2
 
 
@@ -133,8 +137,9 @@ class _Replay:
                 self._takes[kind](body, count)
             self._sent += items
         self._skipped += part.skipped
-        for start in range(0, len(part.events), _AT_ONCE):
-            events = part.events[start : start + _AT_ONCE]
+        known = self._given(part.events)
+        for start in range(0, len(known), _AT_ONCE):
+            events = known[start : start + _AT_ONCE]
             self._destination(Batch([], None, [], part.resource, time.time_ns(), events))
             self._sent += len(events)
 
@@ -142,17 +147,32 @@ class _Replay:
         """Return a stored request as its receiver can read it, with its items; a hub of ours gets it as it is."""
         if kind not in ("logs", "metrics") or not any(each in payload for each in _OWN_FORMS):
             return [(payload, items)]
-        from tachograph.exporters.otlp.exporter import OtlpExporter
         from tachograph.hub.forwarding import readable_elsewhere
 
-        destination = self._destination
-        if isinstance(destination, OtlpExporter):
-            if destination.reads() is None:  # the answer to a request tells
-                destination.put("logs", _NO_RECORD, 0)
-                destination.flush(self._timeout)
-            if (destination.reads() or 0) >= PACKED_SCHEMA:
-                return [(payload, items)]
+        if self._is_hub():
+            return [(payload, items)]
         return readable_elsewhere("logs" if kind == "logs" else "metrics", payload)
+
+    def _given(self, events: list[LogEvent]) -> list[LogEvent]:
+        """Return the events of a file that its receiver gets: private ones only a hub of ours, or this machine."""
+        from tachograph.exporters.otlp.exporter import OtlpExporter
+
+        public = [event for event in events if event.name not in (FAILURE, LOG)]
+        if len(public) == len(events) or not isinstance(self._destination, OtlpExporter) or self._is_hub():
+            return events
+        return public
+
+    def _is_hub(self) -> bool:
+        """Tell whether a hub of ours is what gets requests."""
+        from tachograph.exporters.otlp.exporter import OtlpExporter
+
+        destination = self._destination
+        if not isinstance(destination, OtlpExporter):
+            return False
+        if destination.reads() is None:  # the answer to a request tells
+            destination.put("logs", _NO_RECORD, 0)
+            destination.flush(self._timeout)
+        return (destination.reads() or 0) >= PACKED_SCHEMA
 
     def _report(self) -> None:
         now = time.monotonic()
