@@ -35,7 +35,7 @@ from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"
-PRIVATE = frozenset({CALLS, FAILURE, LOG})  # texts of exceptions and of the program's own logging
+_PRIVATE = frozenset({CALLS, FAILURE, LOG})  # texts of exceptions and of the program's own logging
 _MANY = 5000  # records of a request: about 1.5 MB, where a Collector takes 4 MiB over gRPC
 
 
@@ -189,7 +189,7 @@ def _unpack_points(request: Any, *, every: bool) -> bool:
 def _leave_out_private(request: Any) -> bool:
     found = False
     for scope in [scope for one in request.resource_logs for scope in one.scope_logs]:
-        kept = [record for record in scope.log_records if record.event_name not in PRIVATE]
+        kept = [record for record in scope.log_records if record.event_name not in _PRIVATE]
         if len(kept) < len(scope.log_records):
             found = True
             del scope.log_records[:]

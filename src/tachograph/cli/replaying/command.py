@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 from tachograph.recording.journal import LOG
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
-from tachograph.runs.recorded import FAILURE
+from tachograph.runs.recorded import CALLS, FAILURE
 
 if TYPE_CHECKING:
     from tachograph.cli.replaying.recording import RecordedFile, RecordedPart, RefusedCount
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 5_000
 _NO_RECORD = b"\n\x00"  # ExportLogsServiceRequest with one empty ResourceLogs
 # In requests that only a hub of ours gets as they are.
-_OWN_FORMS = tuple(each.encode() for each in (PACKED, "tachograph.beside", FAILURE, LOG))
+_PRIVATE = frozenset({CALLS, FAILURE, LOG})
+_OWN_FORMS = tuple(each.encode() for each in (PACKED, "tachograph.beside", *_PRIVATE))
 _REPORT_EVERY = 0.2
 
 
@@ -157,7 +158,7 @@ class _Replay:
         """Return the events of a file that its receiver gets: private ones only a hub of ours, or this machine."""
         from tachograph.exporters.otlp.exporter import OtlpExporter
 
-        public = [event for event in events if event.name not in (FAILURE, LOG)]
+        public = [event for event in events if event.name not in _PRIVATE]
         if len(public) == len(events) or not isinstance(self._destination, OtlpExporter) or self._is_hub():
             return events
         return public
