@@ -126,7 +126,10 @@ def test_a_library_that_is_not_installed_is_one_line(tmp_path: Path) -> None:
 
 
 def test_tqdm_shows_its_progress_and_its_postfix(tmp_path: Path) -> None:
-    """Values behind a bar are gauges and curves, also as text; a bar's progress is there while it is open."""
+    """Values behind a bar are gauges and curves, also as text; a bar's progress is there while it is open.
+
+    The newest value waits for a second, as another library may log it, too.
+    """
     program = READER + (
         """
 import os
@@ -149,8 +152,9 @@ show()
 """
     )
     found, after = shown(run(tmp_path, program))
-    assert found["tachograph.metric/loss"] == 1.0
-    assert found["tachograph.metric/acc"] == 0.4
+    assert found["tachograph.metric/loss"] in {0.75, 1.0}
+    assert found["tachograph.metric/acc"] in {0.3, 0.4}
+    assert (after["tachograph.metric/loss"], after["tachograph.metric/acc"]) == (2.25, 0.9)
     assert (found["tqdm/progress.done"], found["tqdm/progress.total"]) in {(4, 10), (2, 3)}
     assert not [name for name in found if "note" in name]
     assert not [name for name in after if name.startswith("tqdm/")]
@@ -172,6 +176,7 @@ with open(os.devnull, "w") as nowhere:
     if not child:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+TqdmInstrumentor().uninstrument()
 show()
 """
     )

@@ -242,6 +242,16 @@ def test_lightning(tmp_path: Path, loggers: str, ranks: int, bridges: str) -> No
 
 
 @pytest.mark.long
+def test_lightning_under_its_other_name(tmp_path: Path) -> None:
+    """A program that imports ``pytorch_lightning`` is recorded as one that imports ``lightning``."""
+    program = LIGHTNING.replace("import lightning\n", "import pytorch_lightning as lightning\n")
+    program = program.replace("from lightning.pytorch", "from pytorch_lightning")
+    found = launched(tmp_path, program, secrets.randbelow(2**30), "tensorboard")
+    assert {name: len(points) for name, points in stored(found).items()} == {"train/loss": 8, "val/loss": 2}
+    assert found.config["rate"] == 0.1
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("loggers", "ranks"), [("none", 1), ("tensorboard", 1), ("tensorboard", 2)])
 def test_fabric(tmp_path: Path, loggers: str, ranks: int) -> None:
     """Each value of ``fabric.log`` and ``log_dict`` is one point, with a logger and without, and in two ranks."""

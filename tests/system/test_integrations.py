@@ -149,6 +149,36 @@ tracker.finish()
 assert tracker.tracker is tachograph.metric
 """
 
+NAMES = """
+import importlib, sys
+from tachograph.instrumentation.bridges import instrumentor_of
+from tachograph.instrumentation.bridges._libraries import LIBRARIES
+
+def looked_up():
+    found = {}
+    for library in LIBRARIES.values():
+        for name in library.names:
+            path, _, attribute = name.path.rpartition(".")
+            owner = importlib.import_module(name.module)
+            for part in path.split(".") if path else ():
+                owner = getattr(owner, part)
+            found[name.module, name.path] = vars(owner).get(attribute), hasattr(owner, attribute), name.optional
+    return found
+
+before = looked_up()
+missing = [name for name, (_, there, optional) in before.items() if not there and not optional]
+assert not missing, missing
+instrumentors = [instrumentor_of(library)() for library in LIBRARIES]
+for instrumentor in instrumentors:
+    instrumentor.instrument(skip_dep_check=True)
+patched = looked_up()
+alike = [name for name, (value, there, _) in patched.items() if there and value is before[name][0]]
+assert not alike, alike
+for instrumentor in instrumentors:
+    instrumentor.uninstrument()
+assert looked_up() == before
+"""
+
 OTHER_PACKAGE = """
 import pytorch_lightning
 from tachograph.integrations.lightning import TachographLogger
@@ -240,7 +270,15 @@ def test_rays_callback(tmp_path: Path) -> None:
     command = (str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"))
     done(tmp_path, *command, before=(*RUN, *options), timeout=560, **waits)
     steps = [0, 1, 2, 3, 4]
-    assert curves(recorded(tmp_path)) == {"train/loss": steps, "step": steps, "memory/used": steps}
+    found = recorded(tmp_path)
+    assert curves(found) == {"train/loss": steps, "step": steps, "memory/used": steps}
+    # Ray's services are no processes of the job.
+    assert {process.role for process in found.processes() if process.rank is None} <= {
+        None,
+        "",
+        "node",
+        "default_worker",
+    }
 
 
 @pytest.mark.long
@@ -254,6 +292,12 @@ def test_models_and_trainers_are_compiled_and_copied_as_ever(tmp_path: Path) -> 
     assert with_bridges == without
     assert without["compiled"][1]["unique_graphs"] == 1
     assert len(curves(recorded(tmp_path))["train/loss"]) > 0
+
+
+@pytest.mark.long
+def test_the_table_of_names_is_true(tmp_path: Path) -> None:
+    """Every name is there in the installed libraries, is patched, and is itself again after the instrumentor's end."""
+    done(tmp_path, str(write(tmp_path, NAMES)), **beside("trackio"))
 
 
 @pytest.mark.long

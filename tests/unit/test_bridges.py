@@ -7,6 +7,7 @@ import io
 import logging
 import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -551,6 +552,44 @@ def test_every_library_of_the_table_has_its_instrumentor() -> None:
             assert callable(getattr(notes, patched.note)), patched
             assert not patched.brings or callable(getattr(notes, patched.brings)), patched
         notes.close()
+
+
+class Bar:
+    """A bar of tqdm, as its notes see one."""
+
+    pos, n, total = 0, 0, 10
+
+
+@pytest.mark.parametrize("first", ["bar", "library"])
+@given(values=st.lists(st.floats(-10, 10), min_size=1, max_size=40))
+def test_a_value_that_a_bar_shows_rounded_counts_once(first: str, values: list[float]) -> None:
+    """A value that is logged and shown in one iteration is the library's, with its step, whichever call is first."""
+    recorded = Recorded()
+    notes = BarNotes(recorded.values)
+    for step, value in enumerate(values):
+        for call in ("bar", "library") if first == "bar" else ("library", "bar"):
+            if call == "bar":
+                notes.set_postfix(Bar(), {"loss": f"{value:.3f}"}, lr=f"{value:.1e}", shown=value)
+            else:
+                recorded.values.scalar(recorded.one, "loss", value, 10 * step)
+                recorded.values.scalar(recorded.one, "lr", value, 10 * step)
+    notes.close()
+    curves = recorded.curves()
+    logged = [(0, float(10 * step), value) for step, value in enumerate(values)]
+    assert curves["", "loss", ""] == curves["", "lr", ""] == logged
+    assert curves["", "shown", ""] == [(0, float(step), value) for step, value in enumerate(values)]
+    assert len(curves) == 3
+
+
+def test_a_value_that_a_bar_alone_shows_is_taken_after_a_second() -> None:
+    """A loop whose next iteration is far away has its value with a collection of the meantime."""
+    recorded = Recorded()
+    notes = BarNotes(recorded.values, wait=10**6)
+    notes.set_postfix(Bar(), loss="0.25")
+    time.sleep(0.01)
+    assert ("tachograph.metric", "loss") in {(metric.scope, metric.name) for metric in recorded.registry.collect()}
+    notes.close()
+    assert recorded.curves() == {("", "loss", ""): [(0, 0.0, 0.25)]}
 
 
 def test_a_collection_in_the_middle_of_tqdms_import_finds_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

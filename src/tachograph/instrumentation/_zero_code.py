@@ -40,6 +40,16 @@ ERRANDS = frozenset(
     }
 )
 
+# Services that Ray starts beside a job's workers, and kills at its end (2.60).
+_SERVICES = (
+    "ray/_private/log_monitor.py",
+    "ray/_private/runtime_env/agent/main.py",
+    "ray/_private/workers/setup_worker.py",  # becomes a worker
+    "ray/autoscaler/_private/monitor.py",
+    "ray/dashboard/agent.py",
+    "ray/dashboard/dashboard.py",
+)
+
 _log = logging.getLogger("tachograph")
 _profiles: dict[tuple[str, ...], Profiles] = {}
 _others: dict[str, Any] = {}  # instrumentors of other libraries that got our providers, by name
@@ -148,7 +158,9 @@ def _instruments_all(environ: Mapping[str, str]) -> bool:
 
 
 def _is_errand() -> bool:
-    return command_name().rpartition(".")[2] in ERRANDS
+    if command_name().rpartition(".")[2] in ERRANDS:
+        return True
+    return any(argument.endswith(_SERVICES) for argument in sys.orig_argv[1:])
 
 
 def _is_child_of_multiprocessing() -> bool:

@@ -26,11 +26,13 @@ def leaf_of(tag: str) -> str:
     return leaf
 
 
-def alike(one: Number | Pending, other: Number | Pending) -> bool:
-    """Tell whether two values are the same one, as far as float32 tells; False for one that is still on its way."""
+def alike(one: Number | Pending, other: Number | Pending, rounding: float = 0.0) -> bool:
+    """Tell whether two values are the same one, as far as float32 or a text tells; False for one on its way."""
     if isinstance(one, Pending) or isinstance(other, Pending):
         return one is other
-    return one == other or (one != one and other != other) or abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))  # noqa: PLR0124 - NaN
+    if one == other or (one != one and other != other):  # noqa: PLR0124 - NaN
+        return True
+    return abs(one - other) <= max(_TOLERANCE * max(abs(one), abs(other)), rounding)
 
 
 Brought = Mapping[str, list[Number | None]]

@@ -55,11 +55,11 @@ class _Metric:
         # x (None: the value had none), value, library, and the libraries that it came from once more, each with a comma
         self.recent: deque[list[Any]] = deque(maxlen=_REMEMBERED)
 
-    def repeated(self, library: str, value: Number | Pending, x: Number | None) -> bool:
+    def repeated(self, library: str, value: Number | Pending, x: Number | None, rounding: float) -> bool:
         """Tell whether another library has logged the value already; each value of its stands for one."""
         for known in list(self.recent):
             known_x, known_value, source, again = known
-            if source == library or library in again.split(",") or not alike(known_value, value):
+            if source == library or library in again.split(",") or not alike(known_value, value, rounding):
                 continue
             if known_x is None or x is None or known_x == x:
                 known[3] = f"{again}{library},"
@@ -201,6 +201,7 @@ class BridgedValues:
         *,
         counted: bool = False,
         time_unix_nano: int | None = None,
+        rounding: float = 0.0,
     ) -> None:
         """Record a value of a curve, unless it has come already.
 
@@ -211,13 +212,22 @@ class BridgedValues:
             x: of the value; None or no finite number for the count of the series' values.
             counted: the library has counted x itself: by another library, the value may have another one.
             time_unix_nano: of the value; None for now.
+            rounding: half of the last digit's unit, of a value that was read from a text.
         """
         if self.held:
             self.settle()
-        self.take_scalar(origin, tag, value, x, counted=counted, time_unix_nano=time_unix_nano)
+        self.take_scalar(origin, tag, value, x, counted=counted, time_unix_nano=time_unix_nano, rounding=rounding)
 
     def take_scalar(
-        self, origin: Origin, tag: str, value: object, x: object, *, counted: bool, time_unix_nano: int | None
+        self,
+        origin: Origin,
+        tag: str,
+        value: object,
+        x: object,
+        *,
+        counted: bool,
+        time_unix_nano: int | None,
+        rounding: float = 0.0,
     ) -> None:
         """Record a value as :meth:`scalar` does, for a held call, whose turn it is: its arguments are the same."""
         if not switch.on:
@@ -236,7 +246,7 @@ class BridgedValues:
             x = _finite(x)
         at: Any = None if counted else x
         metric, table = series.metric, series.table
-        if metric.shared and metric.repeated(origin.library, number, at):
+        if metric.shared and metric.repeated(origin.library, number, at, rounding):
             self._count_repeated(origin.library)
             return
         metric.recent.append([at, number, origin.library, ""])
