@@ -100,7 +100,7 @@ def count_helper(
     journal: Journal = journals.default,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Count what a helper has recorded, which nothing delivers, and say so once a job: the process ends."""
+    """Count the values and log records of a helper, which nothing delivers; say so once a job: the process ends."""
     values, records = _waiting_values(registry, journal), len(journal.records)
     if not values + records:
         return

@@ -298,7 +298,7 @@ class Registry:
         return found
 
     def settle(self, pace: Callable[[], None] | None = None) -> None:
-        """Have calls become values whose values were left for later: a collection does it, and whoever reads groups."""
+        """Have calls become values whose values were left for later: each collection does it first."""
         for settle in self.early:
             settle(pace)
 

@@ -14,7 +14,7 @@ _LEAST = 1e-3  # of the usual distance: of points at one time each counts
 
 
 class State(NamedTuple):
-    """What a moving average is continued with.
+    """State that a moving average is continued from.
 
     Attributes:
         total: the weighted sum.
