@@ -19,7 +19,7 @@ from race import Goal, Side, finish, medians, report
 CALLS = 16 * 1024
 KEPT = 2048
 REPETITIONS = 31
-NANOSECONDS = 250.0
+NANOSECONDS = 200.0  # on a machine where a gauge of OpenTelemetry takes no more than twenty times as long
 
 _numbers = random.Random(7)
 VALUES = [_numbers.lognormvariate(-3, 1.5) for _ in range(CALLS)]
@@ -71,7 +71,7 @@ def held_back() -> list[Goal]:
         "task": tachograph.task(recording(task_metric.record, CALLS, journal.default.drain)),
     }
     cost = medians(sides, calls=CALLS, repetitions=REPETITIONS)
-    allowed = max(NANOSECONDS, cost["gauge"] / 15)
+    allowed = max(NANOSECONDS, cost["gauge"] / 20)
     return [
         Goal("record, held back", cost["held"], allowed, 1),
         Goal("record, held back, each value the largest so far", cost["rising"], allowed, 1),

@@ -99,7 +99,7 @@ def events() -> list[Goal]:
     cost = medians(sides, calls=1000, repetitions=REPETITIONS)
     for module, handle in zip((theirs, ours), handles, strict=True):
         module.unregister_event_handler(handle)
-    return [Goal("log_event, one handler / torch.monitor", cost["ours"], cost["theirs"], 3)]
+    return [Goal("log_event, one handler / torch.monitor", cost["ours"], cost["theirs"], 2)]
 
 
 def closing() -> list[Goal]:

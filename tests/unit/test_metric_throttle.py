@@ -355,3 +355,49 @@ def test_early_points_count_for_the_intervals_to_come() -> None:
         count += len(bench.pairs())
         bench.now += 0.005
     assert 10 <= count <= 12 or count == 200  # one second
+
+
+def test_fast_values_ask_for_the_time_once_a_millisecond() -> None:
+    """Values of a fast loop cost no look at the clock each; none of them is lost, and each interval is on time."""
+    looks, now = 0, 100.0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return now
+
+    bench = Bench()
+    bench.clock = clock
+    bench.reset()
+    metric = Metric("m", execution=bench)
+    for number in range(100_000):
+        now += 0.00001
+        metric.record(math.sin(number), at=number)
+        if number == 50_000:
+            looks = 0
+    assert not curve.ATOMIC or looks < 50_000 / 50
+    bench.pass_on(everything=True)
+    points = bench.logged()
+    assert sum(point.get("count", 1) for point in points) == 100_000
+    gaps = [later["x"] - one["x"] for one, later in pairwise(points[1:])]
+    assert all(9_900 <= gap <= 10_100 for gap in gaps[:-1])
+
+
+def test_a_rest_after_fast_values_costs_one_interval_its_end() -> None:
+    """Where values come slowly again, those until the next fold are one point; then each interval has its own."""
+    bench = Bench()
+    metric = Metric("m", execution=bench)
+    for number in range(30_000):
+        bench.now += 0.00001
+        metric.record(1.0, at=number)
+    bench.pass_on(everything=True)
+    bench.logged()
+    for second in range(3):
+        for number in range(4):
+            bench.now += 0.25
+            metric.record(2.0, at=30_000 + 4 * second + number)
+        bench.pass_on(everything=False)
+    bench.pass_on(everything=True)
+    points = bench.logged()
+    assert sum(point.get("count", 1) for point in points) == 12
+    assert [point["x"] for point in points if point["x"] >= 30_004] == list(map(float, range(30_004, 30_011 + 1)))

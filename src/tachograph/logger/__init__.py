@@ -171,7 +171,7 @@ class MetricsLogger:
     get_system_metrics = staticmethod(get_system_metrics)
     get_gpu_metrics = staticmethod(get_gpu_metrics)
 
-    def log(  # noqa: C901, PLR0912, PLR0917 - the original's arguments, and each call takes as long as all of it
+    def log(  # noqa: C901, PLR0912, PLR0915, PLR0917 - the original's arguments, and each call takes as long as all of it
         self,
         measurement: str,
         tags: Mapping[str, object],
@@ -203,7 +203,7 @@ class MetricsLogger:
         """
         if tags.__class__ is not dict or fields.__class__ is not dict:
             tags, fields = checked_mapping("tags", tags), checked_mapping("fields", fields)
-        if sample_rate != 1 and not _dice.falls(sample_rate):
+        if sample_rate != 1.0 and not _dice.falls(sample_rate):
             return
         if self._off or not switch.on:
             if self._closed and switch.on:
@@ -215,28 +215,29 @@ class MetricsLogger:
             fields, more = with_readings(fields, system=with_system_metrics, gpu=with_gpu_metrics)
         try:
             shape = self._shapes[measurement, tuple(tags), tuple(fields)]
-        except (KeyError, TypeError):
+            tags_of, fields_of = shape.tags_of, shape.fields_of  # as attributes, they would be looked for as methods
+            tag_values, values = tags_of(tags), fields_of(fields)
+        except (KeyError, TypeError):  # a new shape, names that are no strings, or another thread changes the dict
             tags, fields = self._origin.named(tags), self._origin.named(fields)
             known = self._shape(measurement, tags, fields)
             if known is None:
                 return
-            shape = known
-        tag_values, values = tuple(tags.values()), tuple(fields.values())
+            shape, tag_values, values = known, tuple(tags.values()), tuple(fields.values())
         for value in tag_values:
-            kind = value.__class__
-            if kind is not str and kind is not int:  # 1, 1.0 and True are one key, three texts
+            if type(value) is not str and type(value) is not int:  # 1, 1.0 and True are one key, three texts
                 tag_values = tuple(map(self._origin.tag, tag_values))
                 break
-        gauges = shape.gauges.get(shape.labels_of(tag_values))
+        labels_of = shape.labels_of
+        gauges = shape.gauges.get(labels_of(tag_values))
         if gauges is None:
             shape, gauges = self._gauges(shape, tag_values)
-        plain = True
-        for record, value in zip(gauges.records, values):  # noqa: B905 - a keyword takes as long as the rest
-            kind = value.__class__
-            if kind is float or kind is int:
-                record(value)
-            elif kind is not str:
+        plain, records, place = True, gauges.records, 0
+        for value in values:
+            if type(value) is float or type(value) is int:
+                records[place](value)
+            elif type(value) is not str:
                 plain = False
+            place += 1  # noqa: SIM113 - enumerate() and zip() take as long as the rest
         if not plain:
             values = shape.read(gauges, values)
         if not when:
@@ -247,11 +248,17 @@ class MetricsLogger:
                 when = self._after_last()
         # A point that waits holds no more than this, and its shape.
         later = (shape.made, tag_values, values, more) if more else (shape.made, tag_values, values)
+        journal = self._journal
+        events = journal.taking
         if TRACE in sys.modules:
             trace_id, span_id, flags = current_span()
-            self._journal.append(EVENT_NAME, when, later, trace_id=trace_id, span_id=span_id, trace_flags=flags)
+            journal.append(EVENT_NAME, when, later, trace_id=trace_id, span_id=span_id, trace_flags=flags)
+        elif events is None:  # nothing takes it, or something that counts it
+            journal.append(EVENT_NAME, when, later)
         else:
-            self._journal.append(EVENT_NAME, when, later)
+            if len(events) >= journal.half:
+                journal.make_room(1)
+            events.append((EVENT_NAME, when, time.time_ns() if timestamp else when, later, 0, 0, 0))
 
     def _after_last(self) -> int:
         with self._lock:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording import journal as journals
 from tachograph.recording.forking import at_fork
-from tachograph.recording.journal import Journal
+from tachograph.recording.journal import Journal, Raw
 from tachograph.recording.log import log
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.registry import Registry
@@ -67,6 +68,9 @@ def _unpin() -> None:
 class Unreachable:
     """A journal for points whose database cannot be written to: they go everywhere else, and are counted."""
 
+    taking: deque[Raw] | None = None  # each goes through append()
+    half = 0
+
     def __init__(self, journal: Journal, registry: Registry) -> None:
         self._journal = journal
         self._count = registry.group(OWN_GROUP).own(DROPPED).bind(reason="not_installed", destination="influxdb")
@@ -75,6 +79,10 @@ class Unreachable:
         """Log one event; see :class:`tachograph.recording.journal.Append`."""
         self._count(1)
         self._journal.append(*event, **ids)
+
+    def make_room(self, wanted: int) -> None:
+        """Make room in the journal behind this one."""
+        self._journal.make_room(wanted)
 
 
 def flush(timeout: float) -> bool:

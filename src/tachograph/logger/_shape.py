@@ -148,18 +148,24 @@ class Shape:
     Attributes:
         made: makes a point's attributes when it leaves, from the values of its tags and fields, and the tags of the
             device where those were asked for.
+        tags_of: picks the values of the tags; raises KeyError where one is not there.
+        fields_of: picks those of the fields.
         places: the indexes of the tags that may be labels, among all tags.
         labels_of: picks the values of these tags.
         gauges: by the values that ``labels_of`` picks.
     """
 
-    __slots__ = ("field_names", "gauges", "labels_of", "made", "measurement", "origin", "places", "tag_names")
+    __slots__ = (
+        *("field_names", "fields_of", "gauges", "labels_of", "made", "measurement", "origin", "places", "tag_names"),
+        "tags_of",
+    )
 
     def __init__(self, origin: Origin, measurement: str, tag_names: Sequence[str], field_names: Sequence[str]) -> None:
         self.origin = origin
         self.measurement = measurement
         self.tag_names = tuple(tag_names)
         self.field_names = tuple(field_names)
+        self.tags_of, self.fields_of = _picker(self.tag_names), _picker(self.field_names)
         self.made: Callable[..., LoggerPoint] = self._made  # bound once: every point that waits holds it
         self.gauges: dict[Any, Gauges] = {}
         for name in tag_names:
@@ -278,6 +284,12 @@ class Shape:
                 text = tags.pop(name)
                 number = _number(text)
                 fields[name] = text if number is None else number
+
+
+def _picker(names: Sequence[str]) -> Callable[[Mapping[Any, Any]], tuple[Any, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda given: tuple([given[name] for name in names])  # an itemgetter of one name returns no tuple
 
 
 def _no_labels(_tag_values: Sequence[Any]) -> None:

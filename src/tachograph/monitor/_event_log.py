@@ -28,6 +28,7 @@ from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import LIMIT, Journal, Later
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.00005, 0.002
 CHAIN = 4096  # events that may be logged while a thread hands out its events, and that handlers get then
@@ -88,7 +89,7 @@ class EventLog:
     def __init__(self, journal: Journal, registry: Registry) -> None:
         self.journal = journal
         self._registry = registry
-        self._handles: tuple[EventHandlerHandle, ...] = ()
+        self._keep(())
         self._log_once = LogOnce()
         self._beside = False
         self._local = _Local()
@@ -109,6 +110,10 @@ class EventLog:
             handle.owner = 0
             handle.token = tokens.setdefault(id(handle.token), _one_token())
 
+    def _keep(self, handles: tuple[EventHandlerHandle, ...]) -> None:
+        self._handles = handles
+        self._only = handles[0] if len(handles) == 1 else None  # ready for each event
+
     def outgoing(self) -> deque[Event]:
         """Return the events that wait for this thread's :meth:`hand_out`."""
         return self._local.outgoing.pending
@@ -122,7 +127,7 @@ class EventLog:
         with self._changing:
             same = next((other for other in self._handles if other.callback == callback), None)
             handle.token = _one_token() if same is None else same.token
-            self._handles = (*self._handles, handle)
+            self._keep((*self._handles, handle))
         self._start()
         return handle
 
@@ -135,7 +140,7 @@ class EventLog:
         with self._changing:
             if handle not in self._handles:
                 raise ValueError("this event handler is not registered (any more)")
-            self._handles = tuple(other for other in self._handles if other is not handle)
+            self._keep(tuple(other for other in self._handles if other is not handle))
             handle.active = False
         self._await_end_of(handle)
 
@@ -158,11 +163,12 @@ class EventLog:
             handle = self._waiting.get(handle.owner)
         return False
 
-    def _logger(self) -> Callable[[Event], None]:
+    def _logger(self) -> Callable[[Event], None]:  # noqa: C901, PLR0915 - see log_event
         """Return :attr:`log_event`: variables of the function around it are read faster than attributes."""
-        journal, local, modules, hand = self.journal, self._local, sys.modules, self._try
+        journal, local, modules, state, now = self.journal, self._local, sys.modules, switch, time.time_ns
+        hand, failed = self._hand, self._failed
 
-        def log_event(event: Event) -> None:
+        def log_event(event: Event) -> None:  # noqa: C901, PLR0912 - a call takes as long as all of it
             """Log an event: to the exporters, if there are any, and to every handler, in this thread.
 
             Returns when every handler has had it. Inside a handler it returns at once: the event's turn is after the
@@ -176,7 +182,7 @@ class EventLog:
             except AttributeError:
                 wrong = f"not {type(event).__name__}: {event!r:.100}"
                 raise TypeError(f"log_event takes a tachograph.monitor.Event, {wrong}") from None
-            if nano < 0:
+            if nano is None:
                 nano = unix_nano(event)
             if TRACE in modules:
                 trace_id, span_id, flags = current_span()
@@ -189,19 +195,39 @@ class EventLog:
                     trace_flags=flags,
                 )
             else:
-                journal.append(event._name, nano, event._data)  # noqa: SLF001
-            handles = self._handles
-            if not handles:
+                events = journal.taking
+                if events is not None and state.on:
+                    if len(events) >= journal.half:
+                        journal.make_room(1)
+                    events.append((event._name, nano, now(), event._data, 0, 0, 0))  # noqa: SLF001
+            handle = self._only
+            if handle is None and not self._handles:
                 return
             outgoing = local.outgoing
             if outgoing.active:
                 outgoing.pending.append(event)
                 return
-            outgoing.active = True
+            outgoing.active, thread = True, outgoing.thread
             try:
-                rest = hand(event, handles, outgoing.thread)
-                if rest:
-                    self._hand(event, rest, outgoing.thread)
+                if handle is None:
+                    hand(event, self._handles, thread)
+                else:  # as _try does it, without its call, which takes as long as that of the handler
+                    token, taken = handle.token, True
+                    try:
+                        token.pop()
+                        handle.owner = thread
+                        if handle.active:
+                            callback = handle.callback  # an attribute that is called is looked for as a method first
+                            callback(event)
+                    except Exception as error:  # noqa: BLE001 - see _try
+                        taken = handle.owner == thread or not _is_empty(error)
+                        failed(handle, error, taken)
+                    finally:
+                        if taken:
+                            handle.owner = 0
+                            token.append(True)
+                    if not taken:
+                        hand(event, (handle,), thread)
             finally:
                 outgoing.active = False
             if outgoing.pending:
@@ -375,12 +401,11 @@ class EventLog:
                 if rest is not None:
                     del rest[0]
                 if handle.active:
-                    handle.callback(event)
+                    callback = handle.callback
+                    callback(event)
             except Exception as error:  # noqa: BLE001 - the border to user code: it must not break training
                 taken = handle.owner == thread or not _is_empty(error)
-                pass_on(error)
-                if taken:
-                    self._refused(handle, error)
+                self._failed(handle, error, taken)
             finally:
                 if taken:
                     handle.owner = 0
@@ -395,7 +420,11 @@ class EventLog:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_WAIT)
 
-    def _refused(self, handle: EventHandlerHandle, error: Exception) -> None:
+    def _failed(self, handle: EventHandlerHandle, error: Exception, taken: bool) -> None:
+        """Count an exception of a handler; do nothing where it only says that another thread is in it."""
+        pass_on(error)
+        if not taken:
+            return
         self._registry.count_error("handler")
         if not handle.said:
             handle.said = True

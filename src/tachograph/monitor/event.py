@@ -36,7 +36,7 @@ class Event:
     def __init__(self, name: str, timestamp: datetime, data: Mapping[str, data_value_t]) -> None:
         self._name: str = _checked(name, str, "name", "a string")
         self._timestamp: datetime = _checked(timestamp, datetime, "timestamp", "a datetime")
-        self._unix_nano = -1
+        self._unix_nano: int | None = None  # until it is asked for
         self._data = _checked_data(data)
 
     @property
@@ -56,7 +56,7 @@ class Event:
     @timestamp.setter
     def timestamp(self, timestamp: datetime) -> None:
         self._timestamp = _checked(timestamp, datetime, "timestamp", "a datetime")
-        self._unix_nano = -1
+        self._unix_nano = None
 
     @property
     def data(self) -> dict[str, data_value_t]:
@@ -80,9 +80,10 @@ def made(name: str, unix_nano: int, timestamp: datetime, data: dict[str, data_va
 
 def unix_nano(event: Event) -> int:
     """Return the time of the event in nanoseconds since 1970; 0 for an earlier time, which OTLP cannot carry."""
-    if event._unix_nano < 0:  # noqa: SLF001 - worked out once for an event
-        event._unix_nano = _since_1970(event.timestamp)  # noqa: SLF001
-    return event._unix_nano  # noqa: SLF001
+    found = event._unix_nano  # noqa: SLF001 - worked out once for an event
+    if found is None:
+        found = event._unix_nano = _since_1970(event.timestamp)  # noqa: SLF001
+    return found
 
 
 def _since_1970(timestamp: datetime) -> int:

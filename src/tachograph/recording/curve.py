@@ -7,7 +7,9 @@ own thread may hold it, and a thread that finds the lock taken leaves its values
 
 The throttle: the first value is a point at once, then there is one point an interval: its last value, with its smallest
 and its largest one and their x, so that no spike vanishes, and the x of the first NaN and infinity of each sign. When
-points leave follows from the times at which the values were recorded, not from the times of folds.
+points leave follows from the times at which the values were recorded, not from the times of folds. The clock takes as
+long as all else: where values with an x come faster than one a millisecond, it is looked at once in about that time. So
+one that comes after a sudden rest may count for the interval before, until the next fold.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ LIMIT = 65_536 * 3
 _STRIDE = 3  # of a buffer: a value, its x (None: the time), and when it was recorded
 _CHUNK = 512 * _STRIDE
 _FEW = 8 * _STRIDE
+LOOK = 0.001  # seconds between two looks at the clock, about, where values with an x come faster
 _WORTH_PACKING = 4  # points
 _BRANCHES = 16  # of one interval that wait for their turn
 _NANO = 1e9
@@ -247,14 +250,16 @@ class CurveRecorder:
     # For :func:`recorder`:
     #   buffer    values that are not folded: value, x or None, and time in turn, added in one step
     #   until     to when a value is held back without the buffer, if it is a float and its x does not go back
+    #   looked    while `count` is below it, a value that has an x is held back without a look at the clock
+    #   unlooked  how many are after each look: as many as came in LOOK seconds, when they were folded last
     #   x         of the value that was held back last, or of the last one before it
     #   last, moment, low, low_x, high, high_x, count    of the values that were held back without the buffer: the
-    #             last one, its time, the extremes with their x, how many; all of them are older than the buffer
+    #             last one, the time of the last look, the extremes with their x, how many; all older than the buffer
     #   shown     the value of `last` that the gauge has, or that is older than the one that it has
     #   start     when the execution began
     #   late      values were recorded that are still on their way from a device
     __slots__ = (
-        *("buffer", "due", "gauge", "labels", "late", "shown", "start", "until"),
+        *("buffer", "due", "gauge", "labels", "late", "looked", "shown", "start", "unlooked", "until"),
         *("count", "high", "high_x", "last", "low", "low_x", "moment", "x"),
         *(
             "_allowed",
@@ -263,6 +268,7 @@ class CurveRecorder:
             "_interval",
             "_journal",
             "_kept",
+            "_left",
             "_lock",
             "_outgoing",
             "_registry",
@@ -288,6 +294,7 @@ class CurveRecorder:
         self._throttle = _Throttle(branch=branch)
         self._outgoing: list[Raw] = []  # logged, but for an interrupt
         self._folded = -inf  # when the last value was recorded that came through the buffer
+        self._left = -inf  # when the values were folded last that were held back without it
         self.buffer: Any = []
         self._kept: list[Any] | None = None  # by a fold that was cut short
         self.late = False
@@ -296,7 +303,8 @@ class CurveRecorder:
         self.x: Number = inf
         self.low_x: Number = 0
         self.high_x: Number = 0
-        self.low, self.high, self.count = inf, -inf, 0
+        self.low, self.high = inf, -inf
+        self.count = self.looked = self.unlooked = 0
         gauge.follow(self)  # last: an interrupt in between leaves none that is half made
 
     def allow(self, a_second: float | None) -> None:
@@ -381,7 +389,7 @@ class CurveRecorder:
         )
         if lost:
             self._outgoing.clear()
-            self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
+            self.until, self.count, self.looked, self.low, self.high = -inf, 0, 0, inf, -inf
             self.buffer.clear()
             self._kept = None
             if held:
@@ -405,8 +413,13 @@ class CurveRecorder:
         # Nothing more is held back without the buffer until the end of the fold. No call up to the second line, so that
         # ATOMIC holds here, too.
         found = self.last, self.x, self.moment, self.low, self.low_x, self.high, self.high_x, self.count
-        self.until, self.count, self.low, self.high = -inf, 0, inf, -inf
+        self.until, self.count, self.looked, self.low, self.high = -inf, 0, 0, inf, -inf
         last, x, moment, low, low_x, high, high_x, count = found
+        since, self._left = self._left, max(moment, self._folded)
+        if count and self._interval:
+            self.unlooked = int(count * LOOK / max(self._left - since, self._interval))
+        else:
+            self.unlooked = 0
         if count:
             extremes = low, _place(low_x), high, _place(high_x)
             many = CurvePoint(last, _place(x), moment, self._throttle.branch, *extremes, count, 0)
@@ -571,7 +584,8 @@ class _NullCurve(CurveRecorder):
         self.gauge = LastValue(SeriesLosses(""))
         self.late = False
         self.last = self.shown = 0.0
-        self.start, self.until = 0.0, -inf
+        self.start, self.until, self.moment = 0.0, -inf, 0.0
+        self.count = self.looked = self.unlooked = 0
 
 
 NOWHERE: CurveRecorder = _NullCurve()
@@ -599,7 +613,7 @@ class Curves(Protocol):
         """Return a value that is neither a float nor an int; None where the program's own object fails."""
 
 
-def recorder(  # noqa: C901 - see record
+def recorder(  # noqa: C901, PLR0915 - see record
     curves: Curves, execution: Callable[[], Any], elsewhere: Container[object], clock: Callable[[], float]
 ) -> Callable[..., None]:
     """Return ``record(value, *, at=None)``: variables of the function around it are read faster than attributes.
@@ -615,34 +629,46 @@ def recorder(  # noqa: C901 - see record
     lowest, highest = -inf, inf
     what, far = curves.at, _WHOLE
 
-    def record(value: Any, *, at: Any = None) -> None:  # noqa: C901, PLR0912 - each call would cost as much as all of it
+    def record(value: Any, *, at: Any = None) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs as much as all
         curve = curves.home
         if elsewhere or curve is None:
             try:
                 curve = by_execution[execution()]
             except KeyError:
                 curve = attach(execution(), value, at)
-        now = clock()
-        if now < curve.until and value.__class__ is plain:  # held back: no call in this block, see ATOMIC
-            x = at if at.__class__ is whole else now - curve.start if at is None else never
-            if x >= curve.x:
-                if value <= curve.high:
-                    if value >= curve.low:
-                        curve.x, curve.last, curve.moment = x, value, now
-                        curve.count += 1
-                        return
-                    if value > lowest:
-                        curve.low, curve.low_x = value, x
-                        curve.x, curve.last, curve.moment = x, value, now
-                        curve.count += 1
-                        return
-                elif value < highest:
-                    curve.high, curve.high_x = value, x
-                    if value < curve.low:
-                        curve.low, curve.low_x = value, x
+        x: float
+        if at.__class__ is whole:
+            x = at
+            if curve.count < curve.looked:
+                now = curve.moment
+            else:
+                now = clock()
+                if curve.unlooked:
+                    curve.looked = curve.count + curve.unlooked
+        else:
+            now = clock()
+            x = now - curve.start if at is None else never
+        # Held back: no call in this block, see ATOMIC.
+        if now < curve.until and value.__class__ is plain and x >= curve.x:
+            if value <= curve.high:
+                if value >= curve.low:
                     curve.x, curve.last, curve.moment = x, value, now
                     curve.count += 1
                     return
+                if value > lowest:
+                    curve.low, curve.low_x = value, x
+                    curve.x, curve.last, curve.moment = x, value, now
+                    curve.count += 1
+                    return
+            elif value < highest:
+                curve.high, curve.high_x = value, x
+                if value < curve.low:
+                    curve.low, curve.low_x = value, x
+                curve.x, curve.last, curve.moment = x, value, now
+                curve.count += 1
+                return
+        if now == curve.moment:  # which may have been the time without a look
+            now = clock()
         if value.__class__ is not plain and value.__class__ is not whole:
             value = border(value)
             if value is None:

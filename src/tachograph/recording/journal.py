@@ -108,6 +108,9 @@ class Journal:
 
     Attributes:
         append: logs one event, as :class:`Append` says. Look it up at each call: :meth:`keep` changes it.
+        taking: the events that wait, for a door that appends a :data:`Raw` itself, as a call takes as long as the rest
+            of it; it calls :meth:`make_room` where there are ``half``. None where none is kept.
+        half: see ``taking``.
         stream: random for each process start; see :meth:`LogEvent.record_attributes`.
         last_words: called before the last events of the process leave, with the seconds that each may take, for events
             that are logged at the end alone, such as those of open windows.
@@ -119,6 +122,7 @@ class Journal:
     """
 
     append: Append
+    taking: deque[Raw] | None
     _uncounted: int
 
     def __init__(self, registry: Registry, *, limit: int = LIMIT) -> None:
@@ -136,13 +140,12 @@ class Journal:
     def _appender(self) -> Append:
         """Return :attr:`append`: variables of the function around it are read faster than attributes."""
         events, half, state = self._events, self._limit // 2, switch
-        make_room, now = self._make_room, time.time_ns
+        make_room, now = self.make_room, time.time_ns
 
-        def append(
+        def append(  # noqa: PLR0917 - as keywords alone they would cost a call 40 ns for their defaults, in CPython 3.11
             name: str,
             time_unix_nano: int,
             attributes: Mapping[str, AttributeValue] | Later,
-            *,
             trace_id: int = 0,
             span_id: int = 0,
             trace_flags: int = 0,
@@ -155,7 +158,7 @@ class Journal:
 
         return append
 
-    def _make_room(self, wanted: int) -> None:
+    def make_room(self, wanted: int) -> None:
         """Say that events wait for too long, and drop the oldest where there is no room for so many."""
         events = self._events
         while events and len(events) + wanted > self._limit:
@@ -181,7 +184,7 @@ class Journal:
         while waiting:
             some = waiting[:_AT_ONCE]
             if len(events) + len(some) > half:
-                self._make_room(len(some))
+                self.make_room(len(some))
             before = len(events)
             # No call in between, so that they are in one place or the other: see interrupts.ATOMIC.
             del waiting[:_AT_ONCE]
@@ -222,6 +225,7 @@ class Journal:
     def _open(self) -> None:
         keeps = self.kept and self._registry.enabled
         self.append = self._appender() if keeps else _nothing
+        self.taking, self.half = self._events if keeps else None, self._limit // 2
 
     def drain(
         self, limit: int | None = None, *, pack: Pack | None = None, into: list[LogEvent] | None = None
