@@ -244,6 +244,68 @@ def test_keys_scroll_and_change_what_is_shown(tmp_path: Path) -> None:
         assert screen.end() == 0
 
 
+def test_keys_filter_and_sort_metrics(tmp_path: Path) -> None:
+    """``/`` takes a filter, points at a character that it cannot read, and Esc leaves it; ``s`` changes the order."""
+    record(tmp_path / "store", "job", *points([1.0, 2.0], "accuracy"), *points([3.0, 5.0]), *points([7.0], "zeal"))
+    with terminal(tmp_path, "top", "--store", str(tmp_path / "store"), lines=30) as screen:
+        screen.wait("METRIC", "accuracy", "loss", "zeal")
+        screen.press(b"/l(o")
+        screen.wait("/l(o", "unterminated subpattern at character 2")
+        screen.press(b"\n")
+        screen.wait("/l(o")
+        screen.press(b"\x7f\x7fo\n")
+        screen.wait("filter lo", "loss", absent="accuracy")
+        screen.press(b"/zea")
+        screen.wait("zeal", absent="loss")
+        screen.press(b"\x1b")
+        screen.wait("filter lo", "loss", absent="zeal")
+        screen.press(b"/\x15\n")
+        screen.wait("accuracy", "zeal")
+        screen.press(b"ss")
+        shown = screen.wait("sorted by value")
+        assert [shown.index(name) for name in ("zeal", "loss", "accuracy")] == sorted(
+            shown.index(name) for name in ("zeal", "loss", "accuracy")
+        )
+        screen.press(b"q")
+        assert screen.end() == 0
+        left(screen)
+
+
+def test_another_run_can_be_chosen(tmp_path: Path) -> None:
+    """``l`` lists the runs of a store and of a hub; Enter shows the one that is marked, Esc the one before."""
+    store = tmp_path / "store"
+    record(store, "early", *points([1.25]))
+    record(store, "late", *points([2.75]), day=1)
+    with serving(store) as found:
+        for source in ((found.url,), ("--store", str(store))):
+            with terminal(tmp_path, "top", *source, "--run", "late", "--interval", "0.2") as screen:
+                screen.wait("2.75")
+                screen.press(b"l")
+                screen.wait("RUNS", "early", "> ", "late")
+                screen.press(b"\x1b")
+                screen.wait("2.75", absent="RUNS")
+                screen.press(b"l")
+                screen.wait("RUNS", "early")
+                screen.press(b"G\n")
+                assert screen.wait("1.25", absent="RUNS").startswith("early ")
+                screen.press(b"q")
+                assert screen.end() == 0
+
+
+def test_plots_fill_the_lines_that_are_free(tmp_path: Path) -> None:
+    """Metrics are plotted below the tables, down to the last line but two; a small terminal has none."""
+    record(tmp_path / "store", "job", *points([x * 0.5 for x in range(50)]), *points([1.0, math.nan, 2.0], "odd"))
+    with terminal(tmp_path, "top", "--store", str(tmp_path / "store"), columns=130, lines=40) as screen:
+        shown = screen.wait("loss  24.5", "odd  2", "\u00d7").splitlines()
+        assert max(map(len, shown)) <= 130
+        assert "24.5 " in shown[-30]
+        assert any("\u2801" <= letter <= "\u28ff" for letter in shown[-4])
+        screen.resize(80, 12)
+        screen.wait("loss", absent="loss  24.5")
+        screen.press(b"q")
+        assert screen.end() == 0
+
+
 def test_names_do_nothing_to_the_terminal(tmp_path: Path) -> None:
     """Escape sequences, markup and the like in names are shown as they are spelled, and nothing else happens."""
     about = {"metric": HOSTILE, "group": HOSTILE, "units": HOSTILE, "x_units": HOSTILE}

@@ -61,13 +61,37 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_the_newest_values_of_all_ranks_are_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A metric has the smallest, the middle and the largest of its ranks' newest values, its units, x and points."""
+    """A metric has the smallest, the middle and the largest of its ranks' newest values, its rank, units, x, points."""
     printed = top(capsys, "--store", str(store))
     assert "3 ranks" in printed
     cells = line(printed, "training / loss  NaN on rank 2")
-    assert cells[:4] == ["0.5", "1.5", "2.5", "nats"]
+    assert cells[:5] == ["0.5", "1.5", "2.5", "0", "nats"]
     assert cells[-4:] == ["2", "epoch", "-", "7"]
-    assert line(printed, "speed")[:3] == ["1,000", "1,001", "1,002"]
+    assert line(printed, "speed")[:4] == ["1,000", "1,001", "1,002", "2"]
+
+
+def test_what_went_wrong_comes_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Above all tables are the faults of the run, each with its rank and its place."""
+    printed = top(capsys, "--store", str(store))
+    assert line(printed, "loss: first NaN")[-3:-1] == ["2", "1"]
+    assert printed.index("WENT WRONG") < printed.index("METRIC")
+
+
+def test_a_filter_and_an_order_choose_metrics(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--filter`` takes a text or a regular expression of any case, ``--sort`` an order of the metrics."""
+    ordered = top(capsys, "--store", str(store), "--sort", "name")
+    assert ordered.index("training / loss ") < ordered.index("speed ")
+    by_value = top(capsys, "--store", str(store), "--sort", "value", "--filter", "^SPE|loss")
+    assert by_value.index("training / loss ") < by_value.index("speed ")  # it has a NaN
+    assert "training / loss " not in top(capsys, "--store", str(store), "--filter", "speed")
+
+
+def test_a_filter_that_cannot_be_read_is_marked(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says why a filter is none, and points at the character."""
+    said = top(capsys, "--store", str(store), "--filter", "lo(ss", code=2)
+    assert "missing ), unterminated subpattern at character 3" in said
+    *_, shown, mark = said.splitlines()
+    assert shown[mark.index("^")] == "("
 
 
 def test_each_rank_can_have_a_row(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ def parser(command: str, description: str, epilog: str | None = None) -> argpars
 
 def fail(command: str, why: str, code: int) -> int:
     """Say the reason of a failure on stderr, and return the exit code ``code``."""
-    sys.stderr.write(f"tachograph {command}: {why}\n")
+    if sys.stderr is not None:  # it is closed: the exit code is left
+        sys.stderr.write(f"tachograph {command}: {why}\n")
     return code
 
 

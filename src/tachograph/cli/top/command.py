@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser
+from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
 from tachograph.identity.environment import clean, text
@@ -30,6 +31,10 @@ def command(arguments: Sequence[str]) -> int:
         from rich.text import Text  # noqa: F401 - it is there, or this is not for this machine
     except ModuleNotFoundError:
         return _fail("rich is missing: pip install 'tachograph[top]'", WRONG_USAGE)
+    try:
+        compiled(options.filter)
+    except WrongFilter as error:
+        return fail("top", str(error), WRONG_USAGE)
     try:
         source = _source(options)
     except ValueError as error:
@@ -57,14 +62,16 @@ def _hub() -> str:
 
 
 def _shown(source: RunSource, options: argparse.Namespace) -> int:
+    choice = Choice(options.filter, options.sort, options.ranks)
     once = options.once or not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb"
     _never_fails(sys.stdout)
     picture = Picture()
     if not once:
         from tachograph.cli.top.screen import Screen
 
-        Screen(source, picture, interval=options.interval, by_rank=options.ranks).show()
-        return _fail(picture.refused, WRONG_USAGE) if picture.refused else 0
+        screen = Screen(source, picture, interval=options.interval, choice=choice)
+        screen.show()
+        return _fail(screen.refused, WRONG_USAGE) if screen.refused else 0
     try:
         source.fill(picture)
     except HubRefused as error:
@@ -75,10 +82,10 @@ def _shown(source: RunSource, options: argparse.Namespace) -> int:
         return _fail(f"what {source.where} says is not understood: {type(error).__name__}: {error}", FAILED)
     finally:
         source.close()
-    return _print(source, picture, by_rank=options.ranks)
+    return _print(source, picture, choice)
 
 
-def _print(source: RunSource, picture: Picture, *, by_rank: bool) -> int:
+def _print(source: RunSource, picture: Picture, choice: Choice) -> int:
     from rich.console import Console
 
     from tachograph.cli.top.screen import everything
@@ -86,7 +93,7 @@ def _print(source: RunSource, picture: Picture, *, by_rank: bool) -> int:
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)
     try:
-        for line in everything(picture, source.where, time.time_ns(), width, by_rank=by_rank):
+        for line in everything(picture, source.where, time.time_ns(), width, choice):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,6 +124,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--run", metavar="ID", help="the run's id (default: the hub's own, else the newest)")
     add("--store", type=Path, metavar="DIR", help="read from this store instead: no hub is needed")
     add("--ranks", action="store_true", help="a row for each rank of a metric (r changes it)")
+    add("--sort", choices=SORTS, default=SORTS[0], help="order of the metrics (s changes it; default: as charted)")
+    add(
+        "--filter",
+        metavar="TEXT",
+        default="",
+        help="only metrics and functions with this in their names: a text, or a regular expression (/ changes it)",
+    )
     add("--once", action="store_true", help="print it once, as where there is no terminal")
     add(
         "--interval", type=_seconds, default=2.0, metavar="S", help="seconds between two drawings (default %(default)g)"

@@ -118,6 +118,7 @@ class Picture:
         self.functions: list[Json] = []
         self.functions_together: list[Json] = []
         self.lost: list[Json] = []
+        self.faults: list[Json] = []
         self.series: dict[int, Json] = {}
         self.samples: dict[int, tuple[float | None, float | None, str | None]] = {}
         self.events: deque[Json] = deque(maxlen=EVENTS)
@@ -151,6 +152,11 @@ class Picture:
     def take_about(self, about: Json) -> None:
         """Take the run's entry in the API's list of runs."""
         self.about = about
+        self.version += 1
+
+    def take_faults(self, faults: Iterable[Json]) -> None:
+        """Take the faults of the run, the most urgent first."""
+        self.faults = list(faults)
         self.version += 1
 
     def take_progress(self, progress: Iterable[Json]) -> None:

@@ -15,17 +15,19 @@ import tty
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
+from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
 from tachograph.cli.top.legible import count, lasting, printable, shortened
-from tachograph.cli.top.picture import Picture
+from tachograph.cli.top.picture import Json, Picture
+from tachograph.cli.top.plots import plots
 from tachograph.cli.top.sections import Section, fitted, sections
-from tachograph.cli.top.source import RunSource, keep_up
+from tachograph.cli.top.source import Away, HubRefused, RunSource, keep_up
 
 STATES = {
     "running": "green",
@@ -33,7 +35,7 @@ STATES = {
     **dict.fromkeys(("failed", "killed", "lost"), "red"),
     "unknown": "yellow",
 }
-KEYS = "q quit   ↑ ↓ PgUp PgDn scroll   Tab next table   r ranks"
+KEYS = "q quit  ↑ ↓ PgUp PgDn scroll  Tab next table  r ranks  s sort  / filter  l runs"
 _NANO = 1_000_000_000
 _MOST_DAMAGE = 3
 _WORDS = 400  # characters
@@ -41,17 +43,23 @@ _STANDING = 30  # the state and the time, which are to be seen behind a long nam
 # ECMA-48 and xterm's "PC-Style Function Keys": in application mode the arrows begin with SS3.
 _NAMES = {
     **dict.fromkeys(("[A", "OA", "k"), "up"),
-    **dict.fromkeys(("[B", "OB", "j", "\r", "\n"), "down"),
+    **dict.fromkeys(("[B", "OB", "j"), "down"),
+    **dict.fromkeys(("\r", "\n"), "enter"),
+    "\x1b": "escape",
     **dict.fromkeys(("[5~", "b", "\x02"), "page up"),
     **dict.fromkeys(("[6~", " ", "\x06"), "page down"),
     **dict.fromkeys(("[H", "OH", "[1~", "g"), "home"),
     **dict.fromkeys(("[F", "OF", "[4~", "G"), "end"),
     **dict.fromkeys(("q", "Q", "\x03", "\x04"), "quit"),
     **dict.fromkeys(("r", "R"), "ranks"),
+    **dict.fromkeys(("s", "S"), "sort"),
+    **dict.fromkeys(("l", "L"), "runs"),
+    "/": "filter",
     "\t": "next",
     "\x0c": "redraw",
 }
-_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|([^\x1b])", re.DOTALL)
+_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|(.)", re.DOTALL)
+_SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
 # xterm, "Control Sequences": the alternate screen, the cursor, and the rest of the line.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -172,47 +180,116 @@ def _row(cells: Sequence[Text | str], section: Section, columns: Sequence[tuple[
     return line
 
 
-def everything(picture: Picture, where: str, now: int, width: int, *, by_rank: bool) -> Iterator[Text]:
+def everything(picture: Picture, where: str, now: int, width: int, choice: Choice) -> Iterator[Text]:
     """Yield all lines, as ``--once`` prints them."""
     yield from header(picture, where, now, width)
-    if found := sections(picture, by_rank=by_rank):
+    if found := sections(picture, choice):
         yield Text()
         yield from body(found, width)
 
 
-def seen(
-    picture: Picture, where: str, now: int, size: tuple[int, int], first: int, *, by_rank: bool
-) -> tuple[list[Text], int]:
+class View(NamedTuple):
+    """A part of a run's sections, as a terminal shows it.
+
+    Attributes:
+        size: columns and lines of the terminal.
+        first: the line of the sections that was asked for; the nearest one that there is is taken.
+        choice: among the rows.
+        typed: a filter that is being typed; None while none is.
+    """
+
+    size: tuple[int, int]
+    first: int
+    choice: Choice
+    typed: str | None = None
+
+
+def seen(picture: Picture, where: str, now: int, view: View) -> tuple[list[Text], int]:
     """Return the lines that a terminal shows, and the line of the sections that its first one is.
 
     Args:
         picture: of the run.
         where: it is read from.
         now: nanoseconds since the epoch.
-        size: columns and lines of the terminal.
-        first: the line of the sections that was asked for; the nearest one that there is is taken.
-        by_rank: a row for each rank of a metric.
+        view: of it.
     """
-    width, lines = size
+    width, lines = view.size
+    choice = view.choice if view.typed is None else view.choice._replace(filter=view.typed)
     above = header(picture, where, now, width)
-    found = sections(picture, by_rank=by_rank)
+    found = sections(picture, choice)
     room = max(lines - len(above) - 3, 1)
     total = height(found)
-    first = max(0, min(first, total - room))
+    first = max(0, min(view.first, total - room))
     shown = [*above, Text(), *body(found, width, first=first, lines=room)]
+    if total + 1 < room:
+        shown += [Text(), *plots(choice.rows(picture.rows()), width, room - total - 1)]
     shown = shown[: lines - 2]
     shown += [Text()] * (lines - 1 - len(shown))
-    place = f"   lines {first + 1} to {min(first + room, total)} of {total}" if total > room else ""
-    shown.append(Text(KEYS + place, style="dim"))
+    place = f"lines {first + 1} to {min(first + room, total)} of {total}" if total > room else ""
+    shown.append(_footer(choice, place, typing=view.typed is not None))
     for line in shown:
         line.truncate(width, overflow="ellipsis")
     return shown[-lines:], first
+
+
+def _footer(choice: Choice, place: str, *, typing: bool) -> Text:
+    """Return the last line: the keys, or the filter that is being typed, with a mark where it cannot be read."""
+    if not typing:
+        told = [f"sorted by {choice.sort}"] if choice.sort != SORTS[0] else []
+        told += [f"filter {printable(choice.filter)}"] if choice.filter else []
+        return Text("   ".join([*filter(None, [place, *told]), KEYS]), style="dim")
+    line = Text.assemble(("/", "bold"), printable(choice.filter))
+    try:
+        compiled(choice.filter)
+    except WrongFilter as error:
+        at = 1 + len(printable(choice.filter[: error.place]))
+        line.append(" ")
+        line.stylize("bold reverse red", at, at + 1)
+        line.append(f"  {error.why} at character {error.place + 1}", "red")
+    else:
+        line.append("   Enter takes it, Esc leaves it", "dim")
+    return line
+
+
+def listed(runs: Sequence[Json], chosen: int, size: tuple[int, int], trouble: str) -> list[Text]:
+    """Return the lines of a list of runs of which one can be chosen.
+
+    Args:
+        runs: as the API lists them.
+        chosen: the place of the one that is marked.
+        size: columns and lines of the terminal.
+        trouble: in words, why there is none.
+    """
+    width, lines = size
+    room = max(lines - 3, 1)
+    first = max(0, min(chosen - room // 2, len(runs) - room))
+    shown = [Text(printable(trouble, _WORDS) or "RUNS", style="bold yellow" if trouble else "bold")]
+    now = time.time_ns()
+    for place, each in enumerate(runs[first : first + room], first):
+        line = Text("> " if place == chosen else "  ", no_wrap=True)
+        line.append(f"● {printable(each['state'], 9):<9} ", STATES.get(str(each["state"]), "default"))
+        about = f"{lasting((now - each['started']) / _NANO)} ago, {_many(each['ranks'], 'rank')}"
+        line.append(f"{shortened(printable(each['id']), max(width - 42, 12))}  ", "bold" if place == chosen else "")
+        line.append(f"{about}, {count(each['points'])} points", "dim")
+        shown.append(line)
+    shown += [Text()] * (lines - 1 - len(shown))
+    shown.append(Text(f"Enter shows it, Esc goes back   ↑ ↓   {len(runs)} in all", style="dim"))
+    for line in shown:
+        line.truncate(width, overflow="ellipsis")
+    return shown[-lines:]
 
 
 def keys(typed: bytes) -> list[str]:
     """Return the names of the keys that were pressed; other keys than ours are left out."""
     found = (match[1] or match[2] for match in _ONE.finditer(typed.decode("latin-1")))
     return [_NAMES[key] for key in found if key in _NAMES]
+
+
+def written(typed: bytes) -> list[str]:
+    r"""Return the characters that were typed into a line; ``\n``, ``\b`` and ``\x1b`` for Enter, Backspace and Esc."""
+    same = {"\r": "\n", "\x7f": "\b", "\x03": "\x1b"}
+    text = _SEQUENCE.sub("", typed.decode(errors="ignore"))
+    return [same.get(each, each) for each in text if each.isprintable() or each in "\r\n\b\x7f\x1b\x03\x15"]
 
 
 class Screen:
@@ -222,37 +299,49 @@ class Screen:
         source: of the run.
         picture: of the run so far.
         interval: seconds between two drawings.
-        by_rank: a row for each rank of a metric, to begin with.
+        choice: among its rows, to begin with.
     """
 
-    def __init__(self, source: RunSource, picture: Picture, *, interval: float, by_rank: bool) -> None:
+    def __init__(self, source: RunSource, picture: Picture, *, interval: float, choice: Choice) -> None:
         self._source = source
         self._picture = picture
         self._interval = interval
-        self._by_rank = by_rank
+        self._choice = choice
+        self._typed: str | None = None
         self._first = 0
         self._page = 1
         self._ended = False
+        self._runs: list[Json] | None = None  # while one of them is being chosen
+        self._chosen = 0
+        self._trouble = ""  # with them
+        self._stop = threading.Event()
         self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
         self._woken, self._wake = os.pipe()
 
+    @property
+    def refused(self) -> str:
+        """In words, why the run will never be known; empty where it may."""
+        return self._picture.refused
+
     def show(self) -> None:
         """Draw until ``q``, Ctrl-C or SIGTERM, or until the run is refused."""
-        stop = threading.Event()
-        reading = threading.Thread(
-            target=keep_up, args=(self._source, self._picture, stop), name="tachograph top", daemon=True
-        )
         terminal = _Terminal()
         with self._signals():
             terminal.enter()
             try:
-                reading.start()
+                self._read()
                 self._loop(terminal)
             except OSError:  # the terminal is gone
                 pass
             finally:
-                stop.set()
+                self._stop.set()
                 terminal.leave()
+
+    def _read(self) -> None:
+        """Keep the picture up to date in a thread of its own."""
+        self._stop = threading.Event()
+        given = self._source, self._picture, self._stop
+        threading.Thread(target=keep_up, args=given, name="tachograph top", daemon=True).start()
 
     def _loop(self, terminal: _Terminal) -> None:
         drawn, due = None, 0.0
@@ -271,11 +360,71 @@ class Screen:
                 typed = os.read(sys.stdin.fileno(), 1024)
                 if not typed:  # the terminal is gone
                     return
-                for key in keys(typed):
-                    self._pressed(key)
+                self._take(typed)
 
     def _state(self) -> tuple[Any, ...]:
-        return self._first, self._by_rank, self._picture.trouble
+        asked = None if self._runs is None else len(self._runs)
+        return self._first, self._choice, self._typed, asked, self._chosen, self._trouble, self._picture.trouble
+
+    def _take(self, typed: bytes) -> None:
+        if self._typed is None:
+            for place, key in enumerate(pressed := keys(typed)):
+                self._pressed(key)
+                if key == "filter" and place == len(pressed) - 1:  # the rest of what was pasted is the filter
+                    typed = typed.rpartition(b"/")[2]
+                    break
+            else:
+                return
+        for letter in written(typed):
+            self._written(letter)
+
+    def _written(self, letter: str) -> None:
+        if self._typed is None:
+            return
+        if letter == "\n":
+            with contextlib.suppress(WrongFilter):  # it stays, marked
+                compiled(self._typed)
+                self._choice, self._typed = self._choice._replace(filter=self._typed), None
+        elif letter == "\x1b":
+            self._typed = None
+        elif letter == "\x15":
+            self._typed = ""
+        else:
+            self._typed = self._typed[:-1] if letter == "\b" else self._typed + letter
+        self._first = 0
+
+    def _list(self) -> None:
+        """List the runs; they are asked for in a thread of its own, as the place may not answer."""
+
+        def ask() -> None:
+            try:
+                runs = self._source.runs()
+                self._trouble = "" if runs else "there is no run"
+                self._chosen = next(
+                    (place for place, each in enumerate(runs) if each["id"] == self._picture.about.get("id")), 0
+                )
+                self._runs = runs
+            except (Away, HubRefused, OSError, LookupError, TypeError) as error:
+                self._trouble = str(error)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                os.write(self._wake, b"\0")
+
+        self._runs, self._chosen, self._trouble = [], 0, "reading ..."
+        threading.Thread(target=ask, name="tachograph runs", daemon=True).start()
+
+    def _choose(self, key: str) -> None:
+        """Take a key while a run is being chosen."""
+        runs = self._runs or []
+        step = {"up": -1, "down": 1, "page up": -self._page, "page down": self._page, "home": -len(runs)}
+        if key == "enter" and runs:
+            self._stop.set()
+            self._source = self._source.of(str(runs[self._chosen]["id"]))
+            self._picture, self._first, self._runs = Picture(), 0, None
+            self._read()
+        elif key in {"quit", "escape", "runs"}:
+            self._runs = None
+        else:
+            self._chosen = max(0, min(self._chosen + step.get(key, len(runs) * (key == "end")), len(runs) - 1))
 
     def _signalled(self, number: int, terminal: _Terminal) -> None:
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -286,16 +435,24 @@ class Screen:
             terminal.enter()
 
     def _pressed(self, key: str) -> None:
-        if key == "quit":
+        if self._runs is not None:
+            self._choose(key)
+        elif key == "quit":
             self._ended = True
         elif key == "ranks":
-            self._by_rank = not self._by_rank
+            self._choice = self._choice._replace(by_rank=not self._choice.by_rank)
+        elif key == "sort":
+            self._choice = self._choice.sorted_next()
+        elif key == "filter":
+            self._typed = self._choice.filter
+        elif key == "runs":
+            self._list()
         elif key == "next":
             with self._picture.lock:
-                places = starts(sections(self._picture, by_rank=self._by_rank))
+                places = starts(sections(self._picture, self._choice))
             self._first = next((place for place in places if place > self._first), 0)
         else:
-            step = {"up": -1, "down": 1, "page up": -self._page, "page down": self._page}.get(key, 0)
+            step = {"up": -1, "down": 1, "enter": 1, "page up": -self._page, "page down": self._page}.get(key, 0)
             far = {"home": 0, "end": sys.maxsize}
             self._first = far.get(key, max(0, self._first + step))
 
@@ -304,16 +461,18 @@ class Screen:
         size = (columns, rows) if columns and rows else _USUAL  # some that programs make do not know
         width, height = (max(pair) for pair in zip(size, _SMALLEST, strict=True))
         self._page = max(1, height - 6)
-        with self._picture.lock:
-            lines, self._first = seen(
-                self._picture, self._source.where, time.time_ns(), (width, height), self._first, by_rank=self._by_rank
-            )
+        if self._runs is not None:
+            lines = listed(self._runs, self._chosen, (width, height), self._trouble)
+        else:
+            view = View((width, height), self._first, self._choice, self._typed)
+            with self._picture.lock:
+                lines, self._first = seen(self._picture, self._source.where, time.time_ns(), view)
         written = f"{_REST_OF_LINE}\r\n".join(self._encoded(lines))
         sys.stdout.write(f"{_HOME}{written}{_REST_OF_LINE}{_REST_OF_SCREEN}")
         sys.stdout.flush()
 
     def _encoded(self, lines: Sequence[Text]) -> Iterator[str]:
-        system = _COLOURS.get(self._console.color_system or "")
+        system = None if self._console.no_color else _COLOURS.get(self._console.color_system or "")
         for line in lines:
             yield "".join(
                 segment.style.render(segment.text, color_system=system) if segment.style else segment.text

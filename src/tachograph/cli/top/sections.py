@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, reduce
 from itertools import zip_longest
 from math import inf, isfinite
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
+from tachograph.cli.top.choice import Choice, apart
 from tachograph.cli.top.legible import NOTHING, clock, count, lasting, per_second, printable, shown_number, took
 from tachograph.cli.top.picture import UNITS, CurveLine, Json, MetricRow, Picture
 from tachograph.runs.buckets import QUANTILE_ERROR, HistogramValues
@@ -48,14 +49,14 @@ class Section(NamedTuple):
     rows: Sequence[Callable[[], Cells]]
 
 
-def named(group: str, metric: str, more: str = "") -> Text:
+def named(group: str, metric: str, more: str = "", style: str = "dim") -> Text:
     """Return a name with its owner before it, and further remarks behind it."""
     found = Text(no_wrap=True, overflow="ellipsis")
     if group:
         found.append(f"{printable(group)} / ", style="dim")
     found.append(printable(metric))
     if more:
-        found.append(f"  {printable(more)}", style="dim")
+        found.append(f"  {printable(more)}", style=style)
     return found
 
 
@@ -88,8 +89,10 @@ _REPEATED = re.compile(r"#\d+$")
 BLOCKS = "▁▂▃▄▅▆▇█"
 TIMES = "\u00d7"
 NO_NUMBER = TIMES  # NaN, or infinite
-SPARK = 24
+SPARK = 20
 _EVENTS = 12
+_WORDS = 300  # characters of a fault
+_FAULTS = {"restart": "yellow", "stalled": "bold yellow", "exception": "bold red", "lost": "bold red"}  # by kind
 _ROUGH = 9.995  # times the value: a percentile that may be off by more is rough
 _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6
@@ -213,32 +216,54 @@ def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
     return found[::-1]
 
 
-def sections(picture: Picture, *, by_rank: bool) -> list[Section]:
-    """Return the sections, empty ones left out.
+def sections(picture: Picture, choice: Choice) -> list[Section]:
+    """Return the sections, what went wrong first, and empty ones left out.
 
     Args:
         picture: of the run; it must not change until the rows are made.
-        by_rank: a row for each rank of a metric, in place of the smallest, the middle and the largest value.
+        choice: among its rows.
     """
+    rows = choice.rows(picture.rows())
     found = [
-        progress(picture, by_rank=by_rank),
-        _by_rank(picture) if by_rank else _metrics(picture),
-        _functions(picture),
-        _durations(picture),
-        _events(picture),
+        _faults(picture),
         _losses(picture),
         _troubles(picture),
+        progress(picture, by_rank=choice.by_rank),
+        _by_rank(rows) if choice.by_rank else _metrics(rows),
+        _functions(picture, choice),
+        _durations(picture, choice),
+        _events(picture),
     ]
     return [section for section in found if section.rows]
 
 
-def _metrics(picture: Picture) -> Section:
-    rows = picture.rows()
+def _faults(picture: Picture) -> Section:
+    """Return what went wrong; points that are lost have a table of their own."""
+    columns = (
+        Column("WENT WRONG", 0, right=False),
+        Column("RANK", 5),
+        Column("AT", 14, rank=2),
+        Column("TIME", 8, rank=1),
+    )
+    return Section(columns, [partial(_fault, each) for each in picture.faults if each["kind"] != "dropped"])
+
+
+def _fault(each: Json) -> Cells:
+    words = Text(printable(each["title"], _WORDS), _FAULTS.get(each["kind"], "red"), no_wrap=True, overflow="ellipsis")
+    if each["detail"]:
+        words.append(f"  {printable(each['detail'], _WORDS)}", "dim")
+    place, rank = each["place"], each["rank"]
+    at = NOTHING if place is None else shown_number(place["x"])
+    return (words, NOTHING if rank is None else str(rank), at, clock(each["time"]) if each["time"] else NOTHING)
+
+
+def _metrics(rows: Sequence[MetricRow]) -> Section:
     many = any(len(row.lines) > 1 for row in rows)
     values = ("MIN", "MEDIAN", "MAX") if many else ("VALUE",)
     columns = (
         Column("METRIC", 0, right=False),
         *(Column(title, _VALUE) for title in values),
+        *([Column("RANK", 5, rank=1)] if many else []),
         Column("UNIT", 9, right=False, rank=2),
         Column("RECENT", SPARK, right=False, rank=1),
         Column("AT", 14, rank=4),
@@ -252,10 +277,12 @@ def _metric(row: MetricRow, *, many: bool) -> Cells:
     lines = row.lines
     newest = [line.tail.value for line in lines if line.tail.value is not None]
     finite = [value for value in newest if isfinite(value)]
-    name = named(row.group, row.metric, _broken(lines))
+    name = named(row.group, row.metric, _broken(lines), "bold red")
     if many:
         found = (min(finite), median(finite), max(finite)) if finite else (newest[0] if newest else None,) * 3
-        values = [_value(value) for value in found]
+        far = apart(finite)
+        values = [_value(value, apart=bool(finite) and abs(value - found[1]) > far) for value in found]
+        values.append(_of_rank(lines, found[2]))
     else:
         values = [_value(newest[0] if newest else None)]
     x = max((line.tail.x for line in lines if line.tail.x is not None), default=None)
@@ -279,11 +306,22 @@ def _broken(lines: list[CurveLine]) -> str:
     return f"{shown_number(broken[0].tail.value)} on {who}"
 
 
-def _value(value: float | None) -> Text:
-    return Text(shown_number(value), style="default" if value is None or isfinite(value) else "bold red")
+def _of_rank(lines: list[CurveLine], largest: float | None) -> Text:
+    """Say which rank has the largest value; nothing where they are all alike, or there is one."""
+    finite = {line.rank: line.tail.value for line in lines if line.tail.value is not None and isfinite(line.tail.value)}
+    if len({*finite.values()}) < 2:  # noqa: PLR2004 - see above
+        return Text()
+    rank = next(rank for rank, value in finite.items() if value == largest)
+    return Text(NOTHING if rank is None else str(rank), "dim")
 
 
-def _by_rank(picture: Picture) -> Section:
+def _value(value: float | None, *, apart: bool = False) -> Text:
+    """Return a number: red where it is none, yellow where it is apart from those of the other ranks."""
+    broken = value is not None and not isfinite(value)
+    return Text(shown_number(value), style="bold red" if broken else "yellow" if apart else "default")
+
+
+def _by_rank(rows: Sequence[MetricRow]) -> Section:
     columns = (
         Column("METRIC", 0, right=False),
         Column("RANK", 5),
@@ -294,22 +332,30 @@ def _by_rank(picture: Picture) -> Section:
         Column("POINTS/S", 9, rank=3),
         Column("POINTS", 9, rank=5),
     )
-    rows = [partial(_line, row, line, place) for row in picture.rows() for place, line in enumerate(row.lines)]
-    return Section(columns, rows)
+    return Section(columns, [partial(_line, *each) for row in rows for each in _lines(row)])
 
 
-def _line(row: MetricRow, line: CurveLine, place: int) -> Cells:
+def _lines(row: MetricRow) -> Iterator[tuple[MetricRow, CurveLine, int, bool]]:
+    """Yield the ranks of a metric, and whether each is apart from the others."""
+    values = [line.tail.value for line in row.lines]
+    finite = [value for value in values if value is not None and isfinite(value)]
+    middle, far = (median(finite), apart(finite)) if finite else (0.0, inf)
+    for place, (line, value) in enumerate(zip(row.lines, values, strict=True)):
+        yield row, line, place, value is not None and abs(value - middle) > far
+
+
+def _line(row: MetricRow, line: CurveLine, place: int, is_apart: bool) -> Cells:
     name = named(row.group, row.metric) if place == 0 else Text()
     rank = NOTHING if line.rank is None else str(line.rank)
     return (
         name,
         rank,
-        _value(line.tail.value),
+        _value(line.tail.value, apart=is_apart),
         *_about(row, list(line.tail.values), line.tail.x, line.rate, line.points),
     )
 
 
-def _functions(picture: Picture) -> Section:
+def _functions(picture: Picture, choice: Choice) -> Section:
     together = {(each["role"], each["function"]): each for each in picture.functions_together}
     off = _off([each["error"] for each in together.values() if each["p50"] is not None])
     columns = (
@@ -322,7 +368,7 @@ def _functions(picture: Picture) -> Section:
         Column("FAILED", 28, right=False, rank=4),
     )
     by_name: dict[tuple[str, str], list[Json]] = {}
-    for each in picture.functions:
+    for each in filter(lambda each: choice.takes(each["function"]), picture.functions):
         by_name.setdefault(("agent" if each["role"] == "agent" else "", each["function"]), []).append(each)
     ordered = sorted(by_name.items(), key=lambda pair: (pair[0][0], -sum(_spent(each) for each in pair[1])))
     return Section(columns, [partial(_function, *key, some, together.get(key)) for key, some in ordered])
@@ -368,8 +414,8 @@ def _slowest(means: dict[int | None, float]) -> Text:
     return Text(f"{who} {TIMES}{times:.2f}", style="yellow" if times >= _SLOW else "dim")
 
 
-def _durations(picture: Picture) -> Section:
-    found = picture.durations()
+def _durations(picture: Picture, choice: Choice) -> Section:
+    found = {key: ranks for key, ranks in picture.durations().items() if choice.takes(f"{key[0]} / {key[1]}")}
     off = _off(values.spread.error() for ranks in found.values() for values in ranks.values() if values.spread)
     columns = (
         Column("DURATION, LAST 10 S", 0, right=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tachograph.cli.top.picture import KEPT, Json, Picture, Tail
-from tachograph.cli.top.source import Asking, Away, StreamEvent, default_run
+from tachograph.cli.top.source import Asking, Away, HubRefused, StreamEvent, default_run
 
 _EVERYTHING = 5.0  # seconds: so often a hub writes states down
 _LOOK_BACK = 1000  # events
@@ -83,7 +84,23 @@ class ServedRun:
         answer = self._ask("")
         with picture.lock:
             picture.take_run({**answer, "progress": _bars(answer.get("progress", ()))})
+        with contextlib.suppress(HubRefused):  # a hub of an earlier version has no answer
+            faults = self._ask("/faults")["faults"]
+            with picture.lock:
+                picture.take_faults(faults)
         return answer
+
+    def runs(self) -> list[Json]:
+        """See :meth:`tachograph.cli.top.source.RunSource.runs`."""
+        asking = self._asking.another()
+        try:
+            return list(asking.get("/api/runs")["runs"])
+        finally:
+            asking.close()
+
+    def of(self, run: str) -> ServedRun:
+        """See :meth:`tachograph.cli.top.source.RunSource.of`."""
+        return ServedRun(self._asking.another(), run)
 
     def close(self) -> None:
         """See :meth:`tachograph.cli.top.source.RunSource.close`."""

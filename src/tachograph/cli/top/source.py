@@ -47,6 +47,17 @@ class RunSource(Protocol):
             Refused: see there.
         """
 
+    def runs(self) -> list[Json]:
+        """Return the runs that there are, the newest first, as the API lists them.
+
+        Raises:
+            Away: see there.
+            Refused: see there.
+        """
+
+    def of(self, run: str) -> RunSource:
+        """Return the source of another run of the same place."""
+
     def close(self) -> None:
         """Close its files and connections; it can be read again."""
 
@@ -127,8 +138,13 @@ class Asking:
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._prefix = parts.path.rstrip("/")
         self._host, self._port, self._safe = parts.hostname, parts.port, parts.scheme == "https"
+        self._token = token
         self._headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._open: http.client.HTTPConnection | None = None
+
+    def another(self) -> Asking:
+        """Return another connection to the same hub."""
+        return Asking(self.url, self._token)
 
     def get(self, path: str) -> Any:
         """Return the answer to a question.

@@ -18,6 +18,7 @@ from tachograph.runs.losses import losses
 from tachograph.runs.members import Member, members
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import charts, curves, newest_samples, series
+from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events
 from tachograph.studio.occurrences import newest as newest_event
 from tachograph.studio.overview import Overview, about, functions, progress
@@ -73,6 +74,14 @@ class StoredRun:
         except (OSError, sqlite3.Error) as error:
             raise Away(f"the file {self._path} cannot be read: {error}") from error
 
+    def runs(self) -> list[Json]:
+        """See :meth:`tachograph.cli.top.source.RunSource.runs`."""
+        return list(Overview(self._folder, time.time_ns, lambda: False).runs())
+
+    def of(self, run: str) -> StoredRun:
+        """See :meth:`tachograph.cli.top.source.RunSource.of`."""
+        return StoredRun(self._folder, run, self._interval)
+
     def close(self) -> None:
         """See :meth:`tachograph.cli.top.source.RunSource.close`: a file is open only while it is read."""
 
@@ -103,12 +112,14 @@ class StoredRun:
             "functions_together": together,
             "losses": [each._asdict() for each in losses(reading.rows)],
         }
+        wrong, _ = faults(reading, now, written=written)
         with picture.lock:
             if picture.about and picture.about["id"] != name:
                 picture.start_over()
             if not picture.about:
                 self._seen, self._counts = 0, {}
             picture.take_run({**answer, "damage": list(reading.file.damage)})
+            picture.take_faults([each.data() for each in wrong])
             wanted = picture.wanted()
         told = newest_samples(reading, wanted, 1)
         with picture.lock:
