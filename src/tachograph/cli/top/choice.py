@@ -1,4 +1,4 @@
-"""The choice among many rows: which are shown, by a filter, and in what order."""
+"""The choice among many rows: a filter, and an order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WrongFilter(ValueError):  # noqa: N818 - as HubRefused: an answer
 
 
 class Choice(NamedTuple):
-    """What is shown of a run's rows.
+    """A choice among a run's rows.
 
     Attributes:
         filter: a text or a regular expression that the names of metrics and functions have in them; case is ignored.
@@ -85,7 +85,7 @@ def _values(row: MetricRow) -> list[float]:
 
 
 def _value(row: MetricRow) -> float:
-    """Return the largest value; what is no number is beyond all."""
+    """Return the largest value; NaN and infinities are beyond all."""
     found = _values(row)
     return max((value if isfinite(value) else inf for value in found), default=-inf)
 

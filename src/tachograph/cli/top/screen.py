@@ -58,7 +58,7 @@ _NAMES = {
     "\t": "next",
     "\x0c": "redraw",
 }
-_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|(.)", re.DOTALL)
+_ONE = re.compile(r"\x1b([\[O][0-9;]*[A-Za-z~])|(\x1b)$|([^\x1b])", re.DOTALL)
 _SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
 # xterm, "Control Sequences": the alternate screen, the cursor, and the rest of the line.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -281,7 +281,7 @@ def listed(runs: Sequence[Json], chosen: int, size: tuple[int, int], trouble: st
 
 def keys(typed: bytes) -> list[str]:
     """Return the names of the keys that were pressed; other keys than ours are left out."""
-    found = (match[1] or match[2] for match in _ONE.finditer(typed.decode("latin-1")))
+    found = (match[1] or match[2] or match[3] for match in _ONE.finditer(typed.decode("latin-1")))
     return [_NAMES[key] for key in found if key in _NAMES]
 
 
@@ -368,15 +368,12 @@ class Screen:
 
     def _take(self, typed: bytes) -> None:
         if self._typed is None:
-            for place, key in enumerate(pressed := keys(typed)):
+            before, slash, typed = typed.partition(b"/") if self._runs is None else (typed, b"", b"")
+            for key in keys(before + slash):
                 self._pressed(key)
-                if key == "filter" and place == len(pressed) - 1:  # the rest of what was pasted is the filter
-                    typed = typed.rpartition(b"/")[2]
-                    break
-            else:
-                return
-        for letter in written(typed):
-            self._written(letter)
+        if self._typed is not None:
+            for letter in written(typed):
+                self._written(letter)
 
     def _written(self, letter: str) -> None:
         if self._typed is None:
@@ -399,6 +396,8 @@ class Screen:
         def ask() -> None:
             try:
                 runs = self._source.runs()
+                if self._runs is None:  # the choice was left meanwhile
+                    return
                 self._trouble = "" if runs else "there is no run"
                 self._chosen = next(
                     (place for place, each in enumerate(runs) if each["id"] == self._picture.about.get("id")), 0

@@ -217,7 +217,7 @@ def together(curves: Sequence[Sequence[float]], width: int) -> list[float]:
 
 
 def sections(picture: Picture, choice: Choice) -> list[Section]:
-    """Return the sections, what went wrong first, and empty ones left out.
+    """Return the sections, faults first, and empty ones left out.
 
     Args:
         picture: of the run; it must not change until the rows are made.
@@ -238,7 +238,7 @@ def sections(picture: Picture, choice: Choice) -> list[Section]:
 
 
 def _faults(picture: Picture) -> Section:
-    """Return what went wrong; points that are lost have a table of their own."""
+    """Return the faults; points that are lost have a table of their own."""
     columns = (
         Column("WENT WRONG", 0, right=False),
         Column("RANK", 5),
@@ -280,8 +280,8 @@ def _metric(row: MetricRow, *, many: bool) -> Cells:
     name = named(row.group, row.metric, _broken(lines), "bold red")
     if many:
         found = (min(finite), median(finite), max(finite)) if finite else (newest[0] if newest else None,) * 3
-        far = apart(finite)
-        values = [_value(value, apart=bool(finite) and abs(value - found[1]) > far) for value in found]
+        middle, far = (median(finite), apart(finite)) if finite else (0.0, inf)
+        values = [_value(value, apart=value is not None and abs(value - middle) > far) for value in found]
         values.append(_of_rank(lines, found[2]))
     else:
         values = [_value(newest[0] if newest else None)]
