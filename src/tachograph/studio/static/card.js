@@ -2,16 +2,21 @@
 
 import { Curve } from "./curve.js";
 import { element, fill, say } from "./element.js";
-import { number } from "./format.js";
+import { count, number } from "./format.js";
+import { across } from "./extent.js";
 import { forget, invalidate } from "./frame.js";
+import { Heat, ORDERS } from "./heat.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
+import { button, choice, endsRow, Menu } from "./menu.js";
+import { csvOf, pngOf, save, svgOf } from "./picture.js";
 import { Plot } from "./plot.js";
 import { many, together } from "./ranks.js";
 import { MARKS } from "./strokes.js";
-import { dress, resumed } from "./style.js";
+import { dress, nameOf, resumed } from "./style.js";
 import { showTable } from "./table.js";
 import { follow } from "./theme.js";
+import { axisOf, placing } from "./xaxis.js";
 
 const AGAIN = 1000; // milliseconds between two fetches of what has grown too long
 const RETRY = 5000; // milliseconds until what failed is fetched again
@@ -35,7 +40,9 @@ export class Card {
     this.settings = view;
     this.base = null;
     this.detail = null;
-    this.zoom = null;
+    this.axis = axisOf(source, view.x);
+    this.id = `${source.section ?? ""}/${source.title}`;
+    this.range = view.range(this.id);
     this.apart = false; // whether each of many ranks is drawn by itself
     this.hidden = new Set();
     this.inView = false;
@@ -45,29 +52,34 @@ export class Card {
     this.words = "";
     this.trouble = ""; // why there is no detail
     this.legend = new Legend((key) => this.#toggle(key));
-    this.hover = new Hover(source.axes.x);
+    this.hover = new Hover(this.axis);
     this.#make();
-    this.plot = new Plot(this.host, source.axes, {
-      zoom: (low, high) => this.zoomTo(low, high),
+    this.plot = new Plot(this.host, { x: this.axis, y: source.axes.y }, {
+      zoom: (x, y) => this.zoomTo(x, y),
+      near: (x, factor) => this.#near(x, factor),
       reset: () => this.reset(),
-      cursor: (plot) => this.hover.show(plot),
+      cursor: (plot) => this.#cursor(plot),
     });
+    view.cards.add(this);
     this.unfollow = follow(() => invalidate(this, true));
     seen.set(this.node, this);
     observer.observe(this.node);
     widths.observe(this.host);
+    widths.observe(this.heat.node);
   }
 
   #make() {
-    const button = (text, title, press) =>
-      element("button", { type: "button", class: "plain small", title, text, on: { click: press } });
     this.logButton = button("log", "Logarithmic y axes (l)", () => this.toggleLog());
     this.logButton.setAttribute("aria-pressed", "false");
     this.apartButton = button("ranks", "Each rank by itself (a)", () => this.toggleApart());
     this.apartButton.setAttribute("aria-pressed", "false");
     this.apartButton.hidden = true;
+    this.heatButton = button("heat map", "Ranks over x as a heat map (h)", () => this.toggleHeat());
+    this.heatButton.hidden = true;
+    this.heat = new Heat();
     this.tableButton = button("table", "The numbers behind it (t)", () => this.toggleTable());
     this.tableButton.setAttribute("aria-expanded", "false");
+    this.menu = new Menu(this.source.title, () => this.#rows());
     this.resetButton = button("reset zoom", "All of it (r, or double-click)", () => this.reset());
     this.resetButton.hidden = true;
     this.state = element("p", { class: "state", role: "status", text: "loading …" });
@@ -78,8 +90,8 @@ export class Card {
     this.node = element(
       "section",
       { class: "card", tabindex: "0", "aria-label": `Chart ${this.source.title}`, on: { keydown: (event) => this.#key(event) } },
-      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.note, this.resetButton, this.apartButton, this.logButton, this.tableButton),
-      this.host, this.legend.node, this.table,
+      element("header", {}, this.source.section ? element("span", { class: "of quiet", text: `${this.source.section} /` }) : null, this.title, this.note, this.resetButton, this.heatButton, this.apartButton, this.logButton, this.tableButton, this.menu.node),
+      this.host, this.heat.node, this.legend.node, this.table,
     );
   }
 
@@ -88,6 +100,7 @@ export class Card {
     this.inView = inView;
     if (!inView) return;
     if (this.base === null || this.stale) this.load();
+    else if (this.zoom && this.detailed !== String(this.zoom)) this.seen();
     invalidate(this);
   }
 
@@ -103,10 +116,12 @@ export class Card {
     this.stale = false;
     this.waiting = [];
     this.loading = new AbortController();
+    const axis = axisOf(this.source, this.settings.x);
     if (this.base === null) say(this.state, "loading …");
     try {
-      const found = await this.source.load({ signal: this.loading.signal });
+      const found = await this.#fetched({ signal: this.loading.signal }, axis);
       this.base = found;
+      this.#turn(axis);
       this.words = found.some((curve) => curve.length || curve.nonfinite.length) ? "" : "no points yet";
       this.loading = null;
       this.fetchedAt = performance.now();
@@ -121,6 +136,37 @@ export class Card {
       this.later ??= setTimeout(() => this.#again(), RETRY);
     }
     invalidate(this, true);
+  }
+
+  /** Return the curves of a part of an axis: samples have the time, and that since the start is counted here. */
+  async #fetched({ low = null, high = null, signal }, axis) {
+    const since = axis.elapsed && this.source.axes.x.time ? this.settings.began / 1e9 : 0;
+    const found = await this.source.load({ low: low === null ? null : low + since, high: high === null ? null : high + since, signal });
+    if (since) for (const curve of found) curve.x = curve.x.map((x) => x - since);
+    return found;
+  }
+
+  /** Have the axis along which the curves are. */
+  #turn(axis) {
+    if (axis.key === this.axis.key && axis.lower === this.axis.lower && axis.upper === this.axis.upper) return;
+    this.detail = null;
+    this.axis = this.hover.x = axis;
+    this.plot.change({ x: axis, y: this.source.axes.y });
+  }
+
+  /** The reader wants another x axis, or another smoothing: what is there is fetched again. */
+  renew() {
+    this.fetchedAt = 0;
+    clearTimeout(this.later);
+    this.later = null;
+    this.load();
+  }
+
+  /** The part of x that is shown; null for all of it, and where nothing is in that part. */
+  get zoom() {
+    const found = this.settings.zooms.get(this.axis.key);
+    const ends = found && this.base ? across(this.base) : null;
+    return ends && found[0] <= ends[1] && found[1] >= ends[0] ? found : null;
   }
 
   #again() {
@@ -139,6 +185,10 @@ export class Card {
   add(curves, about) {
     if (this.loading && this.waiting.length < WAITING) this.waiting.push([curves, about]);
     if (this.base === null || this.loading || this.stale) return; // what is fetched next has them
+    if (!this.settings.plain) {
+      this.load(); // along another x, and smoothed, they are the hub's
+      return;
+    }
     for (const entry of curves) this.#addOne(entry, about.get(entry.curve));
     this.words = "";
     invalidate(this);
@@ -158,30 +208,34 @@ export class Card {
       this.base.push(known);
     }
     if (!known.append(points, seq, after < head)) this.load();
-    found(this.detail)?.append(points.filter(([x]) => x <= this.zoom[1]), seq, true);
+    found(this.detail)?.append(points.filter(([x]) => x <= (this.zoom?.[1] ?? Infinity)), seq, true);
   }
 
   /** Draw it as it is now. */
   draw() {
-    const found = (this.detail ?? this.base ?? []).filter(({ rank }) => this.settings.wants(rank));
+    const near = this.zoom && this.detailed === String(this.zoom) ? this.detail : null;
+    const found = (near ?? this.base ?? []).filter(({ rank }) => this.settings.wants(rank));
     this.apartButton.hidden = !many(this.source.lanes) || this.settings.ranks !== null;
     const joined = !this.apartButton.hidden && !this.apart;
     const curves = joined ? together(found) : found;
     say(this.state, curves.length && !this.words ? "" : this.words || (this.base ? "no points yet" : "loading …"));
     this.state.hidden = this.state.textContent === "";
     for (const curve of curves) curve.format = this.source.axes.y.find(({ key }) => key === curve.scale)?.format;
+    const mapped = this.#heat(found);
     const lanes = joined ? [] : this.source.lanes;
     this.entries = dress(curves, this.source.names, lanes, this.hidden, this.source.byLane && !joined);
     this.legend.show(this.entries, this.hidden);
-    if (this.plot.u || curves.some((curve) => curve.length || curve.nonfinite.length)) {
-      this.plot.weight = this.settings.weight;
-      this.plot.zoomed = this.zoom;
+    if (!mapped && (this.plot.u || curves.some((curve) => curve.length || curve.nonfinite.length))) {
+      const { log, robust, ends } = this.range;
+      Object.assign(this.plot, { weight: this.settings.weight, zoomed: this.zoom, log, robust, ends, marks: this.#marks(found) });
       this.plot.draw(curves.filter((curve) => curve.visible));
     }
+    this.logButton.setAttribute("aria-pressed", String(this.range.log));
+    this.resetButton.hidden = !this.zoom && !Object.keys(this.range.ends).length;
     const odd = Object.keys(MARKS).filter((kind) => curves.some((curve) => curve.nonfinite.some((each) => each[1] === kind)));
     const bad = odd.map((kind) => `${MARKS[kind]} ${number(kind)}`).join(", ");
     const ranks = Math.max(0, ...curves.map((curve) => curve.ranks ?? 0));
-    const notes = [this.trouble, this.source.remark, ranks ? `median of ${ranks} ranks, from least to greatest` : "", resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.#axes()];
+    const notes = [this.trouble, this.source.remark, ranks ? `median of ${ranks} ranks, from least to greatest` : "", resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.below && this.range.log ? `${count(this.plot.below, "value is", "values are")} not above 0: a logarithmic axis has none of them` : "", this.#axes()];
     say(this.note, notes.filter(Boolean).join(" · "));
   }
 
@@ -191,11 +245,39 @@ export class Card {
     return [left && `← ${left}`, right && `${right} →`].filter(Boolean).join(" · ");
   }
 
+  /** Draw the ranks as a heat map, where that is wanted and there are any; return whether it is so. */
+  #heat(curves) {
+    const { heat } = this.range;
+    const ranked = curves.filter(({ rank, compared }) => rank !== null && !compared);
+    this.heatButton.hidden = new Set(ranked.map(({ rank }) => rank)).size < 2;
+    const wanted = heat in ORDERS && !this.heatButton.hidden;
+    this.heatButton.setAttribute("aria-pressed", String(wanted));
+    this.host.hidden = this.legend.node.hidden = wanted;
+    this.heat.node.hidden = !wanted;
+    if (!wanted) return false;
+    const shown = this.source.names.find((name) => ranked.some((curve) => nameOf(curve) === name && !this.hidden.has(curve.key)));
+    this.heat.draw(ranked.filter((curve) => nameOf(curve) === shown), this.axis, this.zoom, heat);
+    return true;
+  }
+
+  toggleHeat() {
+    if (this.heatButton.hidden) return;
+    this.#set({ heat: this.range.heat ? null : "deviation" });
+  }
+
+  /** Return the events that have a place on the axis. */
+  #marks(curves) {
+    const { marks, began } = this.settings;
+    if (!marks.length) return [];
+    const place = placing(this.axis, began, curves);
+    return marks.map((each) => ({ ...each, x: place(each.time) })).filter(({ x }) => x !== null);
+  }
+
   /** Show what another source has: the same chart with a metric more, or one less, or with other axes. */
   take(source) {
     this.source = source;
-    this.hover.x = source.axes.x;
-    this.plot.change(source.axes);
+    this.axis = this.hover.x = axisOf(source, this.settings.x);
+    this.plot.change({ x: this.axis, y: source.axes.y });
     say(this.title, source.title);
     this.fetchedAt = 0;
     this.load();
@@ -206,30 +288,71 @@ export class Card {
     return (this.plot.curves ?? []).map((curve) => ({
       metric: curve.metric, attributes: curve.attributes, label: curve.label, rank: curve.rank, lane: curve.lane, start: curve.start, branch: curve.branch,
       compared: curve.compared ?? null, scale: curve.scale, colour: curve.colour, exact: curve.exact,
-      x: [...curve.x], y: [...curve.smoothed(this.settings.weight)], band: curve.band ?? null, extremes: curve.extremes ?? null, nonfinite: curve.nonfinite.map((each) => [...each]),
+      x: [...curve.x], y: [...(this.settings.weight ? curve.smoothed(this.settings.weight) : curve.y)], line: curve.line && [...curve.line], dash: curve.dash, band: curve.band ?? null, extremes: curve.extremes ?? null, nonfinite: curve.nonfinite.map((each) => [...each]),
     }));
   }
 
-  /** Show a part of it, in detail. */
-  async zoomTo(low, high) {
-    this.zoom = [low, high];
-    this.resetButton.hidden = false;
+  /** Show a part of it: of x in all charts that have the same, of y in this one. */
+  zoomTo(x, y = null) {
+    if (y) this.#set({ ends: { ...this.range.ends, ...y } }, !x);
+    if (x) this.settings.zoom(this.axis.key, x);
+  }
+
+  /** What is to be seen of x or of y is another part: detail is fetched, where there is more. */
+  async seen() {
+    this.range = this.settings.range(this.id);
     invalidate(this, true);
-    await this.#fetchDetail();
+    if (!this.inView) return; // what it needs is fetched when it comes into view
+    const zoom = this.zoom;
+    if (zoom && this.detail && this.detailed === String(zoom)) return;
+    if (!zoom) {
+      this.zooming?.abort();
+      this.detail = null;
+    } else if (this.inView) await this.#fetchDetail();
     this.draw();
     this.#renewTable();
   }
 
+  /** Show less or more of x around a place. */
+  #near(x, factor) {
+    const { min, max } = this.plot.u.scales.x;
+    const [low, high] = [x - (x - min) * factor, x + (max - x) * factor];
+    const ends = across(this.base) ?? [low, high];
+    if (low <= ends[0] && high >= ends[1]) this.settings.zoom(this.axis.key, null);
+    else if (high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) this.settings.zoom(this.axis.key, [low, high]);
+  }
+
+  /** Show what is before or behind. */
+  #move(part) {
+    const { min, max } = this.plot.u.scales.x;
+    if (this.zoom) this.settings.zoom(this.axis.key, [min + part * (max - min), max + part * (max - min)]);
+  }
+
+  /** Have the cursors of all charts with the same x be at the same one. */
+  #cursor(plot) {
+    this.hover.show(plot);
+    const { left } = plot.u.cursor;
+    const x = left >= 0 ? plot.u.posToVal(left, "x") : null;
+    for (const card of this.settings.cards) if (card !== this && card.inView && card.axis.key === this.axis.key) card.follow(x);
+  }
+
+  /** Draw a line where another chart has its cursor. */
+  follow(x) {
+    const { u } = this.plot;
+    if (u) this.hover.follow(u, x === null || x < u.scales.x.min || x > u.scales.x.max ? null : u.valToPos(x, "x"));
+  }
+
   async #fetchDetail() {
-    const [low, high] = this.zoom;
+    const zoom = this.zoom;
+    const [low, high] = zoom;
     this.zooming?.abort();
     this.detail = null;
     if (this.base === null || this.base.every((curve) => curve.exact)) return;
     const zooming = new AbortController();
     this.zooming = zooming;
     try {
-      const found = await this.source.load({ low, high, signal: zooming.signal });
-      if (this.zooming === zooming && this.zoom) this.detail = found;
+      const found = await this.#fetched({ low, high, signal: zooming.signal }, this.axis);
+      if (this.zooming === zooming && this.zoom) [this.detail, this.detailed] = [found, String(zoom)];
       this.trouble = "";
     } catch (error) {
       if (error.name !== "AbortError") this.trouble = error.message; // what is there is drawn, coarse as it is
@@ -238,17 +361,58 @@ export class Card {
 
   /** Show all of it again. */
   reset() {
-    this.zooming?.abort();
-    this.zoom = this.detail = null;
-    this.resetButton.hidden = true;
+    if (Object.keys(this.range.ends).length) this.#set({ ends: {} });
+    if (this.settings.zooms.has(this.axis.key)) this.settings.zoom(this.axis.key, null);
+  }
+
+  /** Have other y axes, and keep that in the address. */
+  #set(changed, step = false) {
+    this.settings.keepRange(this.id, { ...this.range, ...changed }, step);
+    this.range = this.settings.range(this.id);
+    this.menu.show();
     this.draw();
-    this.#renewTable();
   }
 
   toggleLog() {
-    this.plot.log = !this.plot.log;
-    this.logButton.setAttribute("aria-pressed", String(this.plot.log));
-    invalidate(this, true);
+    this.#set({ log: !this.range.log });
+  }
+
+  /** Return the rows of its menu. */
+  #rows() {
+    const { log, robust, ends } = this.range;
+    const shown = this.source.axes.y.filter(({ key }) => this.plot.u?.scales[key]?.min !== null && this.plot.u?.scales[key] !== undefined);
+    return [
+      choice("Y axis", [["linear", "linear"], ["log", "logarithmic"]], log ? "log" : "linear", (key) => this.#set({ log: key === "log" })),
+      choice("Range", [["all", "all values"], ["robust", "without outliers"]], robust ? "robust" : "all", (key) => this.#set({ robust: key === "robust" })),
+      this.heatButton.hidden ? null : choice("Heat map", [["", "none"], ...Object.entries(ORDERS)], this.range.heat ?? "", (key) => this.#set({ heat: key || null })),
+      this.#pictures(),
+      ...shown.map(({ key, label }) => {
+        const { min, max } = this.plot.u.scales[key];
+        return endsRow(label || "From – to", ends[key], [min, max], (pair) => {
+          const { [key]: _, ...others } = this.range.ends;
+          this.#set({ ends: pair ? { ...others, [key]: pair } : others });
+        });
+      }),
+    ];
+  }
+
+  /** Return the row of a menu that shows the chart on the whole screen, and keeps it as a file. */
+  #pictures() {
+    const { title } = this.source;
+    const after = (act) => () => {
+      this.menu.close();
+      act();
+    };
+    return element("div", { class: "menu-row", role: "group", "aria-label": "Chart" },
+      button("full screen", "The whole screen (f)", after(() => this.toggleFull())),
+      button("PNG", "A picture of pixels", after(async () => save(`${title}.png`, "image/png", await pngOf(this)))),
+      button("SVG", "A picture of lines", after(() => save(`${title}.svg`, "image/svg+xml", svgOf(this)))),
+      button("CSV", "The points that are seen", after(() => save(`${title}.csv`, "text/csv", csvOf(this)))));
+  }
+
+  toggleFull() {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else this.node.requestFullscreen?.();
   }
 
   toggleApart() {
@@ -277,8 +441,9 @@ export class Card {
 
   #key(event) {
     if (event.target !== this.node || event.ctrlKey || event.metaKey || event.altKey) return;
-    const act = { r: () => this.reset(), l: () => this.toggleLog(), a: () => this.toggleApart(), t: () => this.toggleTable(), Escape: () => this.hover.hide() };
-    if (act[event.key]) act[event.key]();
+    const middle = () => (this.plot.u.cursor.left >= 0 ? this.plot.u.posToVal(this.plot.u.cursor.left, "x") : (this.plot.u.scales.x.min + this.plot.u.scales.x.max) / 2);
+    const act = { h: () => this.toggleHeat(), f: () => this.toggleFull(), m: () => this.menu.summary.click(), "+": () => this.#near(middle(), 0.5), "-": () => this.#near(middle(), 2), "<": () => this.#move(-0.5), ">": () => this.#move(0.5), r: () => this.reset(), l: () => this.toggleLog(), a: () => this.toggleApart(), t: () => this.toggleTable(), Escape: () => this.hover.hide() };
+    if (act[event.key] && (this.plot.u || !"+-<>".includes(event.key))) act[event.key]();
     else if (event.key === "ArrowLeft" || event.key === "ArrowRight") this.#step(event.key === "ArrowRight" ? 1 : -1);
     else return;
     event.preventDefault();
@@ -298,7 +463,10 @@ export class Card {
 
   destroy() {
     observer.unobserve(this.node);
+    this.settings.cards.delete(this);
+    this.menu.close();
     widths.unobserve(this.host);
+    widths.unobserve(this.heat.node);
     this.unfollow();
     this.loading?.abort();
     this.zooming?.abort();

@@ -3,7 +3,9 @@
 import { ask } from "./api.js";
 import { element, fill } from "./element.js";
 import { when } from "./format.js";
+import { X_CHOICES } from "./view.js";
 
+const AT_REST = 120; // milliseconds without a change of the smoothing after which it is asked for
 const CHIPS = 32; // ranks with a button each; more are written
 
 /** The bar of choices. */
@@ -28,12 +30,25 @@ export class Controls {
     this.slider = element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0", "aria-label": "Smoothing" });
     this.slider.addEventListener("input", () => {
       this.level.textContent = this.slider.value;
-      this.view.set({ weight: Number(this.slider.value) });
+      clearTimeout(this.soon);
+      this.soon = setTimeout(() => this.view.set({ weight: Number(this.slider.value) }), AT_REST);
     });
+    this.along = element("select", { "aria-label": "X axis of all charts" },
+      ...Object.entries(X_CHOICES).map(([value, text]) => element("option", { value, text })));
+    this.along.addEventListener("change", () => this.view.set({ x: this.along.value }));
+    this.moved();
     this.node = element("div", { class: "controls", role: "group", "aria-label": "How charts are drawn" },
       this.ranks,
+      element("label", {}, element("span", { text: "X" }), this.along),
       element("label", {}, element("span", { text: "Smoothing" }), this.slider, this.level),
       element("label", {}, element("span", { text: "Compare" }), this.others), this.words);
+  }
+
+  /** Show what the address says. */
+  moved() {
+    this.along.value = this.view.x;
+    this.slider.value = String(this.view.weight);
+    this.level.textContent = String(this.view.weight);
   }
 
   /** Show which ranks there are. */

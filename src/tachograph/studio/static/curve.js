@@ -19,6 +19,8 @@ export class Curve {
     this.x = answer.x;
     this.y = answer.y;
     this.nonfinite = answer.nonfinite ?? [];
+    this.line = answer.line ?? null; // where it is not through the points: their moving average, or their mean
+    this.knots = answer.knots ?? null; // pairs of time and x
     this.smooth = null;
     this.weight = 0;
   }
@@ -76,18 +78,21 @@ export class Curve {
     if (place === this.x.length) {
       this.x.push(x);
       this.y.push(y);
+      this.line?.push(y);
     } else {
       this.smooth = null;
       this.x.splice(place, 0, x);
       this.y.splice(place, 0, y);
+      this.line?.splice(place, 0, y);
     }
   }
 
   /**
-   * Return the values smoothed: an exponential moving average without the pull of its start towards zero.
+   * Return the values of the line: the hub's, and of samples smoothed here, as they are all here: an exponential moving average without the pull of its start towards zero.
    * @param {number} weight - of what was before, from 0 to below 1.
    */
   smoothed(weight) {
+    if (this.line) return this.line;
     if (!weight) return this.y;
     if (!this.smooth || this.weight !== weight) {
       this.smooth = { values: [], sum: 0, mass: 0 };
@@ -95,20 +100,11 @@ export class Curve {
     }
     const kept = this.smooth;
     for (let place = kept.values.length; place < this.y.length; place += 1) {
-      kept.sum = weight * kept.sum + (1 - weight) * this.#middle(place);
+      kept.sum = weight * kept.sum + (1 - weight) * this.y[place];
       kept.mass = weight * kept.mass + (1 - weight);
       kept.values.push(kept.sum / kept.mass);
     }
     return kept.values;
-  }
-
-  /** Of a thinned curve least and greatest values take turns: what is between them is smoothed. */
-  #middle(place) {
-    if (this.exact || place === 0) return this.y[place];
-    const from = Math.max(0, place - 3);
-    let sum = 0;
-    for (let at = from; at <= place; at += 1) sum += this.y[at];
-    return sum / (place - from + 1);
   }
 
   /** Return the place of the point whose x is nearest; -1 where there is none. */

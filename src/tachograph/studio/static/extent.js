@@ -9,6 +9,8 @@ const LEAST = 1e-12; // of its numbers' size: so wide an axis is at least, as uP
 const AROUND = 1e-9; // of a number's size: so far the axis of a single one goes to each side at least
 const MOST_TOPS = 0.9; // a part of the values of p99 that an axis has in any case
 const SQUEEZED = 1; // times the height of these: so much may be beside them for extremes
+const ENOUGH = 10; // values of which some may be outliers
+const SHARE = 0.05; // of them, at each end, that a robust range need not have
 const BRIEF = 5; // seconds: ticks of a shorter time would all say the same second
 
 /** Return an axis's ends so far apart, and so near, that there are numbers between them. */
@@ -64,6 +66,22 @@ export function along(curves, from, to, log) {
   high = Math.max(high, tops[Math.floor(MOST_TOPS * (tops.length - 1))] ?? high);
   const room = log ? Infinity : Math.max(SQUEEZED * (high - low), Math.abs(high) / 4);
   return [Math.max(Math.min(low, least), low - room), Math.min(Math.max(high, greatest), high + room)];
+}
+
+/** Return the ends of most values of the lines of curves between two x, with half of their distance beside each. */
+export function sturdy(curves, from, to, log) {
+  const found = [];
+  for (const { x, y, line } of curves) {
+    for (let place = firstFrom(x, from); place < x.length && x[place] <= to; place += 1) {
+      const value = (line ?? y)[place];
+      if (!log || value > 0) found.push(log ? Math.log(value) : value);
+    }
+  }
+  if (found.length < ENOUGH) return null;
+  found.sort((one, other) => one - other);
+  const [low, high] = [SHARE, 1 - SHARE].map((part) => found[Math.round(part * (found.length - 1))]);
+  const ends = [low - (high - low) / 2, high + (high - low) / 2];
+  return low < high ? (log ? ends.map(Math.exp) : ends) : null;
 }
 
 /** Return an x axis's ends. Its bounds say what it shows at least: a run that goes on beyond them stays in view. */

@@ -21,6 +21,13 @@ export function number(value, digits = 5) {
   return value < 0 ? MINUS + said : said;
 }
 
+/** Return a value with four significant digits, zeros included: below each other they are aligned. */
+export function figures(value) {
+  const size = Math.abs(value);
+  if (typeof value !== "number" || !Number.isFinite(value) || Number.isInteger(value) || size < 1e-4 || size >= 1e4) return number(value, 4);
+  return (value < 0 ? MINUS : "") + size.toPrecision(4);
+}
+
 function tidy(said) {
   const [plain, power] = said.split("e");
   const short = plain.includes(".") ? plain.replace(/\.?0+$/, "") : plain;
@@ -110,6 +117,27 @@ export function durations(splits) {
   const most = Math.max(...splits.filter((each) => each !== null).map(Math.abs));
   const [size, of] = most >= 0.9995 ? [1, "s"] : most >= 0.9995e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
   return ticks(splits.map((each) => (each === null ? null : each / size))).map((said) => (said ? `${said} ${of}` : ""));
+}
+
+/** Return the labels of an axis of the time since a start, in seconds. */
+export function elapsed(splits) {
+  const known = splits.filter((each) => each !== null).map(Math.abs);
+  if (Math.max(...known) < 180) return durations(splits);
+  const whole = splits.every((each) => each === null || Math.round(each) % 60 === 0);
+  return splits.map((each) => {
+    if (each === null) return "";
+    const at = Math.round(Math.abs(each));
+    const minutes = `${Math.floor(at / 3600)}:${pad(Math.floor(at / 60) % 60)}`;
+    return `${each < 0 ? MINUS : ""}${minutes}${whole ? " h" : `:${pad(at % 60)}`}`;
+  });
+}
+
+/** Return a name of at most so many letters: what is in its middle is left out. */
+export function cut(name, most = 56) {
+  const letters = [...name];
+  if (letters.length <= most) return name;
+  const end = Math.floor((most - 1) / 2);
+  return `${letters.slice(0, most - 1 - end).join("")}…${letters.slice(-end).join("")}`;
 }
 
 /** Return by how much quantiles may be off, a share of them; null for one that is not known. */

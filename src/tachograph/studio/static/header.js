@@ -26,13 +26,16 @@ export class Header {
     this.facts = element("dl", { class: "facts" });
     this.notices = element("div", { class: "notices" });
     this.tools = element("span", { class: "run-tools" });
-    this.node = element("header", { class: "run-head" },
-      element("a", { href: "#/", class: "up", text: "All runs" }), element("div", { class: "run-title" }, this.title, this.tools), this.facts, this.notices);
+    this.line = [
+      element("div", { class: "run-title" }, this.title, this.tools),
+      element("div", { class: "about-run", tabindex: "0", role: "group", "aria-label": "About the run" }, this.facts),
+    ];
+    this.node = element("header", { class: "run-head" }, this.notices);
   }
 
   /** Show a run, as the hub answers it. */
   show(run) {
-    fill(this.title, element("span", { class: "run-id", text: run.name || run.id }), " ", chip(run.state, run.ended));
+    fill(this.title, element("span", { class: "run-id", text: run.name || run.id, title: run.name || run.id }), " ", chip(run.state, run.ended));
     const facts = [
       run.name ? ["Run", run.id] : null,
       ["Program", run.program],

@@ -1,12 +1,14 @@
 /** The values under the pointer: of each curve the nearest point. */
 
 import { element, fill } from "./element.js";
-import { number, when } from "./format.js";
+import { cut, duration, number, when } from "./format.js";
 import { projection } from "./strokes.js";
 
 const MOST = 12; // rows
 const ASIDE = 50; // pixels that the box may reach beyond the plot
 const SAME = 3; // pixels within which two points are as near
+const NEAR = 5; // pixels from an event
+const MOST_MARKS = 4;
 const FAR = 40; // pixels from the pointer beyond which a curve has no point there
 
 /** Shows what is at a place of a plot. */
@@ -17,6 +19,15 @@ export class Hover {
     this.box = element("div", { class: "hover", hidden: true, "aria-hidden": "true" });
     this.layer = element("div", { class: "hover-dots", "aria-hidden": "true" });
     this.told = "";
+  }
+
+  /** Show a line where another chart's cursor is; null for none. */
+  follow(u, left) {
+    this.line ??= element("i", { class: "hover-line", "aria-hidden": "true" });
+    this.line.hidden = left === null;
+    if (left === null) return;
+    if (this.line.parentNode !== u.over) u.over.append(this.line);
+    this.line.style.transform = `translateX(${left}px)`;
   }
 
   hide() {
@@ -33,7 +44,8 @@ export class Hover {
       return;
     }
     const found = nearest(plot, left, top);
-    if (!found.length) {
+    const marked = plot.marks.filter(({ x }) => Math.abs(u.valToPos(x, "x") - left) <= NEAR).slice(0, MOST_MARKS);
+    if (!found.length && !marked.length) {
       this.hide();
       return;
     }
@@ -41,10 +53,11 @@ export class Hover {
     const rows = [...found].sort((one, other) => one.away - other.away).slice(0, MOST);
     rows.sort((one, other) => one.order - other.order);
     const first = [...rows].sort((one, other) => Math.abs(one.left - left) - Math.abs(other.left - left))[0];
-    const same = rows.every((row) => Math.abs(row.left - first.left) <= SAME);
+    const same = first && rows.every((row) => Math.abs(row.left - first.left) <= SAME);
     fill(
       this.box,
-      element("div", { class: "hover-x", text: this.#at(first.x) }),
+      first ? element("div", { class: "hover-x", text: this.#at(first.x) }) : null,
+      ...marked.map(({ bad, words }) => element("div", { class: bad ? "bad" : "quiet", text: words })),
       element("table", {}, element("tbody", {}, ...rows.map((row) => this.#row(row, same, weight)))),
       found.length > rows.length ? element("div", { class: "quiet", text: `and ${found.length - rows.length} more` }) : null,
     );
@@ -56,6 +69,7 @@ export class Hover {
 
   #at(x) {
     if (this.x.time) return when(x * 1e9);
+    if (this.x.elapsed) return `${duration(x)} since the start`;
     return this.x.units ? `${this.x.units} ${number(x, 7)}` : number(x, 7);
   }
 
@@ -65,7 +79,7 @@ export class Hover {
       "tr",
       {},
       element("td", {}, element("span", { class: "swatch", style: { background: curve.colour } })),
-      element("th", { scope: "row", text: curve.label }),
+      element("th", { scope: "row", text: cut(curve.label) }),
       element("td", { class: "number", text: said(value) }),
       curve.band ? element("td", { class: "quiet number", text: beside(curve, at, said) }) : null,
       weight ? element("td", { class: "quiet", text: "smoothed" }) : null,
@@ -102,7 +116,7 @@ function nearest({ u, curves, weight }, left, top) {
     const place = (value) => (to.x(value) - to.left) / ratio;
     const near = curve.nearest(x);
     const candidates = [];
-    if (near >= 0) candidates.push([curve.x[near], curve.smoothed(weight)[near], near]);
+    if (near >= 0) candidates.push([curve.x[near], (weight ? curve.smoothed(weight) : curve.y)[near], near]);
     for (const [where, kind] of curve.nonfinite) if (Math.abs(place(where) - left) < 4) candidates.push([where, kind]);
     for (const [where, value, at] of candidates) {
       const aside = place(where);

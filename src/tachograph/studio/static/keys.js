@@ -10,6 +10,11 @@ const KEYS = [
   ["l", "logarithmic y axes of the chart"],
   ["a", "each of many ranks by itself"],
   ["t", "the numbers behind the chart"],
+  ["h", "heat map of the ranks"],
+  ["f", "the chart on the whole screen"],
+  ["m", "menu of the chart: axes, pictures"],
+  ["+ −", "less or more of x, around the values that are shown"],
+  ["< >", "what is before or behind"],
   ["r", "all of the chart again, after zooming"],
   ["g", "all runs"],
   ["?", "this list"],
@@ -21,7 +26,7 @@ export function listen(dialog, button) {
     dialog,
     element("h2", { text: "Keyboard" }),
     element("dl", {}, ...KEYS.flatMap(([key, does]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text: does })])),
-    element("p", { class: "quiet", text: "Drag across a chart to zoom; double-click for all of it." }),
+    element("p", { class: "quiet", text: "Drag across a chart to zoom, also upwards; with two fingers, too. Double-click for all of it." }),
     element("button", { type: "button", class: "plain", text: "Close", on: { click: () => dialog.close() } }),
   );
   button.addEventListener("click", () => dialog.showModal());
@@ -31,7 +36,7 @@ export function listen(dialog, button) {
       if (event.key === "Escape") event.target.blur();
       return;
     }
-    const own = "rlta".includes(event.key) && cardAt();
+    const own = "rltamhf+-<>".includes(event.key) && cardAt();
     if (own) own.dispatchEvent(new KeyboardEvent("keydown", { key: event.key }));
     const act = { "/": search, j: () => move(1), k: () => move(-1), g: () => (location.hash = "#/"), "?": () => dialog.showModal() }[event.key];
     if (!act) return;

@@ -1,7 +1,7 @@
 /** A chart's legend: names, latest values, and switches. */
 
 import { element, say } from "./element.js";
-import { number } from "./format.js";
+import { cut, figures } from "./format.js";
 
 const MOST = 16;
 
@@ -28,17 +28,14 @@ export class Legend {
     }
     for (const { key, curve } of wanted) {
       const value = this.values.get(key);
-      if (value && curve) say(value, curve.latest === null ? "" : (curve.format?.(curve.latest) ?? number(curve.latest, 5)));
+      if (value && curve) say(value, curve.latest === null ? "" : (curve.format?.(curve.latest) ?? figures(curve.latest)));
     }
   }
 
-  #entry({ key, label, colour, alpha, curve }, off) {
+  #entry({ key, label, colour, dash }, off) {
     const value = element("span", { class: "number" });
     this.values.set(key, value);
-    const swatch = element("span", {
-      class: curve?.compared ? "line dashed" : "line",
-      style: { color: colour, opacity: alpha },
-    });
+    const swatch = element("span", { class: dash?.length ? "line dashed" : "line", style: { color: colour } });
     return element(
       "li",
       {},
@@ -49,7 +46,7 @@ export class Legend {
           on: { click: () => this.toggle(key) },
         },
         swatch,
-        element("span", { class: "name", text: label, title: label }),
+        element("span", { class: "name", text: cut(label), title: label }),
         value,
       ),
     );

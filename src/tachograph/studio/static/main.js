@@ -15,6 +15,7 @@ let page = null;
 
 const shell = {
   main,
+  head: document.getElementById("head"), // beside the brand: what the page is about
   /** Say something about the whole page; nothing takes it away. */
   banner(words) {
     banner.hidden = words === "";

@@ -27,7 +27,7 @@ export async function showPlace(cards, place, words) {
 function draw(card, place, words) {
   const { u } = card.plot;
   const { min, max } = u.scales.x;
-  const x = card.source.axes.x.time ? place.time / 1e9 : place.x;
+  const x = card.axis.time ? place.time / 1e9 : card.axis.elapsed ? (place.time - card.settings.began) / 1e9 : place.x;
   if (card.zoom && (x < min || x > max)) card.reset();
   for (const old of document.querySelectorAll(".fault-mark")) old.remove();
   const line = element("div", { class: "fault-mark", role: "img", "aria-label": words, title: words });

@@ -102,9 +102,11 @@ export class MetricChart {
     const rank = ranks?.size === 1 ? [...ranks][0] : null;
     const { group, metrics } = this.chart;
     const { compare, compared } = this.view;
-    const asked = metrics.map(({ metric, scale }) => this.#curves(this.run, metric, scale, { low, high, rank, pairs }, signal));
+    const along = this.view.x === "own" ? {} : { x: this.view.x };
+    const query = { low, high, rank, pairs, ...along, smooth: this.view.weight || null, knots: this.view.marks.length ? 1 : null };
+    const asked = metrics.map(({ metric, scale }) => this.#curves(this.run, metric, scale, query, signal));
     const others = compare ? metrics.filter(({ metric }) => compared.has(`${group}\n${metric}`)) : [];
-    asked.push(...others.map(({ metric, scale }) => this.#curves(compare, metric, scale, { low, high, rank, pairs }, signal)));
+    asked.push(...others.map(({ metric, scale }) => this.#curves(compare, metric, scale, query, signal)));
     return (await Promise.all(asked)).flat();
   }
 

@@ -1,36 +1,45 @@
 /** A plot: axes, zoom and cursor by uPlot; the curves are drawn here, each with x values of its own. */
 
-import { across, along, drawable, ofX, ofY } from "./extent.js";
-import { brief, clocks, powers, ticks } from "./format.js";
-import { beyond, dots, fillBetween, marks, projection, trace } from "./strokes.js";
+import { across, along, drawable, ofX, ofY, sturdy } from "./extent.js";
+import { brief, clocks, elapsed, powers, ticks } from "./format.js";
+import { beyond, dots, envelope, fillBetween, marks, projection, rulers, trace } from "./strokes.js";
 import { colours } from "./theme.js";
+import { listen } from "./touch.js";
 
 const { uPlot } = globalThis; // a script of its own: only its minified build is that
 
 const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const FONT = `11px ${FAMILY}`;
 const SMALL_FONT = `10px ${FAMILY}`; // of a narrow chart's y axes
-const DASH = [6, 4];
 const LETTER = 6.4; // pixels
 const SMALL_LETTER = 5.6;
 const NARROW = 520; // pixels of width below which two axes have no names: what they are is said above the chart
 const TALL = 240;
+const SECONDS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800, 604_800];
 const BANDS = 8; // curves with a band; of more there are lines alone
+const ENVELOPE = 0.25; // alpha of what is between the least and the greatest of thinned points
+const BEHIND = 0.4; // alpha of points behind their average
+const DRAG = 12; // pixels from which on a drag is one of y, too
 const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
 
 /** Draws curves into an element. */
 export class Plot {
   /**
    * @param {HTMLElement} host - where it is, as wide as that.
-   * @param {Object} axes - `x`: {units, lower, upper, time}; `y`: a list of {key, label, lower, upper, colour()}.
-   * @param {Object} on - `zoom(low, high)`, `reset()`, `cursor(plot)`.
+   * @param {Object} axes - `x`: {units, lower, upper, time, elapsed}; `y`: a list of {key, label, lower, upper, colour()}.
+   * @param {Object} on - `zoom(x, y)`: a pair of x or null, pairs by axis or null; `near(x, factor)`,
+   *   `reset()`, `cursor(plot)`.
    */
   constructor(host, axes, on) {
     this.host = host;
     this.axes = axes;
     this.on = on;
     this.curves = [];
-    this.log = false;
+    this.log = this.robust = false;
+    this.ends = {}; // of y axes by hand
+    this.marks = []; // events: {x, bad, restart}
+    this.below = 0; // values that a logarithmic axis has not
+    this.labels = {}; // what axes say: their splits and texts
     this.zoomed = null;
     this.weight = 0;
     this.outside = false; // whether a value is beyond the axes' bounds
@@ -53,9 +62,17 @@ export class Plot {
     const data = [x];
     for (const axis of this.axes.y) {
       const own = curves.filter((curve) => curve.scale === axis.key);
-      data.push(ofY(along(own, x[0], x[1], this.log), axis, this.log));
+      data.push(this.#range(own, x, axis));
     }
     this.u.batch(() => this.u.setData(data, true));
+  }
+
+  #range(curves, [from, to], axis) {
+    const given = this.ends[axis.key];
+    if (given && !(this.log && given[0] <= 0)) return drawable(given);
+    const found = along(curves, from, to, this.log);
+    const middle = this.robust && found ? sturdy(curves, from, to, this.log) : null;
+    return ofY(middle ? [Math.max(found[0], middle[0]), Math.min(found[1], middle[1])] : found, axis, this.log);
   }
 
   /** Take other axes; what is seen stays as it is. */
@@ -91,7 +108,7 @@ export class Plot {
       series: [{}, ...this.axes.y.map(({ key }) => ({ scale: key, paths: () => null, points: { show: false } }))],
       axes: [this.#xAxis(), ...shown.map((axis, place) => this.#yAxis(axis, place, narrow))],
       cursor: {
-        drag: { x: true, y: false, setScale: false, dist: 6 },
+        drag: { x: true, y: true, uni: DRAG, setScale: false, dist: 6 },
         points: { show: false },
         y: false,
         bind: { dblclick: () => () => this.on.reset() },
@@ -102,10 +119,12 @@ export class Plot {
         setCursor: [() => this.on.cursor(this)],
       },
     }, [[0, 1], ...this.axes.y.map(() => [0, 1])], this.host);
+    listen(this);
   }
 
   #xAxis() {
-    const { units, time } = this.axes.x;
+    const { units, time, elapsed: since } = this.axes.x;
+    const said = time ? clocks : since ? elapsed : ticks;
     return {
       stroke: () => colours().quiet,
       font: FONT,
@@ -117,8 +136,9 @@ export class Plot {
       gap: 4,
       grid: { stroke: () => colours().grid, width: 1 },
       ticks: { show: false },
-      space: (_, axis, low, high) => (time ? 90 : Math.max(60, 16 + LETTER * longest(low, high))),
-      values: (_, splits) => (time ? clocks(splits) : ticks(splits)),
+      space: (_, axis, low, high) => (time || since ? 90 : Math.max(60, 16 + LETTER * longest(low, high))),
+      ...(since ? { incrs: SECONDS } : {}),
+      values: (_, splits) => this.#said("x", splits, said(splits)),
     };
   }
 
@@ -137,62 +157,84 @@ export class Plot {
       ...(axis.incrs ? { incrs: axis.incrs } : {}),
       grid: { show: place === 0, stroke: () => colours().grid, width: 1 },
       ticks: { show: false },
-      values: (_, splits) => (axis.ticks ?? (this.log ? powers : narrow ? brief : ticks))(splits),
+      values: (_, splits) => this.#said(axis.key, splits, (axis.ticks ?? (this.log ? powers : narrow ? brief : ticks))(splits)),
     };
   }
 
+  /** Keep what an axis says, for a picture of it. */
+  #said(key, splits, texts) {
+    this.labels[key] = { splits, texts };
+    return texts;
+  }
+
   #select(u) {
-    const { left, width } = u.select;
-    if (width < 4) return;
-    const [low, high] = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+    const { left, width, top, height } = u.select;
+    const [across_, up] = [width >= 4 && width < u.over.clientWidth - 1, height >= 4 && height < u.over.clientHeight - 1];
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    if (low < high) this.on.zoom(low, high);
+    const ends = (low, high) => (low < high ? [low, high] : null);
+    const x = across_ ? ends(u.posToVal(left, "x"), u.posToVal(left + width, "x")) : null;
+    const y = up ? Object.fromEntries(this.axes.y.map(({ key }) => [key, ends(u.posToVal(top + height, key), u.posToVal(top, key))]).filter(([, pair]) => pair)) : null;
+    if (x || y) this.on.zoom(x, y);
   }
 
   #strokes() {
-    const { ctx } = this.u;
-    const ratio = uPlot.pxRatio;
     const { left, top, width, height } = this.u.bbox;
-    this.outside = false;
+    const { ctx } = this.u;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(left, top - ratio, width, height + 2 * ratio);
+    ctx.rect(left, top - uPlot.pxRatio, width, height + 2 * uPlot.pxRatio);
     ctx.clip();
+    this.paint(ctx, uPlot.pxRatio);
+    ctx.restore();
+  }
+
+  /** Draw all curves with a context: that of the canvas, or of a picture of it. */
+  paint(ctx, ratio) {
+    this.outside = false;
+    this.below = 0;
     ctx.lineJoin = "bevel";
+    rulers(ctx, this.marks, projection(this.u, this.axes.y[0].key), ratio);
     this.#bands(ctx);
     for (const curve of this.curves) {
-      if (this.u.scales[curve.scale]?.min === null || this.u.scales[curve.scale] === undefined) continue;
+      if (!this.#ready(curve)) continue;
       const to = projection(this.u, curve.scale);
       const values = curve.smoothed(this.weight);
       ctx.strokeStyle = ctx.fillStyle = curve.colour;
-      ctx.setLineDash(curve.compared ? DASH.map((each) => each * ratio) : []);
-      if (this.weight) {
-        ctx.globalAlpha = 0.22 * curve.alpha;
-        stroke(ctx, curve, curve.y, to, 1);
+      if (!curve.exact && curve.line) {
+        ctx.globalAlpha = ENVELOPE;
+        envelope(ctx, curve, to);
+      } else if (values !== curve.y) {
+        ctx.globalAlpha = BEHIND;
+        stroke(ctx, curve, curve.y, to, ratio);
       }
-      ctx.globalAlpha = curve.alpha;
+      ctx.globalAlpha = 1;
+      ctx.setLineDash(curve.dash.map((each) => each * ratio));
       stroke(ctx, curve, values, to, curve.width * ratio);
       ctx.setLineDash([]);
       dots(ctx, curve, values, to, 2.2 * ratio);
       ctx.lineWidth = 2 * ratio;
-      ctx.globalAlpha = 1;
       marks(ctx, curve, to, 4 * ratio);
-      this.outside = beyond(ctx, curve, values, to, 3 * ratio) || this.outside;
+      this.outside = beyond(ctx, curve, curve.y, to, 3 * ratio) || this.outside;
+      if (this.log) for (const value of curve.y) this.below += value <= 0 ? 1 : 0;
     }
-    ctx.restore();
+  }
+
+  #ready({ scale }) {
+    const found = this.u.scales[scale];
+    return found !== undefined && found.min !== null && found.min !== undefined;
   }
 
   /** Fill the bands below all lines: from the least to the largest value, of quantiles fainter, and from p50 to p99. */
   #bands(ctx) {
-    const banded = this.curves.filter((curve) => curve.band && this.u.scales[curve.scale]?.min !== undefined && this.u.scales[curve.scale].min !== null);
+    const banded = this.curves.filter((curve) => curve.band && this.#ready(curve));
     if (banded.length > BANDS) return;
     for (const curve of banded) {
       const to = projection(this.u, curve.scale);
       const { p99, min, max } = curve.band;
       ctx.fillStyle = curve.colour;
-      ctx.globalAlpha = (curve.alpha * (p99 ? 0.1 : 0.25)) / Math.sqrt(banded.length);
+      ctx.globalAlpha = (p99 ? 0.1 : ENVELOPE) / Math.sqrt(banded.length);
       fillBetween(ctx, curve, min, max, to);
-      ctx.globalAlpha = (curve.alpha * 0.28) / Math.sqrt(banded.length);
+      ctx.globalAlpha = 0.28 / Math.sqrt(banded.length);
       if (p99) fillBetween(ctx, curve, curve.y, p99, to);
       const top = this.u.scales[curve.scale].max;
       this.outside ||= curve.x.some((x, place) => x >= to.x0 && x <= to.x1 && max[place] > top);

@@ -25,11 +25,11 @@ function joined(curves) {
   const { found, at, same } = places(curves);
   const values = found.map(() => []);
   const [least, lowest, greatest, highest] = [Infinity, null, -Infinity, null].map((each) => found.map(() => each));
-  for (const { x, y, rank } of curves) {
+  for (const { x, y, line, rank } of curves) {
     const [sums, counts] = [new Float64Array(found.length), new Uint32Array(found.length)];
     for (let point = 0; point < x.length; point += 1) {
       const place = at(x[point]);
-      sums[place] += y[point];
+      sums[place] += (line ?? y)[point];
       counts[place] += 1;
       if (y[point] < least[place]) [least[place], lowest[place]] = [y[point], rank];
       if (y[point] > greatest[place]) [greatest[place], highest[place]] = [y[point], rank];
@@ -43,6 +43,7 @@ function joined(curves) {
     x: of(found), y: of(values).map(median),
     nonfinite: curves.flatMap(({ nonfinite }) => nonfinite).sort((one, other) => one[0] - other[0]),
     points: curves.reduce((sum, { points }) => sum + points, 0),
+    knots: curves.find(({ knots }) => knots)?.knots,
     exact: same && curves.every(({ exact }) => exact),
   };
   const { run, metric, scale, attributes, compared } = first;

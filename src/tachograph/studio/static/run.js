@@ -63,6 +63,8 @@ export class RunPage {
 
   /** The address says something else of this run: choose that. */
   #moved(names) {
+    this.view.moved(names);
+    this.controls.moved();
     const { ranks, compare } = read(location.hash);
     const chosen = { ...(names.has("rank") ? { ranks } : {}), ...(names.has("compare") ? { compare } : {}) };
     if (Object.keys(chosen).length) this.#choose(chosen).then(() => this.controls.show(this.ranks ?? []));
@@ -92,7 +94,8 @@ export class RunPage {
       return;
     }
     this.shell.banner("");
-    fill(this.shell.main, this.header.node, this.faults.node, this.progress.node, this.controls.node, this.empty, this.sections.groups,
+    this.shell.head.replaceChildren(...this.header.line);
+    fill(this.shell.main, this.header.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.progress.node), this.empty, this.sections.groups,
       this.dictionaries.node, this.timeline.node, this.functions.node, this.machine.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
@@ -131,6 +134,7 @@ export class RunPage {
     this.unknown.clear();
     const answer = await ask(pathOf(this.run), {}, this.stop.signal);
     this.lookedAt = performance.now();
+    this.view.began = answer.run.started ?? 0;
     if (answer.damage?.length) answer.run.damage = [...new Set([...(answer.run.damage ?? []), ...answer.damage])];
     this.editor.show(answer);
     this.#head(answer.run);
@@ -198,8 +202,19 @@ export class RunPage {
 
   #events(events) {
     this.timeline.add(events);
+    if (events.length) this.#mark();
     this.#nothing();
     invalidate(this.timeline);
+  }
+
+  /** Have charts draw events as lines; where none was known, their places are yet to be fetched. */
+  #mark() {
+    const before = this.view.marks.length;
+    this.view.marks = this.timeline.marks();
+    for (const card of this.view.marks.length ? this.#all() : []) {
+      if (!before && card.about) card.load();
+      else invalidate(card);
+    }
   }
 
   /** The hub says how far the run is: what is behind here is fetched. */
@@ -229,17 +244,20 @@ export class RunPage {
 
   #lost(words) {
     this.shell.banner(words);
-    this.header.node.classList.add("gone");
+    this.shell.head.classList.add("gone");
   }
 
   #back() {
     this.shell.banner("");
-    this.header.node.classList.remove("gone");
+    this.shell.head.classList.remove("gone");
     this.#lookAgain();
     for (const card of this.#all()) if (card.stale || !card.about) card.load();
   }
 
   #follow(changed) {
+    if ("x" in changed || "weight" in changed) for (const card of this.#all()) card.renew();
+    if ("zooms" in changed || "ranges" in changed) for (const card of this.#all()) card.seen();
+    if (!["ranks", "compare", "x", "weight"].some((name) => name in changed)) return;
     if ("ranks" in changed || "compare" in changed) for (const card of this.#all()) card.load();
     for (const card of this.#all()) invalidate(card, true);
     this.progress.show(this.progress.list);
@@ -254,8 +272,9 @@ export class RunPage {
   /** Return what each chart in view has drawn. */
   drawn() {
     return this.#all().map((card) => ({
-      title: card.source.title, series: !card.about, section: card.source.section, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log,
-      x: card.source.axes.x, y: card.source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })),
+      title: card.source.title, series: !card.about, section: card.source.section, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log, along: card.axis.key,
+      marks: card.plot.marks.map(({ x, name, bad }) => ({ x, name, bad })), ends: card.plot.ends, heat: card.range.heat && card.heat.map?.rows.map(({ rank }) => rank),
+      x: card.axis, y: card.source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })),
       scales: card.plot.u ? Object.fromEntries(Object.entries(card.plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {},
       curves: card.drawn(),
     }));
@@ -264,6 +283,8 @@ export class RunPage {
   close() {
     this.stop.abort();
     state.followers.delete(this.moved);
+    this.shell.head.replaceChildren();
+    this.shell.head.classList.remove("gone");
     this.live?.close();
     clearTimeout(this.retry);
     clearTimeout(this.looking);

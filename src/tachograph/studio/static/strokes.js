@@ -1,8 +1,10 @@
 /** How curves get onto a canvas: of each column of pixels no more than its first, least, greatest and last value. */
 
 import { firstFrom } from "./curve.js";
+import { colours } from "./theme.js";
 
 const ALONE = 5; // pixels to each side of a band of one point
+const WIDE = 3; // pixels of a column of an envelope: in each of them are both a smallest and a largest value
 const FEW = 14; // pixels a point from which on each gets a dot
 
 /**
@@ -100,6 +102,47 @@ export function fillBetween(context, { x: xs }, lows, highs, to) {
     place += place === begin ? 1 : 0;
   }
   context.fill();
+}
+
+/** Fill what is between the least and the greatest of a curve's points in each column of pixels. */
+export function envelope(context, { x: xs, y: ys }, to) {
+  const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
+  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  const columns = [];
+  for (let place = begin; place < end; place += 1) {
+    if (to.log && ys[place] <= 0) continue;
+    const at = Math.round(to.x(xs[place]));
+    const y = Math.max(to.top - 9999, Math.min(to.bottom + 9999, to.y(ys[place])));
+    const last = columns[columns.length - 1];
+    if (last && at - last[0] < WIDE) [last[1], last[2]] = [Math.min(last[1], y), Math.max(last[2], y)];
+    else columns.push([at, y, y]);
+  }
+  if (!columns.length) return;
+  context.beginPath();
+  context.moveTo(columns[0][0], columns[0][1]);
+  for (const [at, top] of columns) context.lineTo(at, top);
+  for (let place = columns.length - 1; place >= 0; place -= 1) context.lineTo(columns[place][0], columns[place][2]);
+  context.closePath();
+  context.fill();
+}
+
+/** Draw events as lines from top to bottom: faults in their colour, restarts without a gap. */
+export function rulers(context, found, to, ratio) {
+  const { bad, quiet } = colours();
+  const before = {};
+  context.lineWidth = ratio;
+  for (const { x, bad: wrong, restart } of found) {
+    const at = Math.round(to.x(x)) + 0.5;
+    if (at < to.left || at > to.left + to.width || before[wrong] === at) continue;
+    before[wrong] = at;
+    context.strokeStyle = wrong ? bad : quiet;
+    context.setLineDash(restart ? [] : [3 * ratio, 3 * ratio]);
+    context.beginPath();
+    context.moveTo(at, to.top);
+    context.lineTo(at, to.bottom);
+    context.stroke();
+  }
+  context.setLineDash([]);
 }
 
 /** Put a dot on each point in view, where they are few. */

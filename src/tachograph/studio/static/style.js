@@ -4,10 +4,14 @@ import { colours } from "./theme.js";
 
 const MAIN = 1.7;
 const OLD = 1.1;
-const FAINT = 0.4; // of what is beside the lines that have the ranks' colours
+// Lines of one colour are told apart by dashes, never by opacity: each is to have a contrast of 3:1 to what is around it.
+const DASHES = [[], [9, 3], [4, 3], [9, 3, 2, 3]]; // of ranks
+const BRANCH = [2, 2]; // of what a resumed run has left behind
+const BESIDE = [1, 3]; // of what is beside the lines that have the ranks' colours
+const OTHER = [6, 4]; // of another run
 
 /**
- * Give curves their colour, alpha and width, and return the legend's entries.
+ * Give curves their colour, dashes and width, and return the legend's entries.
  * @param {Array<Curve>} curves - each with `metric`, `attributes`, `lane`, `compared`.
  * @param {Array<string>} names - all of the chart, in order: metrics with their attributes.
  * @param {Array<{key, label}>} lanes - all of the chart: ranks, and tasks of theirs.
@@ -28,16 +32,17 @@ export function dress(curves, names, lanes, hidden, byLane = false) {
     const lane = found >= 0 ? found : (curve.rank ?? 0);
     const who = lanes[found]?.label ?? (curve.rank === null ? "" : `rank ${curve.rank}`);
     curve.colour = palette[(byName ? name : lane) % palette.length];
-    const shade = byName && many.size > 1 ? 1 - 0.55 * Math.min(1, lane / Math.max(1, lanes.length - 1)) : 1;
     const latest = newest.get(together(curve)) === curve;
-    const faint = byLane && curve.beside ? FAINT : 1;
-    curve.alpha = (latest ? shade : 0.5 * shade) * faint;
-    curve.width = latest && faint === 1 ? MAIN : OLD;
+    const aside = byLane && curve.beside;
+    const ranked = byName && many.size > 1 ? DASHES[lane % DASHES.length] : [];
+    const own = curve.compared ? OTHER : aside ? BESIDE : ranked;
+    curve.dash = latest ? own : BRANCH;
+    curve.width = latest && !aside ? MAIN : OLD;
     curve.key = together(curve);
     curve.label = label(curve, who, used.size, Math.max(many.size, lanes.length));
     curve.visible = !hidden.has(curve.key);
     const entry = entries.get(curve.key) ?? { key: curve.key, order: [curve.compared ? 1 : 0, name, lane] };
-    if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, alpha: shade * faint, curve });
+    if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, dash: own, curve });
     entries.set(curve.key, entry);
   }
   curves.sort((one, other) =>

@@ -13,7 +13,7 @@ const ROWS = 200;
  */
 export function showTable(into, curves, source) {
   const { x: axis } = source.axes;
-  const columns = curves.filter((curve) => curve.length || curve.nonfinite.length).flatMap((curve) => [curve, ...bandOf(curve)]);
+  const columns = columnsOf(curves);
   const rows = joined(columns);
   const at = (x) => (axis.time ? when(x * 1e9) : number(x, 9));
   const body = element("tbody");
@@ -46,6 +46,10 @@ export function showTable(into, curves, source) {
   );
 }
 
+/** Return what is drawn of curves as columns: their points, with an average also that, and what is beside them. */
+export const columnsOf = (curves, weight = 0) => curves.filter((curve) => curve.length || curve.nonfinite.length)
+  .flatMap((curve) => [curve, ...(weight ? [{ ...curve, key: `${curve.key}\nsmoothed`, label: `${curve.label} (smoothed)`, length: curve.length, y: curve.smoothed(weight), nonfinite: [] }] : []), ...bandOf(curve)]);
+
 /** Return the quantiles and extremes beside a curve as curves. */
 const bandOf = ({ band, key, label, length, x, exact }) => Object.entries(band ?? {}).map(([name, values]) => (
   { key: `${key}\n${name}`, label: label.includes("p50") ? label.replace("p50", name) : `${label} ${name}`, length, x, y: values, nonfinite: [], exact }));
@@ -56,7 +60,7 @@ function heading(curve, columns) {
 }
 
 /** Return rows of x and its values, the newest first; where a curve has an x more than once, a row each. */
-function joined(columns) {
+export function joined(columns) {
   const found = [];
   columns.forEach((curve, place) => {
     let turn = 0;

@@ -40,6 +40,8 @@ export function colours() {
       curves: Array.from({ length: 10 }, (_, place) => read(`--curve-${place}`)),
       text: read("--text"),
       quiet: read("--quiet"),
+      bad: read("--bad"),
+      accent: read("--accent"),
       grid: read("--grid"),
       line: read("--line"),
       surface: read("--surface"),

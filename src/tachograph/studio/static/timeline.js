@@ -8,6 +8,8 @@ const MARKS = 600;
 const ROWS = 60;
 const QUIET = new Set(["torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition"]);
 const SECOND = 1e9;
+const [START, END] = ["tachograph.process.start", "tachograph.process.end"];
+const LINES = 100; // in a chart
 const ERROR = 17; // the lowest severity number of an error: OpenTelemetry's data model of logs
 
 /** The events of a run. */
@@ -47,6 +49,24 @@ export class Timeline {
   /** Whether there is any event but that processes began and ended. */
   get says() {
     return this.events.some(({ name }) => !name.startsWith("tachograph.process."));
+  }
+
+  /** Return the events that charts mark: faults and restarts first, then the newest others. */
+  marks() {
+    const begun = new Set();
+    const found = [];
+    for (const each of this.events) {
+      const [again, key] = [each.name === START, `${each.rank} ${each.attributes?.role ?? ""}`];
+      const restart = again && begun.has(key);
+      if (again) begun.add(key);
+      if ((again && !restart) || each.name === END || !this.view.wants(each.rank)) continue;
+      const bad = tone(each) === "bad";
+      const name = restart ? "restart" : each.name;
+      const who = each.rank === null ? "" : `rank ${each.rank}`;
+      found.push({ time: each.time, name, bad, restart, words: [name, who, when(each.time)].filter(Boolean).join(" · ") });
+    }
+    const first = found.filter(({ bad, restart }) => bad || restart);
+    return [...first, ...found.filter(({ bad, restart }) => !bad && !restart)].slice(0, LINES);
   }
 
   draw() {

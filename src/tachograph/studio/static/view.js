@@ -1,23 +1,86 @@
-/** How the reader wants to see a run's charts: which ranks, how smooth, against which other run. */
+/** How the reader wants to see a run's charts: which ranks, along which x, how smooth, how near, against which run. */
 
-/** Settings that charts follow. */
+import { state } from "./route.js";
+
+export const X_CHOICES = { own: "its own x", step: "step", relative: "time since the start", wall: "time of day" };
+const ZOOM = "zoom."; // names in the address: of an x axis
+const RANGE = "y."; // of a chart
+const HEAT = "heat:";
+
+/** Settings that charts follow; those that are not of ranks and of the other run are in the address. */
 export class View {
   constructor() {
     this.ranks = null; // a set of ranks as text; null for all
-    this.weight = 0;
     this.compare = null;
     this.compared = new Set(); // what the other run has: group and metric
+    this.began = 0; // the run, in nanoseconds
+    this.marks = []; // events that are lines in charts: {time, name, bad, restart, text}
     this.followers = new Set();
+    this.cards = new Set(); // those whose cursors go together
+    this.#read();
+  }
+
+  #read() {
+    this.x = state.get("x") in X_CHOICES ? state.get("x") : "own";
+    this.weight = Math.max(0, Math.min(0.99, Number(state.get("smooth")) || 0));
+    this.zooms = new Map(state.all(ZOOM).map(([key, text]) => [key, ends(text)]).filter(([, found]) => found));
+  }
+
+  /** The address has changed: tell followers what is another one now. */
+  moved(names) {
+    const before = [this.x, this.weight];
+    this.#read();
+    const changed = { zooms: this.zooms, ranges: true };
+    if (before[0] !== this.x) changed.x = this.x;
+    if (before[1] !== this.weight) changed.weight = this.weight;
+    if ([...names].some((name) => name in { x: 1, smooth: 1 } || name.startsWith(ZOOM) || name.startsWith(RANGE))) this.#tell(changed);
+  }
+
+  #tell(changed) {
+    for (const follower of this.followers) follower(changed);
   }
 
   /** Change some of it, and tell all who follow what has changed. */
   set(changed) {
     Object.assign(this, changed);
-    for (const follower of this.followers) follower(changed);
+    state.set({ x: this.x === "own" ? null : this.x, smooth: this.weight || null });
+    this.#tell(changed);
+  }
+
+  /** Show a part of all charts with an x axis; null for all of it. */
+  zoom(key, found) {
+    if (found) this.zooms.set(key, found);
+    else this.zooms.delete(key);
+    state.set({ [ZOOM + key]: found?.join(",") ?? null }, true);
+    this.#tell({ zooms: this.zooms });
+  }
+
+  /** Return how a chart's y axes are to be: {log, robust, heat: the order of a heat map, ends: a pair by axis}. */
+  range(chart) {
+    const words = (state.get(RANGE + chart) ?? "").split(";");
+    const found = words.map((word) => /^(.*)=([^=]*)$/.exec(word)).filter(Boolean).map(([, key, text]) => [key, ends(text)]);
+    return { log: words.includes("log"), robust: words.includes("robust"), heat: words.find((word) => word.startsWith(HEAT))?.slice(HEAT.length) ?? null, ends: Object.fromEntries(found.filter(([, pair]) => pair)) };
+  }
+
+  /** Keep how a chart's y axes are. */
+  keepRange(chart, { log, robust, heat, ends: pairs }, step = false) {
+    const words = [log ? "log" : "", robust ? "robust" : "", heat ? HEAT + heat : "", ...Object.entries(pairs).map(([key, pair]) => `${key}=${pair.join(",")}`)];
+    state.set({ [RANGE + chart]: words.filter(Boolean).join(";") }, step);
+  }
+
+  /** Tell whether points can be shown as they come: along their own x, as they are. */
+  get plain() {
+    return this.x === "own" && !this.weight;
   }
 
   /** Tell whether a rank is wanted. */
   wants(rank) {
     return this.ranks === null || rank === null || this.ranks.has(String(rank));
   }
+}
+
+/** Return the two numbers of "3,8", ascending; null where it is none. */
+function ends(text) {
+  const found = text.split(",").map(Number);
+  return found.length === 2 && found.every(Number.isFinite) && found[0] < found[1] && !text.split(",").includes("") ? found : null;
 }
