@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_requests import SECOND, START, logs, rank
+from many_runs import sweep
 from recorded_runs import points, record
 from tachograph import runs
 from tachograph.cli import main
@@ -143,3 +144,20 @@ def test_whatever_a_key_holds_it_sorts(values: list[object], reverse: bool) -> N
     assert there == ([*texts, *numbers] if reverse else [*numbers, *texts])
     assert numbers == sorted(numbers, reverse=reverse)
     assert texts == sorted(texts, reverse=reverse)
+
+
+def test_a_filter_chooses_runs_by_any_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the Studio's table is filtered by, the command's list is, too; a mistake is pointed at."""
+    sweep(tmp_path, 6)
+
+    def listed(*options: str) -> tuple[int, str, str]:
+        code = main(["runs", "list", "--store", str(tmp_path), *options])
+        return code, *capsys.readouterr()
+
+    code, said, _ = listed("--filter", "best < 0.5 tag:even state:failed", "--columns", "id,last.loss,summary.best")
+    assert (code, said.split()) == (0, ["ID", "last.loss", "summary.best", "sweep-00004", "1.1", "0.2"])
+    code, _, said = listed("--filter", "lr > big")
+    assert code == 2
+    assert said.endswith("a number is wanted behind '>', not 'big'\n  lr > big\n       ^\n")
+    code, _, said = listed("--filter", "bst > 1")
+    assert (code, "did you mean 'best'?" in said) == (2, True)

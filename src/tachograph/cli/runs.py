@@ -25,6 +25,7 @@ from tachograph.runs.catalogue import (
 )
 from tachograph.runs.columns import FACTS, chosen, columns_table, json_line
 from tachograph.runs.export import listing, printable, shown, size_of, write_jsonl
+from tachograph.runs.filter import FilterError
 
 IN_USE = "a hub writes it, it stays"
 _ANNOTATED = {"tag": "tags", "note": "notes", "name": "name"}  # commands, and what each of them changes
@@ -36,27 +37,26 @@ def command(arguments: Sequence[str]) -> int:
     """List, show, annotate or delete runs, and return the exit code: 1 where that failed in part, 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
-        acts = {"show": _show, "share": _share, "prune": _prune, "delete": _delete_named}
-        if options.what in acts:
-            return acts[options.what](options)
-        if options.what in _ANNOTATED:
-            return _annotate(options)
-        _list(options)
+        commands = {"list": _list, "show": _show, "share": _share, "prune": _prune, "delete": _delete_named}
+        return commands.get(options.what, _annotate)(options)
+    except FilterError as error:
+        pointed = f"  {printable(options.filter)}\n  {' ' * error.position}^"
+        return fail("runs", f"--filter: {printable(str(error))}\n{pointed}", WRONG_USAGE)
     except (LookupError, ValueError, OSError) as error:
         return fail("runs", printable(reason(error)), WRONG_USAGE)
-    return 0
 
 
-def _list(options: argparse.Namespace) -> None:
+def _list(options: argparse.Namespace) -> int:
     wanted = set(options.tag)
     runs = [each for each in listed(options.store) if wanted <= set(each.tags)]
     columns = options.columns or (FACTS if options.json else ())
     sort = options.sort or ("start" if options.reverse else None)
-    found = chosen(runs, columns, sort=sort, reverse=options.reverse)
+    found = chosen(runs, columns, wanted=options.filter, sort=sort, reverse=options.reverse)
     if options.json:
         write_jsonl((json_line(row) for _, row in found), sys.stdout)
     else:
         sys.stdout.write(columns_table([row for _, row in found]) if columns else listing([run for run, _ in found]))
+    return 0
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -192,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     add = made["list"].add_argument
     add("--tag", action="append", default=[], metavar="NAME", help=tagged)
     chosen_from = f"of {', '.join(FACTS)}, config.KEY, summary.KEY and program.KEY"
+    like = "only those for which it holds, such as 'loss < 0.3 lr > 1e-4 tag:sweep -state:failed text'"
+    add("--filter", metavar="FILTER", default="", help=like)
     add("--columns", type=_columns, metavar="COLUMN,...", help=chosen_from)
     add("--sort", metavar="COLUMN", help="any column, shown or not; runs without a value come last (default: start)")
     add("--reverse", action="store_true", help="the largest first")

@@ -5,7 +5,7 @@ Reading needs no hub, and disturbs none: a run that a hub is writing can be read
 Beside these names the hub, the Studio and the commands use ``store``, ``file``, ``file_lock`` and ``open_stores`` for
 files; ``catalogue``, ``annotations``, ``members``, ``ending``, ``kept_calls``, ``losses`` and ``run`` for runs;
 ``recorded``, ``recorded_series``, ``blocks``, ``buckets``, ``spread``, ``window`` and ``x_axis`` for their contents;
-``export``, ``parquet`` and ``columns`` for text and tables.
+``export``, ``parquet``, ``columns``, ``outline`` and ``filter`` for text and tables.
 """
 
 from __future__ import annotations

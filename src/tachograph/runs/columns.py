@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from difflib import get_close_matches
 from math import isnan
-from typing import Any
+from typing import Any, TypeVar
 
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.export import size_of, table, time_of
+from tachograph.runs.file import RunFile, look
+from tachograph.runs.filter import parsed
+from tachograph.runs.outline import outline
 from tachograph.runs.run import Run
 from tachograph.runs.store import StoreError
 
@@ -20,34 +25,49 @@ _SHOWN = 20  # columns that a message names
 
 
 def chosen(
-    runs: Sequence[Summary], columns: Sequence[str], *, sort: str | None = None, reverse: bool = False
+    runs: Sequence[Summary],
+    columns: Sequence[str],
+    *,
+    wanted: str = "",
+    sort: str | None = None,
+    reverse: bool = False,
 ) -> list[tuple[Summary, dict[str, Any]]]:
     """Return runs with their columns; None where a run has no such key.
 
     Args:
         runs: see above.
-        columns: of :data:`FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``.
+        columns: of :data:`FACTS`, or a key: ``config.lr``, ``summary.accuracy``, ``program.git.commit``, ``last.loss``.
+        wanted: a filter, see :mod:`tachograph.runs.filter`; only runs for which it holds are returned.
         sort: the column that they are sorted by, numbers before texts; None leaves them as they are.
         reverse: the largest first. Runs without a value, or with NaN, come last either way.
 
     Raises:
         LookupError: none of the runs has such a column; the message names the nearest one.
+        FilterError: the filter cannot be read; a ``ValueError``.
     """
-    wanted = [*columns, *([sort] if sort else [])]
-    reads = not set(wanted) <= set(Summary._fields)
-    found = [(each, {**each._asdict(), "ended": each.ended.brief, **(_read(each) if reads else {})}) for each in runs]
+    only = parsed(wanted)
+    named = [*columns, *([sort] if sort else [])]
+    reads = bool(only.terms) or not set(named) <= set(Summary._fields)
+    found = [(each, {**_told(each), **(_read(each) if reads else {})}) for each in runs]
     known = dict.fromkeys([*FACTS, *(name for _, told in found for name in told if name != "path")])
-    for column in wanted:
+    for column in named:
         if column not in known and (runs or column.partition(".")[0] not in _OF_KEYS):
             near = get_close_matches(column, known, n=1)
             more = ", ..." if len(known) > _SHOWN else ""
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join([*known][:_SHOWN])}{more}"
             raise LookupError(f"no run has the column {column!r:.200}: {hint}")
+    if unknown := only.unknown(known) if runs else "":
+        raise LookupError(unknown)
+    found = [each for each in found if only.holds(each[1])]
     if sort:
-        placed = [each for each in found if not _is_missing(each[1].get(sort))]
-        rest = [each for each in found if _is_missing(each[1].get(sort))]
-        found = sorted(placed, key=lambda each: _order(each[1][sort]), reverse=reverse) + rest
+        found = ordered(found, lambda each: each[1].get(sort), reverse=reverse)
     return [(each, {column: told.get(column) for column in columns}) for each, told in found]
+
+
+def _told(summary: Summary) -> dict[str, Any]:
+    """Return the columns that need no reading of the run's file."""
+    seconds = (summary.last - summary.start) / 1e9
+    return {**summary._asdict(), "ended": summary.ended.brief, "state": summary.ended.state, "duration": seconds}
 
 
 def _read(summary: Summary) -> dict[str, Any]:
@@ -57,9 +77,28 @@ def _read(summary: Summary) -> dict[str, Any]:
     except StoreError:
         return {}
     found: dict[str, Any] = {"program": run.program_name, "notes": run.notes}
+    with contextlib.suppress(sqlite3.DatabaseError), look(RunFile(summary.path)) as reading:
+        found |= outline(reading)
     for name, told in zip(_OF_KEYS, (run.config, run.summary, run.program), strict=True):
         found |= {f"{name}.{key}": value for key, value in told.items()}
     return found
+
+
+Listed = TypeVar("Listed")
+
+
+def ordered(listed: Iterable[Listed], value: Callable[[Listed], Any], *, reverse: bool = False) -> list[Listed]:
+    """Return a list by a value of each, numbers before texts; those without a value, or with NaN, come last either way.
+
+    Args:
+        listed: see above.
+        value: returns the value of one; None for none.
+        reverse: the largest first.
+    """
+    told = [(value(each), each) for each in listed]
+    placed = [each for each in told if not _is_missing(each[0])]
+    placed.sort(key=lambda each: _order(each[0]), reverse=reverse)
+    return [each for _, each in placed] + [each for found, each in told if _is_missing(found)]
 
 
 def _is_missing(value: Any) -> bool:

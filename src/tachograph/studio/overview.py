@@ -2,80 +2,191 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import HistogramValues, shown
-from tachograph.runs.catalogue import files_of, id_of, paths_in, points_in
+from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of, stamps_in
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import NODE, SECOND, Member, display_name, job_name, mapping, members, rank_of, tags
+from tachograph.runs.outline import outline
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
-_SEEN = 4096  # runs that are remembered
-
 _BEGUN = "SELECT min(time) FROM event WHERE name = ? AND rowid <= 1000"
+_AGE = 1.0  # seconds after which a run that goes on is read again, though its file is as it was
+_SETTLED = 100_000_000  # nanoseconds: within them a file may change twice, and keep its time and size
 
-Stamp = tuple[tuple[int, int], ...]
+
+class RunEntry(NamedTuple):
+    """A run as it was last read.
+
+    Attributes:
+        stamp: of its files, then.
+        entry: of the list of runs.
+        columns: of the table of runs, by name; empty where they are not asked for.
+        settled: it is read again only once its stamp changes.
+        read: seconds of the monotonic clock.
+    """
+
+    stamp: Stamp
+    entry: dict[str, Any]
+    columns: dict[str, Any]
+    settled: bool
+    read: float
 
 
 class Overview:
-    """Lists runs. Entries are cached for files that no hub writes, and that have not changed since.
+    """Lists runs; may be asked from several threads at once.
+
+    A run is read again where its files have changed, and once a second while it goes on: all others cost a look at the
+    store's folder.
 
     Args:
         folder: the store.
         clock: nanoseconds since the epoch.
         abandoned: asked now and then whether to stop.
+        outlined: read the columns of the table of runs, too.
+
+    Attributes:
+        version: a number that grows with each change of any run.
+        unread: number of runs that were not read for want of time.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], int], abandoned: Callable[[], bool]) -> None:
+    def __init__(
+        self, folder: Path, clock: Callable[[], int], abandoned: Callable[[], bool], *, outlined: bool = False
+    ) -> None:
         self._folder = folder
         self._clock = clock
         self._abandoned = abandoned
-        self._known: dict[Path, tuple[Stamp, dict[str, Any]]] = {}
+        self._outlined = outlined
+        self._known: dict[Path, RunEntry] = {}
+        self._lock = threading.Lock()
+        self.version = 0
+        self.unread = 0
 
     def runs(self) -> list[dict[str, Any]]:
         """Return every run that has received anything, or whose job has ended, the newest first.
 
         Raises:
             Abandoned: reading was to stop.
+            StoreError: the store cannot be read.
         """
-        found = [self._run(path) for path in paths_in(self._folder)]
-        heard = ("processes", "points", "damage")
-        found = [each for each in found if any(map(each.get, heard)) or each["ended"]["status"] is not None]
+        found = [each.entry for each in self.entries()]
         return sorted(found, key=lambda each: (each["started"], each["id"]), reverse=True)
 
-    def _run(self, path: Path) -> dict[str, Any]:
+    def entries(self, within: float | None = None) -> list[RunEntry]:
+        """Return the runs as :meth:`runs` does, in no order.
+
+        Args:
+            within: seconds after which no further run is read, so that some may be missing or not up to date; those
+                that go on come first, then new ones, the newest first.
+
+        Raises:
+            Abandoned: reading was to stop.
+            StoreError: the store cannot be read.
+        """
+        if not self._lock.acquire(blocking=within is None or not self._known, timeout=-1):
+            return self._heard()  # another thread is reading them
+        try:
+            self._refresh(within)
+        finally:
+            self._lock.release()
+        return self._heard()
+
+    def named(self, names: Iterable[str]) -> tuple[list[tuple[Path, RunEntry]], list[dict[str, str]]]:
+        """Return runs by their ids with their files, in order, and those that are gone: ``{"run": …, "near": …}``.
+
+        Raises:
+            Abandoned: reading was to stop.
+            StoreError: the store cannot be read.
+        """
+        found, gone = [], []
+        with self._lock:
+            for name in names:
+                try:
+                    path = located(name, self._folder)
+                except UnknownRunError as error:
+                    gone.append({"run": name, "near": error.near})
+                    continue
+                known = self._known.get(path)
+                if self._is_due(known, stamp_of(path), time.monotonic(), 0.0):
+                    self._take(path)
+                found.append((path, self._known[path]))
+        return found, gone
+
+    def _take(self, path: Path) -> None:
+        before, now = self._known.get(path), self._read(path)
+        if before is not None and (before.entry, before.columns) == (now.entry, now.columns):
+            now = now._replace(entry=before.entry, columns=before.columns)
+        else:
+            self.version += 1
+        self._known[path] = now
+
+    def _heard(self) -> list[RunEntry]:
+        heard = ("processes", "points", "damage")
+        found = list(self._known.values())
+        return [each for each in found if any(map(each.entry.get, heard)) or each.entry["ended"]["status"] is not None]
+
+    def _refresh(self, within: float | None) -> None:
+        began = time.monotonic()
+        stamps = stamps_in(self._folder)
+        for path in [path for path in self._known if path not in stamps]:
+            del self._known[path]
+            self.version += 1
+        due = [path for path, stamp in stamps.items() if self._is_due(self._known.get(path), stamp, began, within)]
+        due.sort(key=lambda path: (path in self._known, stamps[path]), reverse=True)
+        self.unread = 0
+        for place, path in enumerate(due):
+            if within is not None and time.monotonic() - began > within:
+                self.unread = sum(each not in self._known for each in due[place:])
+                return
+            self._take(path)
+
+    @staticmethod
+    def _is_due(known: RunEntry | None, stamp: Stamp, now: float, within: float | None) -> bool:
+        if known is None or known.stamp != stamp:
+            return True
+        return not known.settled and (within is None or now - known.read > _AGE)
+
+    def _read(self, path: Path) -> RunEntry:
         if self._abandoned():
             raise Abandoned
-        written, stamp = in_use(path), _stamp(path)
-        known = self._known.get(path)
-        if known is not None and known[0] == stamp and not written:
-            return known[1]
+        began = time.monotonic()
+        written, stamp = in_use(path), stamp_of(path)
+        columns: dict[str, Any] = {}
         try:
             file = RunFile(path, looking=True)
             with look(file, self._abandoned) as reading:
-                found = about(reading, id_of(path), members(reading), self._clock(), written=written)
+                entry = about(reading, id_of(path), members(reading), self._clock(), written=written)
+                if self._outlined:
+                    columns = {**outline(reading), **_facts(entry)}
             if file.changed:
-                return self._run(path)
-            found["damage"] = file.damage
+                return self._read(path)
+            entry["damage"] = file.damage
         except (StoreError, sqlite3.Error) as error:
             why = str(error.strerror) if isinstance(error, StoreError) else f"the file cannot be read: {error}"
-            found = _unreadable(path, why)
-        if not written and found["state"] != "running" and stamp == _stamp(path):
-            if len(self._known) >= _SEEN:
-                self._known.clear()
-            self._known[path] = stamp, found
-        return found
+            entry = _unreadable(path, why)
+            columns = _facts(entry)
+        unchanged = stamp == stamp_of(path) and all(self._clock() - changed > _SETTLED for changed, _ in stamp)
+        return RunEntry(stamp, entry, columns, unchanged and entry["state"] != "running", began)
+
+
+def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of the table of runs that are no keys, under the names that ``tachograph runs list`` has."""
+    found = {name: entry[name] for name in ("id", "name", "program", "state", "ranks", "restarts", "points", "last")}
+    told = {"tags": tuple(entry["tags"]), "ended": entry["ended"]["brief"], "processes": entry["processes"]}
+    return {**found, **told, "start": entry["started"], "duration": entry["seconds"], "size": entry["bytes"]}
 
 
 def about(reading: Look, name: str, found: Sequence[Member], now: int, *, written: bool) -> dict[str, Any]:
@@ -123,21 +234,12 @@ def _unreadable(path: Path, why: str) -> dict[str, Any]:
     return {"id": id_of(path), **words, **times, **counts, "tags": [], "damage": [why]}
 
 
-def _stamp(path: Path) -> Stamp:
-    found = []
-    for each in files_of(path)[::2]:  # the index of the log changes with every reader
-        with contextlib.suppress(OSError):
-            about = each.stat()
-            found.append((about.st_mtime_ns, about.st_size))
-    return tuple(found)
-
-
 def _size(path: Path) -> int:
-    return sum(size for _, size in _stamp(path))
+    return sum(size for _, size in stamp_of(path))
 
 
 def _changed(path: Path) -> int:
-    return max((changed for changed, _ in _stamp(path)), default=0)
+    return max((changed for changed, _ in stamp_of(path)), default=0)
 
 
 DURATION, CALLS = "function.duration", "function.calls"

@@ -26,9 +26,12 @@ from tachograph.exporters.prometheus.format import accepts_gzip
 from tachograph.recording.log import LogOnce
 from tachograph.runs.file import Abandoned
 from tachograph.studio._api import Api, Question, Unanswered, answer, encoded, refusal
+from tachograph.studio._comparison import Comparison
 from tachograph.studio._edits import Edits, asked_of
 from tachograph.studio._live import Live, stream
 from tachograph.studio._news import News
+from tachograph.studio._table import RunsTable
+from tachograph.studio.overview import Overview
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # its place in 3.10; typeshed knows it there for all versions
@@ -124,6 +127,9 @@ class Studio:
         self._pool = ThreadPoolExecutor(READERS, "tachograph studio")
         self._edits = Edits(folder, token)
         self._api = Api(folder, run, clock, self._closing.is_set, writable=self._edits.allowed)
+        overview = Overview(folder, clock, self._closing.is_set, outlined=True)
+        self._table = RunsTable(overview, run, clock, writable=self._edits.allowed)
+        self._comparison = Comparison(overview, clock, self._closing.is_set)
         self._live = Live(self._read, lambda name: News(self._api, name))
 
     def routes(self) -> list[BaseRoute]:
@@ -158,9 +164,15 @@ class Studio:
                 case ["runs", run, "live"]:
                     await self._listened(run, question, scope, receive, send)
                     return
+                case ["table"]:
+                    answered = self._table.ask
+                case ["compare"]:
+                    answered = self._comparison.ask
+                case _:
+                    answered = self._api.ask
             headers = Request(scope).headers
             gzipped = accepts_gzip(",".join(headers.getlist("accept-encoding")))
-            body, gzipped = await self._read(lambda: encoded(self._api.ask(question), gzipped=gzipped))
+            body, gzipped = await self._read(lambda: encoded(answered(question), gzipped=gzipped))
             found = answer(body, gzipped=gzipped)
         except Unanswered as refused:
             found = refusal(refused)

@@ -6,10 +6,11 @@ const PATIENCE = 20_000; // milliseconds
 
 /** An answer that is none: its message is for people; its status is 0 where there is no answer at all. */
 export class Refusal extends Error {
-  constructor(message, status, near = "") {
+  constructor(message, status, near = "", at = null) {
     super(message);
     this.status = status;
     this.near = near; // the run that may have been meant
+    this.at = at; // the character of a filter that cannot be read
   }
 }
 

@@ -3,8 +3,11 @@
 import { ask } from "./api.js";
 import { element, fill } from "./element.js";
 import { when } from "./format.js";
+import { wordOf } from "./route.js";
 import { X_CHOICES } from "./view.js";
 
+const NEWEST = 100; // runs that are offered: the table has all
+const SEVERAL = "\n"; // no run's id
 const AT_REST = 120; // milliseconds without a change of the smoothing after which it is asked for
 const CHIPS = 32; // ranks with a button each; more are written
 
@@ -23,7 +26,10 @@ export class Controls {
     this.known = "";
     this.others = element("select", { "aria-label": "Compare with another run" });
     this.others.addEventListener("focus", () => this.#offer());
-    this.others.addEventListener("change", () => this.changed({ compare: this.others.value || null }));
+    this.others.addEventListener("change", () => {
+      if (this.others.value === SEVERAL) location.hash = `#/?${new URLSearchParams({ chosen: wordOf([this.run]) })}`;
+      else this.changed({ compare: this.others.value || null });
+    });
     this.#options([]);
     this.words = element("span", { class: "bad", role: "status" });
     this.level = element("output", { class: "number", text: "0" });
@@ -92,8 +98,8 @@ export class Controls {
 
   async #offer() {
     try {
-      const { runs } = await ask("/api/runs");
-      this.#options(runs.filter(({ id }) => id !== this.run));
+      const { items } = await ask("/api/table", { limit: NEWEST });
+      this.#options(items.map(({ run }) => run).filter(({ id }) => id !== this.run));
     } catch {
       // the banner says that the hub is gone
     }
@@ -103,7 +109,8 @@ export class Controls {
     const chosen = this.view.compare;
     const known = chosen && !runs.some(({ id }) => id === chosen) ? [{ id: chosen, started: 0 }] : [];
     fill(this.others, element("option", { value: "", text: "no other run" }),
-      ...[...known, ...runs].map(({ id, started }) => element("option", { value: id, text: started ? `${id} (${when(started)})` : id })));
+      element("option", { value: SEVERAL, text: "several: choose in the table of runs …" }),
+      ...[...known, ...runs].map(({ id, name, started }) => element("option", { value: id, text: started ? `${name || id} (${when(started)})` : id })));
     this.others.value = chosen ?? "";
   }
 }

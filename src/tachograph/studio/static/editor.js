@@ -46,7 +46,8 @@ export class Editor {
         element("button", { type: "button", class: "plain", text: "Save", on: { click: save } }), this.#cancel("Cancel"),
         element("button", { type: "button", class: "plain bad", text: "Delete …", on: { click: () => this.#confirm() } })));
     for (const field of [name, this.token]) field?.addEventListener("keydown", ({ key }) => key === "Enter" && save());
-    this.node.append(this.dialog);
+    document.body.append(this.dialog); // its button may be drawn anew meanwhile
+    addEventListener("hashchange", () => this.dialog.close(), { once: true });
     this.dialog.showModal();
     (this.token ?? name).focus();
   }

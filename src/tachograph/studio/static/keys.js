@@ -4,6 +4,7 @@ import { element, fill } from "./element.js";
 
 const KEYS = [
   ["/", "search runs"],
+  ["f", "find metrics"],
   ["j", "next chart"],
   ["k", "chart before"],
   ["← →", "values of the chart, point by point"],
@@ -38,7 +39,7 @@ export function listen(dialog, button) {
     }
     const own = "rltamhf+-<>".includes(event.key) && cardAt();
     if (own) own.dispatchEvent(new KeyboardEvent("keydown", { key: event.key }));
-    const act = { "/": search, j: () => move(1), k: () => move(-1), g: () => (location.hash = "#/"), "?": () => dialog.showModal() }[event.key];
+    const act = { "/": search, f: () => document.querySelector('[aria-label="Search metrics"]')?.focus(), j: () => move(1), k: () => move(-1), g: () => (location.hash = "#/"), "?": () => dialog.showModal() }[event.key];
     if (!act) return;
     event.preventDefault();
     act();
@@ -49,11 +50,11 @@ export function listen(dialog, button) {
 const cardAt = () => document.activeElement.closest?.(".card") ?? document.querySelector(".card:hover");
 
 function search() {
-  const field = document.querySelector('input[type="search"]');
+  const field = document.getElementById("search");
   if (field) field.focus();
   else {
     location.hash = "#/";
-    setTimeout(() => document.querySelector('input[type="search"]')?.focus(), 50);
+    setTimeout(() => document.getElementById("search")?.focus(), 50);
   }
 }
 

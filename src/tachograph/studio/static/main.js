@@ -1,6 +1,7 @@
 /** The Studio: which page the address asks for, and what surrounds it. */
 
 import { takeToken } from "./api.js";
+import { ComparisonPage } from "./compare.js";
 import { listen } from "./keys.js";
 import { linkTo, read, state } from "./route.js";
 import { RunPage } from "./run.js";
@@ -10,7 +11,7 @@ import { choose } from "./theme.js";
 
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
-const PAGES = { runs: RunsPage, run: RunPage };
+const PAGES = { runs: RunsPage, run: RunPage, comparison: ComparisonPage };
 let page = null;
 
 const shell = {

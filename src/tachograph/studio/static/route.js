@@ -6,9 +6,10 @@ function parts(hash) {
   return [path, query.join("?")];
 }
 
-/** Return what a hash stands for: `{page: "runs"}`, or `{page: "run", run, ranks, compare}`. */
+/** Return what a hash stands for: `{page: "runs"}`, `{page: "comparison"}`, or `{page: "run", run, ranks, compare}`. */
 export function read(hash) {
   const [path, query] = parts(hash);
+  if (path === "/compare") return { page: "comparison" };
   const found = /^\/run\/(.+)$/.exec(path);
   if (!found) return { page: "runs" };
   let run;
@@ -34,6 +35,20 @@ export function linkTo(run, { ranks = null, compare = null } = {}) {
   if (compare) words.set("compare", compare);
   return `#/run/${encodeURIComponent(run)}${words.size ? `?${words}` : ""}`;
 }
+
+/** Return texts as one word of an address, and `listOf` them again. */
+export const wordOf = (texts) => [...texts].map((text) => encodeURIComponent(text)).join(",");
+
+export function listOf(word) {
+  try {
+    return (word ?? "").split(",").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return []; // no word of ours
+  }
+}
+
+/** Return the hash of the page that compares runs. */
+export const linkToComparison = (runs) => `#/compare?${new URLSearchParams({ runs: wordOf(runs) })}`;
 
 /**
  * What a reader has chosen, as words in the address: it is there again after a reload, by a link, and the back button

@@ -95,7 +95,7 @@ export class RunPage {
     }
     this.shell.banner("");
     this.shell.head.replaceChildren(...this.header.line);
-    fill(this.shell.main, this.header.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.progress.node), this.empty, this.sections.groups,
+    fill(this.shell.main, this.header.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.progress.node), this.sections.bar, this.empty, this.sections.groups,
       this.dictionaries.node, this.timeline.node, this.functions.node, this.machine.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
@@ -285,6 +285,7 @@ export class RunPage {
     state.followers.delete(this.moved);
     this.shell.head.replaceChildren();
     this.shell.head.classList.remove("gone");
+    this.sections.close();
     this.live?.close();
     clearTimeout(this.retry);
     clearTimeout(this.looking);

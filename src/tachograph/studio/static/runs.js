@@ -1,91 +1,167 @@
-/** The list of runs: live ones first, up to date by itself. */
+/** The table of runs: filtered, sorted and grouped by the hub, up to date by itself; all that is chosen is in the address. */
 
-import { ask, silent } from "./api.js";
+import { Refusal, ask, silent } from "./api.js";
+import { chooser, defaults, heading } from "./columns.js";
 import { element, fill, say } from "./element.js";
-import { bytes, duration, number, when } from "./format.js";
-import { chip } from "./header.js";
-import { linkTo } from "./route.js";
+import { count, number } from "./format.js";
+import { Grid } from "./grid.js";
+import { linkToComparison, listOf, state, wordOf } from "./route.js";
 
 const EVERY = 2000; // milliseconds
-const MOST = 500; // rows
-const HEADS = ["Run", "State", "Program", "Started", "Duration", "Ranks", "Restarts", "Points", "Size"];
+const SOON = 300; // the same, while runs are still being read
+const TYPING = 200; // milliseconds after a key until the filter is asked for
+const MOST = 500; // rows of one answer
 
 /** Shows all runs of the hub until it is closed. */
 export class RunsPage {
   constructor(_route, shell) {
     this.shell = shell;
     this.title = "Runs";
-    this.runs = null;
-    this.now = 0;
-    this.search = element("input", { type: "search", id: "search", placeholder: "Search runs", "aria-label": "Search runs" });
-    this.search.addEventListener("input", () => this.#show());
+    this.answer = null;
+    this.known = {}; // columns that there are, and how many runs have each
+    this.turn = 0;
+    this.search = element("input", { type: "search", id: "search", "aria-label": "Search runs", "aria-describedby": "filter-words", placeholder: "text, tag:sweep, loss < 0.3 …", spellcheck: "false", autocomplete: "off" });
+    this.search.addEventListener("input", () => {
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.#choose({ filter: this.search.value.trim() }), TYPING);
+    });
+    this.words = element("p", { class: "filter-words", id: "filter-words", role: "status", hidden: true });
     this.count = element("span", { class: "quiet number" });
-    this.rows = new Map();
-    this.body = element("tbody");
-    this.table = element("table", { class: "data runs" },
-      element("thead", {}, element("tr", {}, ...HEADS.map((text, place) => element("th", { scope: "col", text, class: place > 3 ? "number" : null })))), this.body);
-    this.words = element("p", { class: "empty", text: "loading …" });
-    this.scroll = element("div", { class: "scroll", hidden: true }, this.table);
-    fill(shell.main, element("header", { class: "list-head" }, element("h1", {}, "Runs ", this.count), this.search), this.words, this.scroll);
+    this.group = element("select", { "aria-label": "Group by", on: { change: () => this.#choose({ group: this.group.value }) } });
+    this.choice = element("button", { type: "button", class: "plain", text: "Columns …", on: { click: () => this.#columns() } });
+    this.compare = element("a", { class: "plain go", hidden: true });
+    this.clear = element("button", { type: "button", class: "plain", text: "Clear", title: "Choose none", hidden: true, on: { click: () => this.#pick(() => this.picked.clear()) } });
+    this.grid = new Grid({
+      window: (offset) => this.#look(offset),
+      sort: (sort) => this.#choose({ sort }),
+      picked: (run, on) => this.#pick(() => (on ? this.picked.add(run) : this.picked.delete(run))),
+      all: (on) => this.#all(on),
+      changed: () => this.#look(),
+    });
+    this.empty = element("p", { class: "empty", text: "loading …" });
+    this.dialog = element("dialog", { class: "columns", "aria-label": "Columns" });
+    fill(shell.main,
+      element("header", { class: "list-head" }, element("h1", {}, "Runs ", this.count), this.search,
+        element("div", { class: "list-tools" }, this.compare, this.clear, element("label", {}, element("span", { class: "quiet", text: "Group" }), this.group), this.choice)),
+      this.words, this.empty, this.grid.node, this.dialog);
     document.title = "Runs – Tachograph Studio";
-    this.#look();
+    this.moved = () => this.#read();
+    state.followers.add(this.moved);
+    this.#read();
   }
 
-  async #look() {
-    if (!document.hidden || this.runs === null) {
+  /** Take from the address what is chosen, and show that. */
+  #read() {
+    this.filter = state.get("filter") ?? "";
+    if (this.search !== document.activeElement || !this.typing) this.search.value = this.filter;
+    this.columns = state.get("columns") === null ? null : listOf(state.get("columns"));
+    this.picked = new Set(listOf(state.get("chosen")));
+    this.grid.sort = state.get("sort") ?? "";
+    this.by = state.get("group") ?? "";
+    this.grid.start();
+    this.#look(0);
+  }
+
+  #choose(changed) {
+    clearTimeout(this.typing);
+    this.typing = null;
+    state.set({ filter: this.search.value.trim(), ...changed }, true);
+    this.#read();
+  }
+
+  #pick(change) {
+    change();
+    state.set({ chosen: wordOf(this.picked) });
+    this.#show();
+  }
+
+  async #all(on) {
+    if (!on) {
+      this.#pick(() => this.picked.clear());
+      return;
+    }
+    const { items } = await ask("/api/table", { ...this.#query(), column: [], offset: 0, limit: MOST });
+    this.#pick(() => items.forEach(({ run }) => run && this.picked.add(run.id)));
+  }
+
+  #query() {
+    return { filter: this.filter, sort: this.grid.sort, group: this.by };
+  }
+
+  /** Ask for the rows from a place on; those in view where none is given. */
+  async #look(offset = this.grid.offset) {
+    clearTimeout(this.timer);
+    const turn = (this.turn += 1);
+    let again = EVERY;
+    if (!document.hidden || this.answer === null) {
       try {
-        const answer = await ask("/api/runs");
-        if (this.closed) return;
+        const columns = this.columns ?? defaults(this.known);
+        const first = this.answer === null || this.names !== this.answer.version;
+        const answer = await ask("/api/table", { ...this.#query(), offset, limit: this.grid.wanted, column: [...columns, "notes"], ...(first ? { names: 1 } : {}) });
+        if (this.closed || turn !== this.turn) return;
+        if (answer.error) throw new Refusal(answer.error, 400, "", answer.at);
+        const fresh = first && this.columns === null && String(defaults(answer.columns)) !== String(columns);
+        if (first) {
+          this.known = answer.columns;
+          this.names = answer.version;
+          this.#groups();
+        }
+        this.answer = answer;
         this.shell.banner("");
-        this.runs = answer.runs;
-        this.now = answer.now;
-        this.own = answer.run;
+        this.#trouble(null);
+        this.grid.take(answer, offset, columns, this.picked);
         this.#show();
+        again = fresh ? 0 : answer.unread ? SOON : EVERY;
       } catch (error) {
-        if (this.closed) return;
-        this.shell.banner(error.status === 0 ? silent() : error.message);
+        if (this.closed || turn !== this.turn) return;
+        if (error.status === 400) this.#trouble(error);
+        else this.shell.banner(error.status === 0 ? silent() : error.message);
       }
     }
-    this.timer = setTimeout(() => this.#look(), EVERY);
+    this.timer = setTimeout(() => this.#look(), again);
+  }
+
+  /** Say what is wrong with the filter, and point at the character. */
+  #trouble(error) {
+    const hint = error ? null : this.answer?.hint;
+    this.search.setAttribute("aria-invalid", String(Boolean(error)));
+    this.words.hidden = !error && !hint;
+    this.words.classList.toggle("bad", Boolean(error));
+    const said = error?.message ?? hint ?? "";
+    const key = JSON.stringify([said, error?.at, this.filter]);
+    if (key === this.told) return;
+    this.told = key;
+    const at = error?.at;
+    const letters = [...this.filter];
+    fill(this.words, at === null || at === undefined ? null
+      : element("code", { class: "pointed" }, letters.slice(0, at).join(""), element("mark", { text: letters[at] ?? "\u00a0" }), letters.slice(at + 1).join("")),
+    said ? `${said[0].toUpperCase()}${said.slice(1)}` : null);
   }
 
   #show() {
-    if (this.runs === null) return;
-    const wanted = this.search.value.trim().toLowerCase();
-    const found = this.runs
-      .filter(({ id, name = "", program, state, tags = [] }) => !wanted || [id, name, program, state, ...tags].join("\n").toLowerCase().includes(wanted))
-      .sort((one, other) => (other.state === "running") - (one.state === "running") || other.started - one.started);
-    say(this.count, this.runs.length ? String(this.runs.length) : "");
-    this.scroll.hidden = found.length === 0;
-    this.words.hidden = found.length > 0;
-    say(this.words, this.runs.length
-      ? `No run is called “${this.search.value.trim()}”.`
-      : "No runs yet. Start one with: tachograph run -- python train.py");
-    const shown = found.slice(0, MOST).map((run) => this.#row(run));
-    if (shown.some((row, place) => this.body.children[place] !== row) || this.body.children.length !== shown.length) fill(this.body, ...shown);
+    if (!this.answer) return;
+    const { total, matched, unread } = this.answer;
+    const some = this.filter ? `${number(matched)} of ${number(total)}` : total ? number(total) : "";
+    say(this.count, unread ? `${some} – reading ${number(unread)} more …` : some);
+    this.grid.node.hidden = this.answer.rows === 0;
+    this.empty.hidden = this.answer.rows > 0;
+    say(this.empty, unread ? "reading the runs …" : total ? `No run is called “${this.filter}”.` : "No runs yet. Start one with: tachograph run -- python train.py");
+    this.grid.show(this.picked);
+    const many = this.picked.size;
+    this.compare.hidden = this.clear.hidden = many === 0;
+    this.compare.href = linkToComparison(this.picked);
+    say(this.compare, `Compare ${count(many, "run")}`);
   }
 
-  #row(run) {
-    const key = JSON.stringify([run, run.id === this.own]);
-    const known = this.rows.get(run.id);
-    if (known?.key === key) return known.node;
-    const cell = (text) => element("td", { class: "number", text });
-    const damage = run.damage?.length ? element("span", { class: "bad", title: run.damage.join("\n"), text: " damaged" }) : null;
-    const node = element("tr", {},
-      element("th", { scope: "row" }, element("a", { href: linkTo(run.id), text: run.name || run.id }),
-        run.name ? element("span", { class: "quiet id", text: run.id }) : null, damage,
-        ...(run.tags ?? []).map((text) => element("span", { class: "chip tag", text }))),
-      element("td", {}, chip(run.state, run.ended)),
-      element("td", { text: run.program || "–" }),
-      element("td", { class: "figures", text: when(run.started) }),
-      cell(duration(run.seconds)), cell(run.ranks ? number(run.ranks) : "–"), cell(number(run.restarts)), cell(number(run.points)), cell(bytes(run.bytes)));
-    const focused = known?.node.contains(document.activeElement);
-    this.rows.set(run.id, { key, node });
-    if (known?.node.isConnected) {
-      known.node.replaceWith(node);
-      if (focused) node.querySelector("a").focus();
-    }
-    return node;
+  #groups() {
+    const names = Object.keys(this.known).filter((name) => /^(config|summary)\./.test(name)).slice(0, 200);
+    const offered = ["", "state", "program", ...names, ...(this.by && !names.includes(this.by) && !["state", "program"].includes(this.by) ? [this.by] : [])];
+    fill(this.group, ...offered.map((value) => element("option", { value, text: value ? heading(value) : "nothing" })));
+    this.group.value = this.by;
+  }
+
+  #columns() {
+    chooser(this.dialog, this.known, this.columns ?? defaults(this.known), (columns) => this.#choose({ columns: columns === null ? null : wordOf(columns) || "-" }));
   }
 
   drawn() {
@@ -95,5 +171,8 @@ export class RunsPage {
   close() {
     this.closed = true;
     clearTimeout(this.timer);
+    clearTimeout(this.typing);
+    state.followers.delete(this.moved);
+    this.grid.close();
   }
 }

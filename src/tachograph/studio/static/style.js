@@ -31,7 +31,7 @@ export function dress(curves, names, lanes, hidden, byLane = false) {
     const found = lanes.findIndex(({ key }) => key === curve.lane);
     const lane = found >= 0 ? found : (curve.rank ?? 0);
     const who = lanes[found]?.label ?? (curve.rank === null ? "" : `rank ${curve.rank}`);
-    curve.colour = palette[(byName ? name : lane) % palette.length];
+    curve.colour = lanes[found]?.colour?.() ?? palette[(byName ? name : lane) % palette.length];
     const latest = newest.get(together(curve)) === curve;
     const aside = byLane && curve.beside;
     const ranked = byName && many.size > 1 ? DASHES[lane % DASHES.length] : [];

@@ -31,6 +31,9 @@ export function follow(follower) {
   return () => followers.delete(follower);
 }
 
+/** Tell whether the page is dark. */
+export const isDark = () => document.documentElement.dataset.theme === "dark";
+
 /** Return the colours: those of curves, and of what is around them. */
 export function colours() {
   if (!known) {

@@ -1,0 +1,127 @@
+/** How a reader has arranged the sections of a run's page: folded, pinned, in another order. */
+
+import { element, fill } from "./element.js";
+import { listOf, state, wordOf } from "./route.js";
+
+const NAMES = ["pin", "fold", "order"];
+const MOST = 200; // sections that are kept
+
+/** The arrangement: in the address, and kept for each program; the address wins. */
+export class Arrangement {
+  constructor() {
+    this.program = null;
+    this.read();
+  }
+
+  /** Take what the address says; what is kept, where it says nothing. */
+  read() {
+    const kept = NAMES.some((name) => state.get(name) !== null) ? {} : this.#kept();
+    for (const name of NAMES) this[name] = new Set(listOf(state.get(name) ?? kept[name] ?? ""));
+  }
+
+  /** Know the program: what was kept for it holds. */
+  of(program) {
+    if (this.program === program) return;
+    this.program = program;
+    this.read();
+  }
+
+  #kept() {
+    try {
+      return (this.program !== null && JSON.parse(localStorage.getItem(this.#key))) || {};
+    } catch {
+      return {}; // a browser that keeps nothing, or something else
+    }
+  }
+
+  get #key() {
+    return `tachograph.sections.${this.program}`;
+  }
+
+  /** Keep it as it is now: in the address, and for the program. */
+  keep() {
+    const told = Object.fromEntries(NAMES.map((name) => [name, wordOf([...this[name]].slice(0, MOST))]));
+    state.set(told, true);
+    try {
+      if (NAMES.some((name) => told[name])) localStorage.setItem(this.#key, JSON.stringify(told));
+      else localStorage.removeItem(this.#key);
+    } catch {
+      // the address has it
+    }
+  }
+
+  /** Return sections in order: those that are pinned, those that were moved, and the others as they come. */
+  ordered(sections) {
+    const order = [...this.order];
+    const place = ({ key }, at) => (this.pin.has(key) ? [0, [...this.pin].indexOf(key)] : order.includes(key) ? [1, order.indexOf(key)] : [order.length ? 2 : 1, at]);
+    return sections.map((each, at) => ({ each, by: place(each, at) }))
+      .sort((one, other) => one.by[0] - other.by[0] || one.by[1] - other.by[1]).map(({ each }) => each);
+  }
+
+  /** Tell whether a section is folded up: groups are open at first, what is below them is not. */
+  folds({ key, folded }, open = false) {
+    return this.fold.has(key) !== (folded && !open);
+  }
+
+  toggle(name, key) {
+    if (!this[name].delete(key)) this[name].add(key);
+    this.keep();
+  }
+
+  /** Move a section before or behind its neighbour among those that are listed. */
+  move(keys, key, by) {
+    const among = keys.filter((each) => this.pin.has(each) === this.pin.has(key));
+    const at = among.indexOf(key);
+    if (at + by < 0 || at + by >= among.length) return;
+    among.splice(at + by, 0, ...among.splice(at, 1));
+    if (this.pin.has(key)) this.pin = new Set(among);
+    else this.order = new Set(among);
+    this.keep();
+  }
+
+  clear() {
+    for (const name of NAMES) this[name].clear();
+    this.keep();
+  }
+}
+
+/**
+ * Let a reader arrange the sections.
+ * @param {HTMLDialogElement} dialog - in which.
+ * @param {function(): Array} listed - returns the sections in order: {key, title, folded}.
+ * @param {Arrangement} arrangement - that is changed.
+ * @param {function()} changed - called after each change.
+ */
+export function arrange(dialog, listed, arrangement, changed) {
+  const list = element("ul", { class: "arranged" });
+  const act = (change, key, what) => {
+    change();
+    changed();
+    show();
+    list.querySelector(`[data-of="${CSS.escape(key)}"] [data-act="${what}"]`)?.focus();
+  };
+  const show = () => {
+    const sections = listed();
+    const keys = sections.filter(({ folded }) => !folded).map(({ key }) => key);
+    fill(list, ...sections.map((section) => {
+      const { key, title, folded } = section;
+      const name = title || "Metrics without a group";
+      const button = (what, text, label, pressed, change) => element("button", {
+        type: "button", class: "plain small", "data-act": what, text, "aria-label": `${label} ${name}`, title: label, "aria-pressed": pressed === null ? null : String(pressed), on: { click: () => act(change, key, what) },
+      });
+      return element("li", { "data-of": key }, element("span", { class: "name", text: name, title: name }),
+        button("fold", "fold", "Fold up", arrangement.folds(section), () => arrangement.toggle("fold", key)),
+        ...(folded ? [] : [
+          button("pin", "pin", "Pin to the top", arrangement.pin.has(key), () => arrangement.toggle("pin", key)),
+          button("up", "↑", "Move up", null, () => arrangement.move(keys, key, -1)),
+          button("down", "↓", "Move down", null, () => arrangement.move(keys, key, 1)),
+        ]));
+    }));
+  };
+  show();
+  fill(dialog, element("h2", { text: "Sections" }), list,
+    element("div", { class: "actions" },
+      element("button", { type: "button", class: "plain", text: "Close", on: { click: () => dialog.close() } }),
+      element("button", { type: "button", class: "plain", text: "As at first", on: { click: () => act(() => arrangement.clear(), "", "") } })));
+  dialog.showModal();
+}

@@ -1,0 +1,105 @@
+/** The columns of the table of runs: what each is called, how its values read, and the dialog in which they are chosen. */
+
+import { element, fill } from "./element.js";
+import { bytes, count, duration, number, when } from "./format.js";
+import { lossRank } from "./groups.js";
+import { chip } from "./header.js";
+
+const FACTS = {
+  state: "State", program: "Program", start: "Started", last: "Last heard", duration: "Duration", ranks: "Ranks", restarts: "Restarts",
+  points: "Points", size: "Size", tags: "Tags", notes: "Notes", ended: "End", processes: "Processes",
+};
+const FIRST = ["state", "program", "start", "duration", "ranks", "points", "size"];
+const NARROW = ["state", "start", "duration"]; // on a phone
+const OF = { config: "Configuration", summary: "Results", last: "Last value", min: "Least value", max: "Greatest value" };
+const MOST = 150; // names that are shown at once: more are found by searching
+
+/** Return the columns that are shown until others are chosen: facts, and the loss where there is one. */
+export function defaults(known) {
+  const names = Object.keys(known).filter((name) => name.startsWith("last.") && lossRank(name.slice(5)) < 2);
+  names.sort((one, other) => lossRank(one.slice(5)) - lossRank(other.slice(5)) || known[other] - known[one]);
+  return [...(innerWidth < 640 ? NARROW : FIRST), ...names.slice(0, 1)];
+}
+
+/** Return the name of a column for its head. */
+export function heading(name) {
+  if (FACTS[name]) return FACTS[name];
+  const [of, ...rest] = name.split(".");
+  if (!OF[of]) return name;
+  return ["last", "min", "max"].includes(of) ? `${rest.join(".")} ${of}` : rest.join(".");
+}
+
+/** Tell whether a column's values are written to the right. */
+export const numeric = (name) => ["duration", "ranks", "restarts", "points", "size", "processes"].includes(name) || /^(last|min|max)\./.test(name);
+
+/** Return the cell of a run in a column. */
+export function cell(name, run, value) {
+  if (name === "state") return element("td", {}, chip(run.state, run.ended));
+  const said = reading(name, run, value);
+  const time = name === "start" || name === "last";
+  const right = !time && (numeric(name) || typeof value === "number");
+  return element("td", { class: right ? "number" : time ? "figures" : "words", title: right ? null : said, text: said });
+}
+
+function reading(name, run, value) {
+  switch (name) {
+    case "start": return when(run.started);
+    case "last": return when(run.last);
+    case "duration": return duration(run.seconds);
+    case "size": return bytes(run.bytes);
+    case "ranks": return run.ranks ? number(run.ranks) : "–";
+    case "tags": return run.tags.join(", ") || "–";
+    default: return said(value);
+  }
+}
+
+/** Return a value of a configuration or a result as it reads. */
+export function said(value) {
+  if (value === null || value === undefined || value === "") return "–";
+  if (Array.isArray(value)) return `[${value.map(said).join(", ")}]`;
+  return typeof value === "number" ? number(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/**
+ * Let columns be chosen.
+ * @param {HTMLDialogElement} dialog - in which.
+ * @param {Object} known - how many runs have each.
+ * @param {Array<string>} chosen - now.
+ * @param {function(Array<string>|null)} done - called with others; with null for those of the beginning.
+ */
+export function chooser(dialog, known, chosen, done) {
+  const wanted = new Set(chosen);
+  const names = [...Object.keys(FACTS), ...Object.keys(known).filter((name) => OF[name.split(".")[0]] && name.includes("."))];
+  const find = element("input", { type: "search", placeholder: "find a column", "aria-label": "Find a column" });
+  const list = element("div", { class: "offered" });
+  const show = () => {
+    const text = find.value.trim().toLowerCase();
+    const found = names.filter((name) => !text || name.toLowerCase().includes(text));
+    const groups = new Map();
+    for (const name of found.slice(0, MOST)) {
+      const of = FACTS[name] ? "About the run" : OF[name.split(".")[0]];
+      groups.set(of, [...(groups.get(of) ?? []), name]);
+    }
+    fill(list, ...[...groups].map(([title, some]) => element("fieldset", {}, element("legend", { text: title }), ...some.map(box))),
+      found.length > MOST ? element("p", { class: "quiet", text: `${count(found.length - MOST, "more column")}: write a part of the name` }) : null,
+      found.length ? null : element("p", { class: "quiet", text: "No column is called that." }));
+  };
+  const box = (name) => {
+    const check = element("input", { type: "checkbox", on: { change: () => (check.checked ? wanted.add(name) : wanted.delete(name)) } });
+    check.checked = wanted.has(name);
+    return element("label", {}, check, element("span", { text: FACTS[name] ?? name.slice(name.indexOf(".") + 1) }), FACTS[name] ? null : element("span", { class: "quiet number", text: number(known[name]) }));
+  };
+  const end = (columns) => {
+    dialog.close();
+    done(columns);
+  };
+  find.addEventListener("input", show);
+  show();
+  fill(dialog, element("h2", { text: "Columns" }), find, list,
+    element("div", { class: "actions" },
+      element("button", { type: "button", class: "plain go", text: "Show", on: { click: () => end([...wanted]) } }),
+      element("button", { type: "button", class: "plain", text: "As at first", on: { click: () => end(null) } }),
+      element("button", { type: "button", class: "plain", text: "Cancel", on: { click: () => dialog.close() } })));
+  dialog.showModal();
+  find.focus();
+}
