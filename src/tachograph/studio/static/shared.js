@@ -12,10 +12,21 @@ export const shared = node ? JSON.parse(node.textContent) : null;
  */
 export function answerOf(path, query) {
   if (path === "/api/runs") return { now: shared.run.now, run: shared.id, runs: [shared.run.run] };
+  if (path === "/api/table") return table(query);
   const own = `/api/runs/${encodeURIComponent(shared.id)}`;
   if (path !== own && !path.startsWith(`${own}/`)) return "this file has another run: open it in tachograph studio";
   const answer = ANSWERS[path.slice(own.length)];
   return answer ? answer(query) : "this file has no answer to that: open the run in tachograph studio";
+}
+
+/** Return the table of runs: it has the one run, whatever it is filtered by. */
+function table({ column = [], offset = 0 }) {
+  const { now, run, config = {}, summary = {}, notes = "" } = shared.run;
+  const told = { notes };
+  for (const [of, keys] of Object.entries({ config, summary })) for (const [key, value] of Object.entries(keys)) told[`${of}.${key}`] = value;
+  const columns = Object.fromEntries([column].flat().map((name) => [name, told[name] ?? null]));
+  const counts = Object.fromEntries(Object.keys(told).map((name) => [name, 1]));
+  return { now, run: shared.id, writable: false, total: 1, unread: 0, version: 0, matched: 1, rows: 1, columns: counts, items: offset ? [] : [{ run, columns }] };
 }
 
 const ANSWERS = {
