@@ -164,7 +164,7 @@ class _Replay:
         return public
 
     def _is_hub(self) -> bool:
-        """Tell whether a hub of ours is what gets requests."""
+        """Tell whether the requests go to a hub of ours."""
         from tachograph.exporters.otlp.exporter import OtlpExporter
 
         destination = self._destination

@@ -52,7 +52,8 @@ export class ComparisonPage {
     this.differences = new Differences(() => this.#choose({ keys: state.get("keys") ? null : "all" }));
     this.view.followers.add(() => this.#renew());
     this.unfollow = follow(() => this.#show());
-    this.moved = () => {
+    this.moved = (names) => {
+      this.view.moved(names);
       this.find.value = state.get("find") ?? "";
       this.#look();
     };
