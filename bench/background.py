@@ -1,4 +1,4 @@
-"""The cost of the background, behind the recording: ``python bench/background.py [--check] [--seconds 8]``.
+"""The cost of the background, behind the recording: ``python bench/background.py [--check] [--seconds 2.5]``.
 
 A process records each series twenty times a second and exports once a second. Measured, by kind and number of series
 and by way out: processor time of all threads but the main one, processor time of the main thread beyond the same loop
@@ -8,8 +8,10 @@ same instruments beside it. Processor time tells on a busy machine, too; wall ti
 
 Then, in one thread: collecting and encoding beside the SDK's, also where no series has changed, a POST to loopback, and
 what the encoder keeps of a series. ``idle`` is a process that records nothing any more. ``--kinds``, ``--series``,
-``--ways`` choose rows; all of them take ten minutes. A busy machine makes processor time longer, up to twice: ``loop``
-is that of the same few lines in each process, by which rows of different moments can be compared.
+``--ways`` choose rows; all of them take eight minutes on two cores, and less where ``--at-once`` runs several, four
+cores each. ``--beside FOLDER`` measures another version's sources (its ``src``) in the same run. A busy machine makes
+processor time longer, up to twice: ``loop`` is that of the same few lines in each process, by which rows of different
+moments can be compared. With ``BENCH_RESULTS``, a folder, all of it is also written there, as JSON.
 """
 
 from __future__ import annotations
@@ -29,16 +31,21 @@ import time
 import tracemalloc
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from journal import served
-from race import Goal, report
+from race import Goal, keep, report
 
 from tachograph.recording.gauge_curve import FIRST
 
-KINDS, SERIES = ("gauges", "histograms", "curves", "mixed", "idle"), (1, 100, 600, 2000)
+ALL = (1, 100, 500, 2000)
+SERIES = {"gauges": ALL, "histograms": ALL, "curves": ALL, "mixed": (600,), "idle": (1, 600)}
 WAYS = ("hub", "otlp", "metrics")
-RATE, SCRAPED_EVERY, WARM = 20, 5.0, 5.0
+RATE, SCRAPED_EVERY, WARM = 20, 5.0, 2.0
+LOOKED_AT = 1.25  # seconds for which the lock is looked at: a tick a second
+CORES_EACH = 4  # a job, its hub and what it disturbs
 GOAL_ONE, GOAL_MIXED, GOAL_ENCODE, GOAL_BYTES = 1.0, 2.5, 0.1, 1024
 GOAL_HELD, GOAL_IDLE = 1.0, 1.0  # milliseconds; switches a second
 SPREADS_EVERY = 5  # collections for each interval of exponential histograms, as in a pipeline that exports each second
@@ -115,12 +122,13 @@ def job(side: str, kind: str, count: int, seconds: float) -> None:
                 record(1 / (turns + number + 3))
             time.sleep(min(1 / RATE, left))
 
-    loop(time.perf_counter() + WARM)
-    before, began = _used(), time.perf_counter()
+    loop(time.perf_counter() + (WARM if side != "off" else 1 / RATE))
+    before, threads, began = _used(), _by_thread(), time.perf_counter()
     loop(began + seconds)
     after, lasted = _used(), time.perf_counter() - began
     main, others, own_switches, all_switches = ((now - then) / lasted for now, then in zip(after, before, strict=True))
-    longest, until = 0.0, time.perf_counter() + seconds / 2
+    busy = {name: (used - threads.get(name, 0.0)) / lasted for name, used in _by_thread().items()}
+    longest, until = 0.0, time.perf_counter() + (LOOKED_AT if side != "off" else 0.0)
     last = time.process_time() - time.thread_time()
     while (now := time.perf_counter()) < until:
         used = time.process_time() - time.thread_time()
@@ -134,7 +142,7 @@ def job(side: str, kind: str, count: int, seconds: float) -> None:
         turns ^= 1
     lasted = time.thread_time() - began
     found = {"main": main, "others": others, "switches": all_switches - own_switches, "held": longest, "loop": lasted}
-    print(json.dumps(found), flush=True)
+    print(json.dumps(found | {"threads": busy}), flush=True)
     os._exit(0)  # the end is not measured
 
 
@@ -144,6 +152,16 @@ def _used() -> tuple[float, float, int, int]:
     main = time.thread_time()
     switches = (of.ru_nvcsw + of.ru_nivcsw for of in (mine, everything))
     return main, time.process_time() - main, *switches
+
+
+def _by_thread() -> dict[str, float]:
+    """Return processor seconds so far by the name of a thread; nothing where the kernel does not tell."""
+    used: dict[str, float] = {}
+    for thread in threading.enumerate():
+        with contextlib.suppress(OSError):
+            told = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text(encoding="ascii")
+            used[thread.name] = used.get(thread.name, 0.0) + int(told.split()[0]) / 1e9
+    return used
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -173,13 +191,30 @@ def receiver() -> Iterator[str]:
         server.shutdown()
 
 
-def measured(side: str, kind: str, count: int, seconds: float, way: str) -> dict[str, float]:
+class Row(NamedTuple):
+    """A process to be measured: ``side`` is ours, the SDK's, another version's (``beside``), or with recording off."""
+
+    kind: str
+    series: int
+    way: str
+    side: str
+
+    def __str__(self) -> str:
+        """Name it in a table."""
+        return f"{self.series:,} {self.kind} by {self.way}"
+
+
+def measured(row: Row, seconds: float, beside: str) -> dict[str, Any]:
     """Return the use of a process each second: main, others (seconds), switches; and held (seconds, at most)."""
+    kind, count, way, side = row
+    seconds = max(seconds, SCRAPED_EVERY) if way == "metrics" else seconds
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
     environ = {**kept, "RANK": "0", "WORLD_SIZE": "1", "TACHOGRAPH_SYSTEM_METRICS": "false"}
     environ |= {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_LOGS_EXPORTER": "none"}
     if side == "off":
         environ["OTEL_SDK_DISABLED"] = "true"
+    if side == "beside":
+        environ, side = _of_version(environ, beside), "ours"
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         environ["TACHOGRAPH_STORE"] = folder
@@ -199,8 +234,12 @@ def measured(side: str, kind: str, count: int, seconds: float, way: str) -> dict
         arguments = ["--job", side, "--kinds", kind, "--series", str(count), "--seconds", str(seconds)]
         command = [sys.executable, __file__, *arguments]
         done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True, timeout=300)  # noqa: S603 - ours
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def _of_version(environ: dict[str, str], sources: str) -> dict[str, str]:
+    return environ | {"PYTHONPATH": os.pathsep.join(filter(None, (sources, environ.get("PYTHONPATH"))))}
 
 
 def _scrape(url: str, ended: threading.Event) -> None:
@@ -314,47 +353,90 @@ def post() -> list[Goal]:
     return [Goal("a POST to loopback", mine, reference, 0.3, "us")]
 
 
+def rows(kinds: list[str], series: list[int], ways: list[str], *, beside: bool) -> list[Row]:
+    """Return what is to be measured."""
+    found = []
+    for kind in kinds:
+        for count in series or SERIES[kind]:
+            found.append(Row(kind, count, "otlp", "off"))
+            for way in ways:
+                sides = ["ours", *(["beside"] if beside else [])]
+                if way == "otlp" and kind != "curves":
+                    sides.append("sdk")
+                found += [Row(kind, count, way, side) for side in sides]
+    return found
+
+
+def judged(found: dict[Row, dict[str, Any]]) -> list[bool]:
+    """Print the goals of our rows, and tell which tables were kept."""
+    goals, wakes, held = [], [], []
+    for row, used in found.items():
+        if row.side != "ours":
+            continue
+        limit = {(1, "gauges"): GOAL_ONE, (600, "mixed"): GOAL_MIXED}.get((row.series, row.kind))
+        if limit is not None and row.way != "metrics":
+            goals.append(Goal(f"{row}, a second", used["others"] * 1e6, limit * 1e3, 1.0, "us"))
+        held.append(Goal(str(row), used["held"] * 1e6, GOAL_HELD * 1e3, 1.0, "us"))
+        if row.kind == "idle":
+            wakes.append(Goal(str(row), used["switches"], GOAL_IDLE, 1.0, "/s"))
+    return [
+        report("All threads but the main one", goals),
+        report("The interpreter's lock held while the main thread wanted it, at most", held),
+        report("Context switches of an idle process, beside the main thread's", wakes),
+    ]
+
+
+def alone() -> bool:
+    """Measure collecting, encoding and posting in one thread, and tell whether the goals were kept."""
+    found = [goal for beside in (False, True) for goal in in_one_thread("mixed", 600, beside=beside)]
+    for kind in ("gauges", "histograms"):
+        found += in_one_thread(kind, 500, beside=False)
+    return report("In one thread, median processor time", [*found, *post()])
+
+
 def main() -> None:
     """Measure, print and judge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", choices=("ours", "sdk", "off"), help=argparse.SUPPRESS)
-    parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--series", default=",".join(map(str, SERIES)))
+    parser.add_argument("--alone", action="store_true", help="only what one thread takes")
+    parser.add_argument("--kinds", default=",".join(SERIES))
+    parser.add_argument("--series", default="", help="of each kind (default: those of the issue)")
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=2.5)
+    parser.add_argument("--beside", default="", metavar="FOLDER", help="the sources of another version")
+    parser.add_argument("--at-once", type=int, default=max(1, (os.cpu_count() or 1) // CORES_EACH), metavar="N")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
     options = parser.parse_args()
     if options.job:
         job(options.job, options.kinds, int(options.series), options.seconds)
-    alone = [goal for beside in (False, True) for goal in in_one_thread("mixed", 600, beside=beside)]
-    kept = [report("In one thread, median processor time", [*alone, *post()])]
+    kept = [alone()]
+    if options.beside:
+        print(f"\nThe same of {options.beside}:", flush=True)
+        environ = _of_version(dict(os.environ), options.beside) | {"BENCH_RESULTS": ""}
+        subprocess.run([sys.executable, __file__, "--alone"], env=environ, check=True)  # noqa: S603 - ours
+    if options.alone:
+        sys.exit(1 if options.check and not all(kept) else 0)
+    series = [int(count) for count in filter(None, options.series.split(","))]
+    kinds, ways = (list(filter(None, of.split(","))) for of in (options.kinds, options.ways))
+    wanted = rows(kinds, series, ways, beside=bool(options.beside))
     print("\n| series | way out | side | main, ms/s | others, ms/s | switches/s | lock held, ms | loop, ms |")
     print("|---|---|---|--:|--:|--:|--:|--:|")
-    goals, wakes, held = [], [], []
-    for kind in filter(None, options.kinds.split(",")):
-        for count in map(int, options.series.split(",")):
-            off = measured("off", kind, count, options.seconds, "otlp")
-            for way in options.ways.split(","):
-                for side in ("ours", "sdk") if way == "otlp" and kind != "curves" else ("ours",):
-                    found = measured(side, kind, count, options.seconds, way)
-                    print(
-                        f"| {count:,} {kind} | {way} | {side} | {(found['main'] - off['main']) * 1e3:.2f} | "
-                        f"{found['others'] * 1e3:.2f} | {found['switches']:.0f} | {found['held'] * 1e3:.2f} | "
-                        f"{found['loop'] * 1e3:.1f} |",
-                        flush=True,
-                    )
-                    limit = {(1, "gauges"): GOAL_ONE, (600, "mixed"): GOAL_MIXED}.get((count, kind))
-                    if limit is not None and side == "ours" and way != "metrics":
-                        what = f"{count:,} {kind} by {way}, a second"
-                        goals.append(Goal(what, found["others"] * 1e6, limit * 1e3, 1.0, "us"))
-                    if side == "ours":
-                        what = f"{count:,} {kind} by {way}"
-                        held.append(Goal(what, found["held"] * 1e6, GOAL_HELD * 1e3, 1.0, "us"))
-                        if kind == "idle":
-                            wakes.append(Goal(what, found["switches"], GOAL_IDLE, 1.0, "/s"))
-    kept.append(report("All threads but the main one", goals))
-    kept.append(report("The interpreter's lock held while the main thread wanted it, at most", held))
-    kept.append(report("Context switches of an idle process, beside the main thread's", wakes))
+    found: dict[Row, dict[str, Any]] = {}
+    with ThreadPoolExecutor(options.at_once) as pool:
+        for row, used in zip(
+            wanted, pool.map(lambda row: measured(row, options.seconds, options.beside), wanted), strict=True
+        ):
+            found[row] = used
+            if row.side != "off":
+                off = found[Row(row.kind, row.series, "otlp", "off")]
+                print(
+                    f"| {row.series:,} {row.kind} | {row.way} | {row.side} | {(used['main'] - off['main']) * 1e3:.2f} | "
+                    f"{used['others'] * 1e3:.2f} | {used['switches']:.0f} | {used['held'] * 1e3:.2f} | "
+                    f"{used['loop'] * 1e3:.1f} |",
+                    flush=True,
+                )
+    keep("rows", [{**row._asdict(), **used} for row, used in found.items()])
+    kept += judged(found)
     sys.exit(1 if options.check and not all(kept) else 0)
 
 

@@ -20,6 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from race import keep
+
 JOB = Path(__file__).parent / "overhead_job.py"
 # Half of the cores: the rest is for the hub and our threads, as on a machine with a GPU.
 RANKS = max(1, min(4, (os.cpu_count() or 1) // 2))
@@ -58,6 +60,7 @@ def cost(pairs: int) -> bool:
     step = statistics.median(off["seconds"] for _, off in found["pairs"]) * 1e3
     print(f"\nstep of {step:.2f} ms, {len(found['pairs'])} pairs; goal {GOAL:.1%} at most")
     kept = True
+    keep("pairs", {"step_ms": step, **found})
     for what, unit in UNITS.items():
         costs = [(on[what], off[what]) for on, off in found["pairs"]]
         if None in costs[0]:
