@@ -428,9 +428,9 @@ def main() -> None:
         ):
             found[row] = used
             if row.side != "off":
-                off = found[Row(row.kind, row.series, "otlp", "off")]
+                main = used["main"] - found[Row(row.kind, row.series, "otlp", "off")]["main"]
                 print(
-                    f"| {row.series:,} {row.kind} | {row.way} | {row.side} | {(used['main'] - off['main']) * 1e3:.2f} | "
+                    f"| {row.series:,} {row.kind} | {row.way} | {row.side} | {main * 1e3:.2f} | "
                     f"{used['others'] * 1e3:.2f} | {used['switches']:.0f} | {used['held'] * 1e3:.2f} | "
                     f"{used['loop'] * 1e3:.1f} |",
                     flush=True,
