@@ -3,9 +3,11 @@
 ``python bench/overhead.py``: ranks train on gloo in steps of 50 ms and send to a hub on this machine, once in each
 block. What a step costs the process, on against off, in alternating blocks of a second: seconds of the processor, and
 instructions where the machine counts them. Judged is the upper bound of the 95 % interval of both (Student's t, over
-the log ratios of the pairs). The time by the clock is shown beside: it says more about a busy machine than about us,
-and such a machine needs more ``--pairs``. Then two ranks train the same 200 steps under ``tachograph run`` and without:
-weights and random states must be the same, bit for bit.
+the log ratios of the pairs). Of the processor's time it is shown how much the recording itself takes, and how much our
+threads: both are measured by themselves, so that other load of the machine says little about them; the rest is what we
+do to the program's own work, or noise. The time by the clock is shown beside: it says more about a busy machine than
+about us, and such a machine needs more ``--pairs``. Then two ranks train the same 200 steps under ``tachograph run``
+and without: weights and random states must be the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -76,6 +78,9 @@ def cost(pairs: int) -> bool:
         print(
             f"{what:<13}{math.expm1(mean):+.2%} in the mean, {upper:+.2%} at most, {added:+,.1f} {unit[1]}  {verdict}"
         )
+    for part, of in (("recording", "100 values a step"), ("threads", "ours")):
+        of_step = statistics.mean(on[part] for on, _ in found["pairs"]) * 1e3
+        print(f"{part:<13}{of_step / step:+.2%} of the step, {of_step * 1e3:,.1f} us: {of}")
     return kept
 
 

@@ -1,8 +1,9 @@
 """The training that ``bench/overhead.py`` measures: DDP on gloo, 100 recorded values a step. torchrun starts it.
 
 ``--pairs N`` measures blocks of about a second, on and off in turn, in one process, so that other load of the machine
-falls on both; the batch is as large as steps of 50 ms allow. ``--steps N`` trains that many steps and prints digests of
-the weights and of the random states; the caller then decides whether Tachograph is on.
+falls on both; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first thousand
+values before, and the first exports after a start are over before a block that is on is measured. ``--steps N`` trains that many
+steps and prints digests of the weights and of the random states; the caller then decides whether Tachograph is on.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import pickle
 import random
 import statistics
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,10 +27,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
+from tachograph.recording.gauge_curve import FIRST
 
-Cost = dict[str, float | None]  # of a step: seconds of the clock and of the processor, and instructions where counted
+# Of a step: seconds of the clock and of the processor, and instructions where counted; of the processor's seconds those
+# that the recording takes, and those of our threads.
+Cost = dict[str, float | None]
 SECONDS = 0.05  # of a step
-BLOCK = 1.0  # seconds
+BLOCK, BLOCKS = 1.0, 3  # seconds, and how many between a start and its end
+WARM = 2  # blocks from a start to the first that is measured: two exports, which send everything
 VALUES = 100  # a step
 FEATURES, HIDDEN, BATCH = 256, 1024, 384
 NAMES = [f"value.{number}" for number in range(VALUES // 2)] + [
@@ -45,6 +53,7 @@ class Training:
         self.model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(HIDDEN, 10)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
         self.batch = BATCH
+        self.recording = 0.0  # seconds of the processor
 
     def step(self, record: bool) -> None:
         """Train on one batch of noise, and record 100 values where asked."""
@@ -55,8 +64,10 @@ class Training:
         self.optimizer.step()
         value = loss.item()
         if record:
+            began = time.thread_time()
             for name in NAMES:
                 tachograph.put_metric(name, value, "overhead")
+            self.recording += time.thread_time() - began
 
     def digests(self) -> dict[str, str]:
         """Return a digest of the weights, and one of each random state."""
@@ -77,24 +88,40 @@ def agreed(number: float) -> int:
     return int(tensor)
 
 
-def block(training: Training, steps: int, instructions: Instructions, *, on: bool) -> Cost:
-    """Return the cost of a step of a block to this process, without the start and the stop around it."""
-    pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=0.8) if on else None
-    for _ in range(3):
+def blocks(training: Training, steps: int, instructions: Instructions, *, on: bool) -> list[Cost]:
+    """Return the costs of a step of some blocks to this process, without the start and the stop around them."""
+    pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0) if on else None
+    for _ in range(WARM * steps if on else 3):
         training.step(on)
-    dist.barrier()
-    counted, busy, started = instructions(), time.process_time(), time.perf_counter()
-    for _ in range(steps):
-        training.step(on)
-    taken: Cost = {
-        "seconds": (time.perf_counter() - started) / steps,
-        "processor": (time.process_time() - busy) / steps,
-        "instructions": None if counted is None else ((instructions() or 0) - counted) / steps,
-    }
+    found = []
+    for _ in range(BLOCKS):
+        dist.barrier()
+        training.recording, ours = 0.0, _our_threads()
+        counted, busy, started = instructions(), time.process_time(), time.perf_counter()
+        for _ in range(steps):
+            training.step(on)
+        taken: Cost = {
+            "seconds": (time.perf_counter() - started) / steps,
+            "processor": (time.process_time() - busy) / steps,
+            "instructions": None if counted is None else ((instructions() or 0) - counted) / steps,
+            "recording": training.recording / steps,
+            "threads": (_our_threads() - ours) / steps,
+        }
+        found.append(taken)
     if pipeline is not None:
         pipeline.shutdown()
     dist.barrier()
-    return taken
+    return found
+
+
+def _our_threads() -> float:
+    """Return the seconds of the processor that our threads have taken so far; 0 where the kernel does not tell."""
+    used = 0.0
+    for thread in threading.enumerate():
+        of = Path(f"/proc/self/task/{thread.native_id}/schedstat")
+        if thread.name.startswith("tachograph") and of.exists():
+            used += int(of.read_text(encoding="ascii").split()[0]) / 1e9
+    return used
 
 
 def steps_of(training: Training) -> float:
@@ -111,15 +138,17 @@ def pairs(training: Training, number: int, instructions: Instructions) -> list[t
     """Return the costs of a step of each pair, on and off, in alternating order."""
     training.batch = max(1, agreed(BATCH * SECONDS / steps_of(training)))
     steps = max(2, agreed(BLOCK / steps_of(training)))
-    found = []
-    for turn in range(number):
-        taken = {
-            on: block(training, steps, instructions, on=on) for on in ((True, False) if turn % 2 else (False, True))
-        }
-        found.append((taken[True], taken[False]))
+    for _ in range(FIRST):
+        for name in NAMES:
+            tachograph.put_metric(name, 0.5, "overhead")
+    found: list[tuple[Cost, Cost]] = []
+    for turn in range(math.ceil(number / BLOCKS)):
+        order = (True, False) if turn % 2 else (False, True)
+        taken = {on: blocks(training, steps, instructions, on=on) for on in order}
+        found += zip(taken[True], taken[False], strict=True)
         if dist.get_rank() == 0:
             ratio = statistics.median((on["processor"] or 0) / (off["processor"] or 1) for on, off in found)
-            print(f"\rpair {turn + 1} of {number}, {steps} steps a block: {ratio - 1:+.2%} ", end="", flush=True)
+            print(f"\rpair {len(found)} of {number}, {steps} steps a block: {ratio - 1:+.2%} ", end="", flush=True)
     return found
 
 

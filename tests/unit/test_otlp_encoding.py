@@ -393,6 +393,23 @@ def test_only_what_has_changed_leaves_unless_all_is_asked_for() -> None:
     assert len(encode(made, registry)) == 4
 
 
+@pytest.mark.parametrize("destinations", [["otlp"], ["otlp", "influxdb"]])
+def test_exporting_alone_is_no_reason_to_export(destinations: list[str]) -> None:
+    """The durations of exports are no news, else each export were the reason for the next; they leave with all else."""
+    registry, whole = Registry(), True
+    made = MetricsEncoder("there", registry, is_whole=lambda: whole, pace=no_rest)
+    registry.group("g").instrument("loss").record(1.0)
+    encode(made, registry)
+    whole = False
+    for seconds in (0.25, 0.5):
+        for destination in destinations:
+            registry.export_duration.record(seconds, {"destination": destination})
+        assert not list(made.requests(Batch(registry.columns(), None, [], {}, 1)))
+    whole = True
+    points = encode(made, registry)["tachograph", "tachograph.export.duration"].histogram.data_points
+    assert [point.count for point in points] == [2] * len(destinations)
+
+
 def test_all_leaves_after_a_collection_that_was_not_sent_to_its_end() -> None:
     """What a reader of the requests has given up half-way is sent with the next collection."""
     registry = Registry()

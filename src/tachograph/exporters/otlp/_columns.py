@@ -18,6 +18,7 @@ from tachograph.exporters.otlp._points import (
     Whole,
     histogram_frame,
     histogram_packer,
+    is_echo,
     number_frame,
     packed_numbers,
     scope_head,
@@ -157,6 +158,7 @@ class HistogramMessages:
         known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
         self.sent: list[ValueSummary | None] = [known.get(series) for series in rows.series]
         self._held = set(range(len(rows)))  # places whose intervals may wait among the spreads
+        self._echoes = [place for place, of in enumerate(rows.metrics) if is_echo(rows.scope, of.name)]
         self._templates: dict[int, MetricTemplate] = {}  # of those that have more to say
 
     def join(self, column: HistogramColumn, pace: Callable[[], None]) -> None:
@@ -170,7 +172,7 @@ class HistogramMessages:
                 pace()
 
     def parts(self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
-        """Yield the messages: as above, but that those with an interval that waits are new, too.
+        """Yield the messages: as above, but that those with an interval that waits are new, too, and echoes are not.
 
         Args:
             column: as above.
@@ -188,6 +190,8 @@ class HistogramMessages:
             wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
             for place in held:
                 wanted[place] = bool(summaries[place].added)
+            for place in self._echoes:
+                wanted[place], self.sent[place] = False, before[place]
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
             content: list[bytes] = []
             lost = 0

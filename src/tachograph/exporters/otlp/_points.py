@@ -19,6 +19,7 @@ from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
 from tachograph.recording.exponential import ExponentialBuckets
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.own_metrics import EXPORT_DURATION, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
 from tachograph.recording.summary import Exemplar
 from tachograph.recording.values import Number, as_float, fits_int64
@@ -332,6 +333,11 @@ class MetricTemplate:
                 pass_on(error)
                 lose(1, f"{self._name}: {type(error).__name__}: {error}")
         return Part(self.scope, ((self._beside if beside else self._exponential, found),), len(found))
+
+
+def is_echo(scope: str, name: str) -> bool:
+    """Tell whether exporting alone gives a metric new values: sent as news, they would be the reason for the next."""
+    return scope == OWN_GROUP and name == EXPORT_DURATION.name
 
 
 def _metric_head(name: str, description: str, unit: str) -> bytes:

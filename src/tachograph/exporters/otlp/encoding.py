@@ -16,7 +16,7 @@ from tachograph.exporters._deltas import ClosedWindowReader, Deltas, Left, leave
 from tachograph.exporters._spreads import Spread, Spreads, completed
 from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp._columns import ColumnMessages
-from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole
+from tachograph.exporters.otlp._points import BYTES_PER_REQUEST, Form, MetricTemplate, Part, Whole, is_echo
 from tachograph.exporters.otlp.settings import AGGREGATIONS, Aggregation, Temporality
 from tachograph.exporters.otlp.values import OUT_OF_MEMORY, has_memory, resource_bytes, varint
 from tachograph.recording.columns import Column, HistogramColumn, others_of
@@ -50,8 +50,8 @@ class MetricsEncoder:
             own hub does; None where it never does.
         receiver: its address, where the next encoder for the same one goes on with what this one has not sent.
         is_whole: asked once a collection, tells whether all of it is sent, else only the series that have changed since
-            the last one: a receiver that says so does without the rest for a while. None for all, as by default, where
-            nothing needs to be known of the last one.
+            the last one, by more than exporting: a receiver that says so does without the rest for a while. None for
+            all, as by default, where nothing needs to be known of the last one.
         pace: called between slices of points; by default a :class:`tachograph.recording.gil_yield.GilYield`.
         sdk: batches may hold what SDK instruments hold, too: its encoder is loaded now, not at the first of them, which
             may be the process's end.
@@ -151,9 +151,9 @@ class MetricsEncoder:
             yield ExportMetricsServiceRequest.FromString(request), points
 
     def _parts(self, batch: Batch, columns: Sequence[Column], others: Sequence[MetricPoints]) -> Iterator[Part]:
-        metrics, now = self._collected(batch, others)
         asked = self._is_whole() if self._is_whole is not None and batch.metrics else None
         whole = asked is not False or not self._is_complete
+        metrics, now = self._collected(batch, others, whole=whole)
         self._is_complete = self._is_complete and not batch.metrics
         beside = self._beside is not None and self._beside()
         for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside):
@@ -199,7 +199,9 @@ class MetricsEncoder:
             yield part
             self._pace()
 
-    def _collected(self, batch: Batch, others: Sequence[MetricPoints]) -> tuple[Iterable[MetricPoints], int]:
+    def _collected(
+        self, batch: Batch, others: Sequence[MetricPoints], *, whole: bool
+    ) -> tuple[Iterable[MetricPoints], int]:
         """Return the metrics of a batch without columns, those of windows with all their news, and their time."""
         metrics: Iterable[MetricPoints] = others
         now = batch.time_unix_nano
@@ -207,7 +209,7 @@ class MetricsEncoder:
             now = self._windows.time_of(others, now) if batch.metrics else now
             metrics = self._windows.read(others, now, self._pace)
         self._spreads.end(now)
-        return metrics, now
+        return metrics if whole else (metric for metric in metrics if not is_echo(metric.scope, metric.name)), now
 
     def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
         """Return the messages of an instrument with one point, or none, and the number of points."""
