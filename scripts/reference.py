@@ -101,6 +101,7 @@ keep the aggregation of their provider.
 
 _PARTS = (
     ("Functions: `@prof`, `--prof`, and torchelastic's own", {own_metrics.EVERY_GROUP}),
+    ("Training steps", {own_metrics.STEPS}),
     ("torchrun", {own_metrics.TORCHELASTIC}),
     ("torch.monitor", {own_metrics.TORCH_MONITOR}),
     ("Tachograph itself, and its hub", {own_metrics.OWN_GROUP}),

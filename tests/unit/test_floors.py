@@ -28,16 +28,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
     # the value types of the doors
     "exporters": ("recording", "identity", "elastic", "monitor", "logger"),
     "pipeline": ("recording", "identity", "profiling", "hardware", "elastic", "monitor", "logger", "exporters"),
+    "runs": ("recording", "identity"),
+    # the rank's side: recording and identity; the hub's side: runs
+    "diagnosis": ("recording", "identity", "runs"),
     "instrumentation": (
-        *("recording", "identity", "profiling", "elastic", "monitor", "metric", "exporters", "pipeline"),
+        *("recording", "identity", "profiling", "elastic", "monitor", "metric", "exporters", "pipeline", "diagnosis"),
     ),
     "integrations": ("identity", "metric", "pipeline", "instrumentation"),
-    "runs": ("recording", "identity"),
-    "studio": ("recording", "identity", "exporters", "runs"),
-    "hub": ("recording", "identity", "hardware", "exporters", "runs", "studio"),
+    "studio": ("recording", "identity", "exporters", "runs", "diagnosis"),
+    "hub": ("recording", "identity", "hardware", "exporters", "runs", "diagnosis", "studio"),
     "cli": (
         *("recording", "identity", "hardware", "metric", "logger", "exporters", "pipeline", "instrumentation", "runs"),
-        *("studio", "hub"),
+        *("diagnosis", "studio", "hub"),
     ),
 }
 # The files at the root, and the rooms that they import; everybody may read the version.

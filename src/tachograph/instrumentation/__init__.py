@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from tachograph.instrumentation.bridges.wandb import WandbInstrumentor
     from tachograph.instrumentation.torch_monitor import TorchMonitorInstrumentor
+    from tachograph.instrumentation.torch_step import TorchStepInstrumentor
     from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "TensorBoardXInstrumentor",
     "TorchElasticInstrumentor",
     "TorchMonitorInstrumentor",
+    "TorchStepInstrumentor",
     "TqdmInstrumentor",
     "TrackioInstrumentor",
     "TransformersInstrumentor",
@@ -50,6 +52,7 @@ _HOME = {
     "TensorBoardXInstrumentor": "bridges.tensorboard",
     "TorchElasticInstrumentor": "torchelastic",
     "TorchMonitorInstrumentor": "torch_monitor",
+    "TorchStepInstrumentor": "torch_step",
     "TqdmInstrumentor": "bridges.tqdm",
     "TrackioInstrumentor": "bridges.trackio",
     "TransformersInstrumentor": "bridges.trainers",

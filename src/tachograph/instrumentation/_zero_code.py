@@ -19,6 +19,7 @@ from tachograph.identity.rank import HELPERS, is_helper
 from tachograph.instrumentation.bridges import begin_bridges, end_bridges
 from tachograph.instrumentation.profiles import Profiles, parse
 from tachograph.instrumentation.torch_monitor import VARIABLE, TorchMonitorInstrumentor
+from tachograph.instrumentation.torch_step import TorchStepInstrumentor, asks_for_anatomy
 from tachograph.instrumentation.torchelastic import TorchElasticInstrumentor
 from tachograph.pipeline import Settings, read_settings
 from tachograph.recording import registry
@@ -208,17 +209,19 @@ def instrument(prof: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 
     Args:
         prof: patterns as for :func:`tachograph.instrumentation.profiles.parse`.
-        environ: holds ``TACHOGRAPH_WAIT_COUNTERS``, ``TACHOGRAPH_BRIDGES`` and the process's place in the job.
+        environ: holds ``TACHOGRAPH_WAIT_COUNTERS``, ``TACHOGRAPH_ANATOMY``, ``TACHOGRAPH_BRIDGES`` and the process's
+            place in the job.
     """
     _attempt("torchelastic", _torchelastic)
     _attempt("torch.monitor", lambda: _torch_monitor(environ))
+    _attempt("training steps", lambda: _torch_step(environ))
     _attempt("--prof", lambda: _profile(prof, environ))
     _attempt("what other libraries log", lambda: begin_bridges(environ))
 
 
 def uninstrument() -> None:
     """Undo :func:`instrument`: torch and the profiled functions are restored."""
-    for instrumentor in (TorchElasticInstrumentor(), TorchMonitorInstrumentor()):
+    for instrumentor in (TorchElasticInstrumentor(), TorchMonitorInstrumentor(), TorchStepInstrumentor()):
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
     for profiles in _profiles.values():
@@ -246,6 +249,12 @@ def _torch_monitor(environ: Mapping[str, str]) -> None:
     instrumentor = TorchMonitorInstrumentor()
     if not instrumentor.is_instrumented_by_opentelemetry:
         instrumentor.instrument(skip_dep_check=True, wait_counters=_asks_for_waits(environ))
+
+
+def _torch_step(environ: Mapping[str, str]) -> None:
+    instrumentor = TorchStepInstrumentor()
+    if asks_for_anatomy(environ, default=True) and not instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.instrument(skip_dep_check=True, chosen=True)
 
 
 def _asks_for_waits(environ: Mapping[str, str]) -> bool:

@@ -31,6 +31,7 @@ Part = Literal[
     "influxdb_client",
     "influxdb_exporters",
     "windowed_readers",
+    "anatomy",
     "bridges",
     "bridged_values",
     "given_providers",

@@ -16,6 +16,7 @@ OWN_GROUP = "tachograph"
 TASK_GROUP = "tachograph.task"  # of the durations of ``@task``, which nothing but us records
 TORCHELASTIC = "torchelastic"
 TORCH_MONITOR = "torch.monitor"
+STEPS = "tachograph.step"
 EVERY_GROUP = ""
 Reason = Literal[
     "no_number",
@@ -112,6 +113,10 @@ def _ours(name: str, unit: str, kind: Kind, description: str, *attributes: str) 
     return OwnMetric(OWN_GROUP, name, unit, kind, description, attributes)
 
 
+def _step(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
+    return OwnMetric(STEPS, f"dl.{name}", unit, kind, description, attributes)
+
+
 def _torchrun(name: str, unit: str, kind: Kind, description: str, *attributes: str) -> OwnMetric:
     return OwnMetric(TORCHELASTIC, f"torchrun.{name}", unit, kind, description, ("role", *attributes))
 
@@ -170,6 +175,35 @@ WAIT_CALLS = OwnMetric(
 )
 WAIT_TIME = OwnMetric(TORCH_MONITOR, "torch.wait.time", "s", "counter", "Time of the waits that have ended.", ("name",))
 WAIT_ACTIVE = OwnMetric(TORCH_MONITOR, "torch.wait.active", "{call}", "gauge", "Waits that are under way.", ("name",))
+
+STEP_DURATION = _step("step.duration", "s", "histogram", "Duration of a training step.")
+STEP_PHASE_DURATION = _step(
+    "step.phase.duration",
+    "s",
+    "histogram",
+    "Time of a step that went into a phase; all phases add up to the step.",
+    "dl.step.phase",
+)
+STEP_COUNT = _step("step.count", "{step}", "counter", "Training steps.")
+STEP_SKIPPED = _step("step.skipped", "{step}", "counter", "Optimizer steps that a gradient scaler left out: overflow.")
+SAMPLES = _step("samples", "{sample}", "counter", "Samples of training, by the first dimension of the batches.")
+TOKENS = _step("tokens", "{token}", "counter", "Tokens of training, by the elements of `input_ids`.")
+CHECKPOINT_DURATION = _step("checkpoint.duration", "s", "histogram", "Duration of a `torch.save`.")
+COMPILE_DURATION = _step("compile.duration", "s", "histogram", "Duration of a compilation by `torch.compile`.")
+DEVICE_STEP_DURATION = _step(
+    "step.device.duration", "s", "histogram", "Duration of a step on the CUDA device; some steps are timed."
+)
+DEVICE_PHASE_DURATION = _step(
+    "step.phase.device.duration",
+    "s",
+    "histogram",
+    "Time of a step on the CUDA device that went into a phase.",
+    "dl.step.phase",
+)
+MEMORY_ALLOCATED = _step("memory.allocated", "By", "gauge", "Memory of CUDA tensors at the end of a step.")
+MEMORY_RSS = _step(
+    "memory.rss", "By", "gauge", "Resident memory of the rank, and of its children: workers.", "dl.memory.of"
+)
 
 # torch.distributed.elastic.agent.server.api, SimpleElasticAgent._record_metrics and _invoke_run, put each of these as
 # ``workers.<role>.<name>``.
@@ -245,6 +279,8 @@ ALL = (
     *(DROPPED, RESENT, NONFINITE, ERRORS, EXPORT_DURATION, BRIDGE_REPEATED, BRIDGE_NOT_TAKEN),
     *(RESTARTS, WORKER_STATUS, WORKER_GROUP_STATE, *WORKERS.values(), *PHASES.values()),
     *(WAIT_DURATION, WAIT_CALLS, WAIT_TIME, WAIT_ACTIVE),
+    *(STEP_DURATION, STEP_PHASE_DURATION, STEP_COUNT, STEP_SKIPPED, SAMPLES, TOKENS),
+    *(CHECKPOINT_DURATION, COMPILE_DURATION, DEVICE_STEP_DURATION, DEVICE_PHASE_DURATION, MEMORY_ALLOCATED, MEMORY_RSS),
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
 )
 

@@ -1,0 +1,7 @@
+"""Diagnosis: where a training run's time goes, and why it stands still.
+
+Two rows: on the rank's side hooks and clocks, which import nothing but recording and identity; on the hub's side rules,
+which read a run's file. The step: :mod:`~tachograph.diagnosis.phases` makes steps and their phases of marks,
+:mod:`~tachograph.diagnosis.anatomy` has the training thread append those,
+:mod:`~tachograph.diagnosis.anatomy_series` has the timer fold them.
+"""

@@ -1,0 +1,329 @@
+"""The anatomy of a step on the training thread: five hooks that append marks, and none on a module.
+
+A hook appends a kind and a time to the marks of its thread, and calls the original. Marks become steps on the timer, in
+:mod:`tachograph.diagnosis.phases`. In code that ``torch.compile`` traces, the hooks of an optimizer are nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from importlib import import_module
+from time import perf_counter_ns as clock
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from tachograph.diagnosis.anatomy_device import EVERY, DeviceClock
+from tachograph.diagnosis.phases import (
+    BACKWARD,
+    BACKWARD_END,
+    CHECKPOINT,
+    CHECKPOINT_END,
+    COMPILE,
+    COMPILE_END,
+    DATA,
+    DATA_END,
+    EXHAUSTED,
+    ITERATOR,
+    OPENED,
+    OPTIMIZER,
+    OPTIMIZER_END,
+    SCALER,
+    SCALER_END,
+    Mark,
+    StepMachine,
+    split,
+)
+from tachograph.identity.import_hooks import ImportHook
+from tachograph.recording.interrupts import pass_on
+
+MOST_MARKS = 65_536  # of a thread, until they are taken
+_MOST_LANES = 64
+# Names of torch that are no part of its documented interface (2.1 to 2.13): the iterators of DataLoaders, the way to
+# the autograd engine, what dynamo calls around a compilation, and how it leaves a function's own frame alone.
+_ITERATOR = "_BaseDataLoaderIter"
+_ENGINE = "_engine_run_backward"
+_CALLBACKS = "callback_handler"
+_SKIP = "skip_code"
+
+ident = threading.get_ident
+
+
+class Lane:
+    """The marks of one thread.
+
+    Attributes:
+        marks: those that wait to be taken.
+        add: appends one; while a step is timed on the device, it records an event, too.
+        due: when an optimizer has stepped from that time on, :meth:`stepped` is to be called.
+        device: times some steps on its device.
+        thread: its name.
+    """
+
+    __slots__ = ("add", "device", "due", "marks", "thread")
+
+    def __init__(self, device: DeviceClock) -> None:
+        self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
+        self.add: Callable[[Mark], object] = self.marks.append
+        self.due = 0
+        self.device = device
+        self.thread = threading.current_thread().name
+
+    def stepped(self, now: int, optimizer: int) -> None:
+        """Look after the device: an optimizer has stepped."""
+        self.due = now + EVERY
+        if self.device.stepped(now, optimizer):
+            self.add = self._add_timed
+
+    def _add_timed(self, mark: Mark) -> None:
+        self.marks.append(mark)
+        if not self.device.mark(mark):
+            self.add = self.marks.append
+
+    def take(self) -> tuple[list[Mark], bool]:
+        """Return the marks that wait, and whether earlier ones were lost as nothing took them."""
+        marks = self.marks
+        lost = len(marks) >= MOST_MARKS
+        return [marks.popleft() for _ in range(len(marks))], lost
+
+
+class Anatomy:
+    """The hooks, until they are closed: each is made right after the import of its module.
+
+    Args:
+        failed: called with an exception of ours.
+
+    Attributes:
+        lanes: the marks of each thread that trains or fetches batches, by the thread's id.
+    """
+
+    def __init__(self, failed: Callable[[Exception], object]) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self._failed = failed
+        self._torch: Any = None
+        self._undo: list[Callable[[], object]] = []
+        self._closed = False
+        self._codes = [*_codes(Anatomy, Lane, DeviceClock, StepMachine), size_of.__code__, split.__code__]
+        self._skip: Callable[[CodeType], object] = _nothing
+        hooks: dict[str, Callable[[Any], object]] = {
+            "torch": self._hook_torch,
+            "torch.utils.data.dataloader": self._hook_loader,
+            "torch._dynamo.eval_frame": self._hook_dynamo,
+            "torch._dynamo.callback": self._hook_compiler,
+        }
+        self._imports = [ImportHook(module, hook) for module, hook in hooks.items()]
+
+    def close(self) -> None:
+        """Restore torch. A name that another library has patched since keeps its patch, and ours notes nothing."""
+        self._closed = True
+        for hook in self._imports:
+            hook.cancel()
+        while self._undo:
+            self._undo.pop()()
+        self.lanes.clear()
+
+    def reset_in_child(self) -> None:
+        """Forget the parent's marks, after a fork."""
+        self.lanes.clear()
+
+    def _lane(self) -> Lane | None:
+        """Return a new lane of this thread; None where there is none for it."""
+        if self._closed or self._torch is None or len(self.lanes) >= _MOST_LANES:
+            return None
+        return self.lanes.setdefault(ident(), Lane(DeviceClock(self._torch, self._failed)))
+
+    def _hook_torch(self, torch: ModuleType | Any) -> None:
+        self._torch = torch
+        self._hook_optimizers(torch)
+        self._hook_backward(torch.autograd)
+        self._hook_saving(torch)
+        self._hook_scaler(torch)
+
+    def _untraced(self, made: Any) -> Any:
+        """Return a function of ours that dynamo does not compile where it is called from a frame that it left."""
+        self._codes.append(made.__code__)
+        self._skip(made.__code__)
+        return made
+
+    def _hook_dynamo(self, eval_frame: Any) -> None:
+        self._skip = getattr(eval_frame, _SKIP, self._skip)
+        for code in self._codes:
+            self._skip(code)
+
+    def _replace(self, owner: Any, name: str, made: Any) -> None:
+        original = vars(owner)[name]
+        setattr(owner, name, made)
+
+        def undo() -> None:
+            if vars(owner).get(name) is made:
+                setattr(owner, name, original)
+
+        self._undo.append(undo)
+
+    def _hook_optimizers(self, torch: Any) -> None:
+        lanes, new_lane, is_compiling = self.lanes, self._lane, torch.compiler.is_compiling
+        optimizers = import_module("torch.optim.optimizer")
+
+        def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if is_compiling():  # a constant for dynamo: nothing of ours is traced
+                return
+            lane = lanes.get(ident()) or new_lane()
+            if lane is not None:
+                lane.add((OPTIMIZER, clock(), id(optimizer)))
+
+        def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if is_compiling():
+                return
+            lane = lanes.get(ident())
+            if lane is not None:
+                now = clock()
+                lane.add((OPTIMIZER_END, now, id(optimizer)))
+                if now >= lane.due:
+                    lane.stepped(now, id(optimizer))
+
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(self._untraced(begins)).remove)
+        self._undo.append(optimizers.register_optimizer_step_post_hook(self._untraced(ends)).remove)
+
+    def _hook_backward(self, autograd: Any) -> None:
+        original = getattr(autograd, _ENGINE)
+        self._replace(autograd, _ENGINE, self._around(original, BACKWARD, BACKWARD_END, begins_lane=True))
+
+    def _hook_saving(self, torch: Any) -> None:
+        made = self._around(torch.save, CHECKPOINT, CHECKPOINT_END)
+        for owner in (torch, torch.serialization):  # it pickles by the latter
+            self._replace(owner, "save", made)
+
+    def _hook_scaler(self, torch: Any) -> None:
+        scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        self._replace(scaler, "step", self._around(scaler.step, SCALER, SCALER_END))
+
+    def _around(self, original: Any, begin: int, end: int, *, begins_lane: bool = False) -> Any:
+        lanes, new_lane = self.lanes, self._lane
+
+        @wraps(original)
+        def marking(*args: Any, **kwargs: Any) -> Any:
+            lane = lanes.get(ident())
+            if lane is None:
+                lane = new_lane() if begins_lane else None
+                if lane is None:
+                    return original(*args, **kwargs)
+            lane.add((begin, clock()))
+            try:
+                return original(*args, **kwargs)
+            finally:
+                lane.add((end, clock()))
+
+        return self._untraced(marking)
+
+    def _hook_loader(self, dataloader: Any) -> None:
+        iterator = getattr(dataloader, _ITERATOR)
+        self._replace(iterator, "__init__", self._beginning(iterator.__init__))
+        self._replace(iterator, "__next__", self._fetching(iterator.__next__))
+        self._replace(dataloader.DataLoader, "__iter__", self._opening(dataloader.DataLoader.__iter__))
+
+    def _opening(self, opened: Any) -> Any:
+        lanes = self.lanes
+
+        @wraps(opened)
+        def opening(loader: Any) -> Any:
+            lane = lanes.get(ident())
+            if lane is None:  # its first batch begins one
+                return opened(loader)
+            lane.add((DATA, clock()))
+            made = None
+            try:
+                made = opened(loader)  # starts the workers
+            finally:
+                lane.add((OPENED, clock(), id(made)))
+            return made
+
+        return self._untraced(opening)
+
+    def _beginning(self, init: Any) -> Any:
+        lanes = self.lanes
+
+        @wraps(init)
+        def beginning(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            lane = lanes.get(ident())
+            if lane is not None:
+                lane.add((ITERATOR, clock(), id(self)))
+
+        return self._untraced(beginning)
+
+    def _fetching(self, fetch: Any) -> Any:
+        lanes, new_lane, failed = self.lanes, self._lane, self._failed
+
+        @wraps(fetch)
+        def fetching(self: Any) -> Any:
+            lane = lanes.get(ident()) or new_lane()
+            if lane is None:
+                return fetch(self)
+            lane.add((DATA, clock()))
+            try:
+                batch = fetch(self)
+            except BaseException:
+                lane.add((EXHAUSTED, clock(), id(self)))
+                raise
+            now = clock()
+            try:
+                samples, tokens = size_of(batch)
+            except Exception as error:  # noqa: BLE001 - a batch of the program's own classes
+                pass_on(error)
+                samples, tokens = -1, 0
+                failed(error)
+            lane.add((DATA_END, now, id(self), samples, tokens))
+            return batch
+
+        return self._untraced(fetching)
+
+    def _hook_compiler(self, callback: Any) -> None:
+        handler = getattr(callback, _CALLBACKS, None)
+        if handler is None:
+            return
+        lanes = self.lanes
+
+        def begins(*_about: Any) -> None:
+            lane = lanes.get(ident())
+            if lane is not None:
+                lane.add((COMPILE, clock()))
+
+        def ends(*_about: Any) -> None:
+            lane = lanes.get(ident())
+            if lane is not None:
+                lane.add((COMPILE_END, clock()))
+
+        handler.register_start_callback(begins)
+        handler.register_end_callback(ends)
+        self._undo.append(lambda: handler.remove_start_callback(begins))
+        self._undo.append(lambda: handler.remove_end_callback(ends))
+
+
+def _codes(*classes: type) -> Iterator[CodeType]:
+    for each in classes:
+        yield from (method.__code__ for method in vars(each).values() if isinstance(method, FunctionType))
+
+
+def _nothing(_code: CodeType) -> None:
+    """Do nothing: dynamo is not there."""
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Return the samples and the tokens of a batch; -1 samples where it has no tensor with a first dimension.
+
+    Samples are the first dimension of its first tensor, or of ``input_ids``, whose elements are its tokens.
+    """
+    for _ in range(3):  # a batch may be a pair of inputs and labels, the first of which has several parts
+        if isinstance(batch, Mapping):
+            ids = batch.get("input_ids")
+            if ids is not None and getattr(ids, "shape", None):
+                return int(ids.shape[0]), int(ids.numel())
+            batch = next(iter(batch.values()), None)
+        elif isinstance(batch, list | tuple):
+            batch = batch[0] if batch else None
+        else:
+            break
+    shape = getattr(batch, "shape", None)
+    return (int(shape[0]) if shape else -1), 0

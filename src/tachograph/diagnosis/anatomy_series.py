@@ -1,0 +1,313 @@
+"""The series ``dl.step.*`` of this process, and its events ``tachograph.steps``, made of marks on the timer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tachograph.diagnosis.anatomy import Anatomy, Lane
+from tachograph.diagnosis.phases import PHASES, Mark, Step, StepMachine, Totals
+from tachograph.recording import timer
+from tachograph.recording.forking import at_fork
+from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.journal import Journal
+from tachograph.recording.log import LogOnce
+from tachograph.recording.own_metrics import (
+    CHECKPOINT_DURATION,
+    COMPILE_DURATION,
+    DEVICE_PHASE_DURATION,
+    DEVICE_STEP_DURATION,
+    MEMORY_ALLOCATED,
+    MEMORY_RSS,
+    SAMPLES,
+    STEP_COUNT,
+    STEP_DURATION,
+    STEP_PHASE_DURATION,
+    STEP_SKIPPED,
+    STEPS,
+    TOKENS,
+    OwnMetric,
+)
+from tachograph.recording.registry import Registry
+
+EVENT = "tachograph.steps"
+_TICK = 1.0  # seconds
+_OFTEN, _SELDOM = 1, 10  # seconds between two events, at first and later
+_AT_FIRST = 120  # seconds
+_SLICE = 256  # marks between two rests
+_SECOND = 1e9
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_MOST_WORKERS = 256
+
+Pace = Callable[[], None]
+
+
+class _Record(NamedTuple):
+    """The bound functions that record a lane's steps."""
+
+    duration: Callable[[object], None]
+    phases: tuple[Callable[[object], None], ...]
+    counted: Callable[[object], None]
+    samples: Callable[[object], None]
+    tokens: Callable[[object], None]
+
+
+class _Followed:
+    """A lane, as it is folded."""
+
+    def __init__(self, lane: Lane, registry: Registry) -> None:
+        self.lane, self.machine = lane, StepMachine()
+        self.more: dict[str, str] = {}
+        # One difference of the two clocks for good: a wall clock that is set moves nothing.
+        self.epoch = time.time_ns() - time.perf_counter_ns()
+        self.told = -1.0  # when its last event was logged, in seconds on the monotonic clock
+        self.steps_told = -1
+        self.skipped = 0
+        self.device_steps = 0
+        self.device, self.host = [0] * len(PHASES), [0] * len(PHASES)
+        self._registry = registry
+        self._record: _Record | None = None
+
+    def metric(self, metric: OwnMetric, **attributes: str) -> Callable[[object], None]:
+        """Return the function that records a value of this lane."""
+        return self._registry.group(STEPS).own(metric).bind(**attributes, **self.more)
+
+    def record(self, steps: Sequence[Step]) -> None:
+        """Record steps that have ended."""
+        to = self._record
+        if to is None:
+            to = self._record = _Record(
+                self.metric(STEP_DURATION),
+                tuple(self.metric(STEP_PHASE_DURATION, **{"dl.step.phase": name}) for name in PHASES),
+                *(self.metric(STEP_COUNT), self.metric(SAMPLES), self.metric(TOKENS)),
+            )
+        for step in steps:
+            to.duration(step.duration / _SECOND)
+            for phase, record in zip(step.phases, to.phases, strict=True):
+                if phase:
+                    record(phase / _SECOND)
+        to.counted(len(steps))
+        if self.machine.totals().unsized == 0:
+            if samples := sum(step.samples or 0 for step in steps):
+                to.samples(samples)
+            if tokens := sum(step.tokens for step in steps):
+                to.tokens(tokens)
+
+
+class StepSeries:
+    """Folds the marks of an anatomy into series and events, until it is closed.
+
+    A thread is of no interest before it has ended a step. The first one that does is the training thread; others have
+    the attribute ``thread.name``, and no events.
+
+    Args:
+        anatomy: has the marks.
+        registry: takes the series.
+        journal: takes the events.
+    """
+
+    def __init__(self, anatomy: Anatomy, registry: Registry, journal: Journal) -> None:
+        self._anatomy, self._registry, self._journal = anatomy, registry, journal
+        self._followed: dict[int, _Followed] = {}
+        self._main: _Followed | None = None
+        self._folding = threading.Lock()
+        self._task: timer.Task | None = None
+        registry.early.append(self.fold)
+        journal.last_words.append(self._last_words)
+        self._begin()
+        at_fork("anatomy", in_child=self._reset_in_child)
+
+    def _begin(self) -> None:
+        self._task = timer.default.every("anatomy", _TICK, self.tick, registry=self._registry)
+
+    def _reset_in_child(self) -> None:
+        """Forget the parent's steps; a child that trains has its own."""
+        self._anatomy.reset_in_child()
+        self._followed, self._main, self._task = {}, None, None
+        self._folding = threading.Lock()
+
+    def close(self) -> None:
+        """Record the steps that have ended, and none after them."""
+        self._last_words(0.0)
+        at_fork("anatomy")
+        if self._task is not None:
+            self._task.close(1.0)
+        self._registry.early.remove(self.fold)
+        self._journal.last_words.remove(self._last_words)
+
+    def tick(self) -> None:
+        """Fold the marks that wait, and log new totals, once a second."""
+        self.fold(GilYield())
+        self._tell()
+
+    def fold(self, pace: Pace | None = None) -> None:
+        """Make steps of the marks that wait; does nothing while another thread does it."""
+        if not self._folding.acquire(blocking=False):
+            return
+        try:
+            if self._task is None and self._anatomy.lanes:  # a forked child that trains
+                self._begin()
+            for key, lane in list(self._anatomy.lanes.items()):
+                followed = self._followed.get(key)
+                if followed is None or followed.lane is not lane:
+                    followed = self._followed[key] = _Followed(lane, self._registry)
+                self._fold_lane(followed, pace or _at_once)
+        finally:
+            self._folding.release()
+
+    def _fold_lane(self, followed: _Followed, pace: Pace) -> None:
+        marks, lost = followed.lane.take()
+        machine = followed.machine
+        if lost:
+            machine.lose()
+        for some in _slices(marks):
+            steps = machine.take(some)
+            if steps:
+                self._record(followed, steps)
+            pace()
+        self._record_device(followed)
+        if followed is self._main:
+            self._record_rare(followed)
+
+    def _record(self, followed: _Followed, steps: Sequence[Step]) -> None:
+        if self._main is None:
+            self._main = followed
+        elif followed is not self._main:
+            followed.more = {"thread.name": followed.lane.thread}
+        followed.record(steps)
+
+    def _record_rare(self, followed: _Followed) -> None:
+        machine = followed.machine
+        for durations, metric in (
+            (machine.checkpoints, CHECKPOINT_DURATION),
+            (machine.compilations, COMPILE_DURATION),
+        ):
+            if durations:
+                record = followed.metric(metric)
+                for duration in durations:
+                    record(duration / _SECOND)
+                durations.clear()
+        skipped = machine.totals().skipped
+        if skipped > followed.skipped:
+            followed.metric(STEP_SKIPPED)(skipped - followed.skipped)
+            followed.skipped = skipped
+
+    def _record_device(self, followed: _Followed) -> None:
+        timed = followed.lane.device.steps
+        while timed and followed is self._main:
+            step = timed.popleft()
+            followed.device_steps += 1
+            followed.metric(DEVICE_STEP_DURATION)(sum(step.device) / _SECOND)
+            for place, name in enumerate(PHASES):
+                followed.device[place] += step.device[place]
+                followed.host[place] += step.host[place]
+                if step.device[place]:
+                    followed.metric(DEVICE_PHASE_DURATION, **{"dl.step.phase": name})(step.device[place] / _SECOND)
+
+    def _tell(self, *, last: bool = False) -> None:
+        """Log the totals of the training thread, where they are due."""
+        main = self._main
+        if main is None:
+            return
+        now = time.monotonic()
+        totals = main.machine.totals()
+        begun = (totals.end - main.machine.first) / _SECOND
+        every = _OFTEN if begun < _AT_FIRST else _SELDOM
+        if not last and (now - main.told < every * 0.9 or totals.end == main.steps_told):
+            return
+        main.told, main.steps_told = now, totals.end
+        memory = dict(_memory())
+        allocated = main.lane.device.allocated
+        for whose, size in memory.items():
+            main.metric(MEMORY_RSS, **{"dl.memory.of": whose})(size)
+        if allocated is not None:
+            main.metric(MEMORY_ALLOCATED)(allocated)
+        self._journal.append(EVENT, time.time_ns(), self._attributes(main, totals, memory, allocated))
+
+    @staticmethod
+    def _attributes(main: _Followed, totals: Totals, memory: dict[str, int], allocated: int | None) -> dict[str, Any]:
+        ended = main.machine.ended()
+        found: dict[str, Any] = {
+            **totals._asdict(),
+            "begin": main.machine.first + main.epoch,
+            "end": ended.end + main.epoch,
+            "last": totals.end + main.epoch,
+            "phases": list(ended.phases),
+            "rest": [all_ - of_steps for all_, of_steps in zip(totals.phases, ended.phases, strict=True)],
+            "samples": ended.samples,
+            "tokens": ended.tokens,
+            **{f"rss.{whose}": size for whose, size in memory.items()},
+        }
+        if main.device_steps:
+            found |= {"device.steps": main.device_steps, "device": main.device[:], "host": main.host[:]}
+        if allocated is not None:
+            found["allocated"] = allocated
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _last_words(self, _timeout: float) -> None:
+        """Record the last step, which no other one has ended, and log the last totals."""
+        self.fold()
+        main = self._main
+        if main is None:
+            return
+        for followed in list(self._followed.values()):
+            steps = followed.machine.close()
+            if steps:
+                self._record(followed, steps)
+        if main.machine.totals().end != main.steps_told or main.told < 0:
+            self._tell(last=True)
+
+
+def _slices(marks: Sequence[Mark]) -> Iterator[Sequence[Mark]]:
+    for place in range(0, len(marks), _SLICE):
+        yield marks[place : place + _SLICE]
+
+
+def _at_once() -> None:
+    """Do not rest."""
+
+
+def _memory() -> Iterator[tuple[str, int]]:
+    """Yield the resident memory of this process and of its children, the workers of DataLoaders: Linux only."""
+    pid = os.getpid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        yield "rank", _resident(pid)
+        workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[:_MOST_WORKERS]
+        if workers:
+            sizes = []
+            for worker in workers:
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    sizes.append(_resident(int(worker)))
+            yield "workers", sum(sizes)
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
+class AnatomyOfSteps:
+    """Hooks and series together, as an instrumentor begins and ends them.
+
+    Args:
+        registry: takes the series, and counts errors of ours.
+        journal: takes the events.
+    """
+
+    def __init__(self, registry: Registry, journal: Journal) -> None:
+        self._registry, self._log_once = registry, LogOnce()
+        self.anatomy = Anatomy(self._failed)
+        self.series = StepSeries(self.anatomy, registry, journal)
+
+    def _failed(self, error: Exception) -> None:
+        self._registry.count_error("anatomy")
+        self._log_once("anatomy", "a step was not looked into (further failures are counted): %r", error)
+
+    def close(self) -> None:
+        """Restore torch; recorded steps stay."""
+        self.series.close()
+        self.anatomy.close()

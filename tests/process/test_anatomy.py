@@ -1,0 +1,621 @@
+"""The anatomy of steps in real torch programs: their number, and that nothing of the program changes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tachograph.diagnosis.anatomy import Anatomy, size_of
+from tachograph.diagnosis.anatomy_series import AnatomyOfSteps
+from tachograph.diagnosis.phases import PHASES, Step, StepMachine, Totals
+from tachograph.instrumentation import TorchStepInstrumentor
+from tachograph.recording.journal import Journal
+from tachograph.recording.registry import Registry
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+pytestmark = pytest.mark.torch
+BATCHES, SIZE = 10, 8
+
+
+def never(error: Exception) -> None:
+    """Fail: nothing of ours raises."""
+    raise AssertionError(error)
+
+
+class Seen:
+    """The steps of a program, and its totals, once it has ended."""
+
+    def __init__(self) -> None:
+        self.anatomy = Anatomy(never)
+        self.steps: list[Step] = []
+        self.totals: Totals | None = None
+
+    def end(self) -> None:
+        """Take the marks of the first thread."""
+        machine = StepMachine()
+        for lane in list(self.anatomy.lanes.values())[:1]:
+            marks, lost = lane.take()
+            assert not lost
+            self.steps = machine.take(marks) + machine.close()
+            self.totals = machine.totals()
+        self.anatomy.close()
+
+
+@contextmanager
+def seen() -> Iterator[Seen]:
+    """Look into the steps of a program."""
+    found = Seen()
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def mlp() -> Any:
+    """Return a small model."""
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def dataset() -> Any:
+    """Return eighty samples."""
+    return torch.utils.data.TensorDataset(torch.randn(80, 64), torch.randint(0, 10, (80,)))
+
+
+def loader(**options: Any) -> Any:
+    """Return a loader of ten batches."""
+    return torch.utils.data.DataLoader(dataset(), batch_size=SIZE, **options)
+
+
+def loss(model: Any, x: Any, y: Any) -> Any:
+    """Return the loss of a batch."""
+    return functional.cross_entropy(model(x), y)
+
+
+def plain() -> None:
+    """Train as every tutorial does."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in loader():
+        optimizer.zero_grad()
+        loss(model, x, y).backward()
+        optimizer.step()
+
+
+def accumulation() -> None:
+    """Step after each fifth backward."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number, (x, y) in enumerate(loader()):
+        loss(model, x, y).backward()
+        if number % 5 == 4:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def adversarial(every: int) -> Callable[[], None]:
+    """Return a GAN whose generator steps once in so many batches."""
+
+    def train() -> None:
+        one, other = mlp(), mlp()
+        first, second = torch.optim.Adam(one.parameters()), torch.optim.Adam(other.parameters())
+        for number, (x, y) in enumerate(loader()):
+            first.zero_grad()
+            loss(one, x, y).backward()
+            first.step()
+            if number % every == every - 1:
+                second.zero_grad()
+                loss(other, x, y).backward()
+                second.step()
+
+    return train
+
+
+def without_loader() -> None:
+    """Train on one batch."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, y = dataset().tensors
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss(model, x[:8], y[:8]).backward()
+        optimizer.step()
+
+
+def reinforcement() -> None:
+    """Play, then learn in four epochs of two batches, three times: PPO's loop."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, y = dataset().tensors
+    for _ in range(3):
+        with torch.no_grad():
+            for _ in range(20):
+                model(x[:1])
+        for _ in range(4 * 2):
+            optimizer.zero_grad()
+            loss(model, x[:8], y[:8]).backward()
+            optimizer.step()
+
+
+def closures() -> None:
+    """Give the optimizer a closure that it calls several times."""
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    for x, y in loader():
+
+        def closure(x: Any = x, y: Any = y) -> Any:
+            optimizer.zero_grad()
+            found = loss(model, x, y)
+            found.backward()
+            return found
+
+        optimizer.step(closure)
+
+
+def scaled() -> None:
+    """Scale gradients, two of which overflow."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for number, (x, y) in enumerate(loader()):
+        optimizer.zero_grad()
+        scaler.scale(loss(model, x, y) * (float("inf") if number in {3, 4} else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def within_backward() -> None:
+    """Step each parameter's optimizer as soon as its gradient is there."""
+    model = mlp()
+    optimizers = {parameter: torch.optim.SGD([parameter], 0.1) for parameter in model.parameters()}
+
+    def step(parameter: Any) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    for x, y in loader():
+        loss(model, x, y).backward()
+
+
+def raising() -> None:
+    """Have a closure raise once."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for number, (x, y) in enumerate(loader()):
+        optimizer.zero_grad()
+        found = loss(model, x, y)
+        if number == 3:
+            with pytest.raises(ZeroDivisionError):
+                optimizer.step(lambda: 1 / 0)
+        found.backward()
+        optimizer.step()
+
+
+def workers() -> None:
+    """Read with workers, and evaluate with gradients on."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        for x, y in loader(num_workers=2):
+            optimizer.zero_grad()
+            loss(model, x, y).backward()
+            optimizer.step()
+        for x, _ in loader():
+            model(x)
+
+
+def inference() -> None:
+    """Train nothing."""
+    model = mlp()
+    for x, _ in loader():
+        model(x)
+
+
+def own_optimizer() -> None:
+    """Change the weights by hand: there is no step that could be told."""
+    model = mlp()
+    for x, y in loader():
+        loss(model, x, y).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+                parameter.grad = None
+
+
+def checkpointed() -> None:
+    """Recompute activations in the backward."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in loader():
+        optimizer.zero_grad()
+        hidden = torch.utils.checkpoint.checkpoint(model[0], x, use_reentrant=True)
+        loss(model[1:], hidden.requires_grad_(), y).backward()
+        optimizer.step()
+
+
+def compiled() -> None:
+    """Compile the whole train step but its optimizer."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for x, y in loader():
+        optimizer.zero_grad()
+        step(model, x, y).backward()
+        optimizer.step()
+
+
+def trainer() -> None:
+    """Train with transformers' Trainer, and evaluate each epoch."""
+    transformers = pytest.importorskip("transformers")
+    import tempfile
+
+    class Model(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x: Any = None, labels: Any = None) -> Any:
+            logits = self.net(x)
+            return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+    rows = [{"x": x, "labels": y} for x, y in dataset()]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            folder,
+            num_train_epochs=2,
+            per_device_train_batch_size=8,
+            report_to=[],
+            eval_strategy="epoch",
+            use_cpu=True,
+            disable_tqdm=True,
+            save_strategy="no",
+            gradient_accumulation_steps=2,
+        )
+        transformers.Trainer(Model(), arguments, train_dataset=rows, eval_dataset=rows).train()
+
+
+def lightning() -> None:
+    """Train with Lightning, which steps by closures."""
+    library = pytest.importorskip("lightning.pytorch")
+
+    class Module(library.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def training_step(self, batch: Any, _number: int) -> Any:
+            return loss(self.net, *batch)
+
+        def validation_step(self, batch: Any, _number: int) -> None:
+            loss(self.net, *batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    fit = library.Trainer(
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        devices=1,
+    )
+    fit.fit(Module(), loader(), loader())
+
+
+def accelerated() -> None:
+    """Train with Accelerate, which fetches a batch ahead."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = mlp()
+    model, optimizer, data = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1), loader())
+    for x, y in data:
+        optimizer.zero_grad()
+        accelerator.backward(loss(model, x, y))
+        optimizer.step()
+
+
+LOOPS: dict[str, tuple[Callable[[], None], int]] = {
+    "plain": (plain, 10),
+    "accumulation of five": (accumulation, 2),
+    "GAN": (adversarial(1), 10),
+    "WGAN, five to one": (adversarial(5), 10),
+    "no DataLoader": (without_loader, 10),
+    "PPO": (reinforcement, 24),
+    "LBFGS": (closures, 10),
+    "AMP with two skipped": (scaled, 8),
+    "optimizer in the backward": (within_backward, 10),
+    "a closure that raises": (raising, 10),
+    "workers, and evaluation with gradients": (workers, 20),
+    "inference": (inference, 0),
+    "an optimizer of their own": (own_optimizer, 0),
+    "activation checkpointing": (checkpointed, 10),
+    "a compiled loss": (compiled, 10),
+    "transformers": (trainer, 10),
+    "lightning": (lightning, 20),
+    "accelerate": (accelerated, 10),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", LOOPS)
+def test_steps_are_those_of_the_program(name: str) -> None:
+    """Each kind of loop has as many steps as it has, and their phases add up to them."""
+    train, wanted = LOOPS[name]
+    torch.manual_seed(0)
+    with seen() as found:
+        train()
+    assert len(found.steps) == wanted
+    assert all(sum(step.phases) == step.duration for step in found.steps)
+    if found.totals is not None:
+        assert sum(found.totals.phases) == found.totals.end - found.totals.begin
+
+
+@pytest.mark.parametrize("place", ["data_wait", "forward", "backward", "gradients", "optimizer", "checkpoint", "other"])
+def test_a_sleep_grows_its_phase(place: str) -> None:
+    """Time that is spent in a place of the loop is found in its phase, and in no other one."""
+    slow = 0.02
+
+    class Data(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(slow * (place == "data_wait"))
+            return torch.full((64,), float(index)), index
+
+    class Slow(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Any = None) -> Any:
+            time.sleep(slow * (place == "optimizer"))
+            return super().step(closure)
+
+    with seen() as found:
+        model = mlp()
+        optimizer = Slow(model.parameters(), 0.1)
+        model[0].weight.register_hook(lambda _: time.sleep(slow * (place == "backward")))
+        for x, y in torch.utils.data.DataLoader(Data(), batch_size=1):
+            time.sleep(slow * (place == "forward"))
+            loss(model, x, y).backward()
+            time.sleep(slow * (place == "gradients"))
+            optimizer.step()
+            if place == "checkpoint":
+                torch.save(Sleeps(slow), io.BytesIO())
+            time.sleep(slow * (place == "other"))
+    assert found.totals is not None
+    phases = dict(zip(PHASES, (sum(of) for of in zip(*(s.phases for s in found.steps[1:]), strict=True)), strict=True))
+    grown = max(phases, key=lambda name: phases[name])
+    assert grown == place
+    assert phases[place] >= 7 * slow * 1e9
+
+
+class Sleeps:
+    """An object whose pickling takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __reduce__(self) -> Any:
+        time.sleep(self.seconds)
+        return Sleeps, (0.0,)
+
+
+def weights(train: Callable[[], Any]) -> tuple[str, bytes]:
+    """Return the digest of what a program has trained, and torch's random state after it."""
+    torch.manual_seed(3)
+    model = train()
+    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    return digest.hexdigest(), torch.get_rng_state().numpy().tobytes()
+
+
+def test_weights_and_random_state_are_bit_identical() -> None:
+    """A model trained under the hooks has the same bits, and so has torch's generator."""
+
+    def train() -> Any:
+        model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(), nn.Linear(64, 10))
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        for x, y in loader(shuffle=True):
+            optimizer.zero_grad()
+            loss(model, x, y).backward()
+            optimizer.step()
+        return model
+
+    before = weights(train)
+    with seen() as found:
+        within = weights(train)
+    assert before == within
+    assert len(found.steps) == 10
+
+
+class Own(nn.Module):  # type: ignore[misc, name-defined]
+    """A module of the program's own, as dynamo skips those of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x: Any) -> Any:
+        """Return the net's output."""
+        return self.net(x)
+
+
+HOW = ["module", "in place", "function", "train step", "optimizer"]
+
+
+def compile_as(how: str, model: Any, optimizer: Any, x: Any) -> Callable[[], Any]:
+    """Return a training step of which a part is compiled."""
+
+    def measured() -> Any:
+        return model(x).pow(2).mean()
+
+    def trains(step: Callable[[], Any], finish: Callable[[], Any]) -> Callable[[], Any]:
+        def turn() -> Any:
+            found = step()
+            found.backward()
+            finish()
+            optimizer.zero_grad()
+            return found.detach()
+
+        return turn
+
+    full = {"backend": "aot_eager", "fullgraph": True}
+    if how == "module":
+        fast = torch.compile(model, **full)
+        return trains(lambda: fast(x).pow(2).mean(), optimizer.step)
+    if how == "in place":
+        model.compile(**full)
+        return trains(measured, optimizer.step)
+    if how == "function":
+        return trains(torch.compile(measured, **full), optimizer.step)
+    if how == "optimizer":
+        return trains(measured, torch.compile(optimizer.step, backend="aot_eager"))
+    return torch.compile(trains(measured, optimizer.step), backend="aot_eager")  # type: ignore[no-any-return]
+
+
+def compilation(how: str, *, before: bool, after: bool) -> tuple[Any, ...]:
+    """Return the graphs, breaks and losses of a compiled program that is hooked before or after its first compile."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(1)
+    model, x = Own(), torch.randn(4, 64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hooks = Anatomy(never) if before else None
+    try:
+        step = compile_as(how, model, optimizer, x)
+        losses = []
+        for number in range(4):
+            if after and number == 2:
+                hooks = Anatomy(never)
+            losses.append(float(step()))
+        stats = {key: counters["stats"][key] for key in ("unique_graphs", "calls_captured")}
+        return stats, sum(counters["graph_break"].values()), losses
+    finally:
+        if hooks is not None:
+            hooks.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", HOW)
+def test_compiled_programs_stay_as_they_are(how: str) -> None:
+    """``fullgraph=True`` passes, and graphs, breaks and losses are the same, hooked early or late."""
+    bare = compilation(how, before=False, after=False)
+    assert compilation(how, before=True, after=False) == bare
+    if how not in {"train step", "optimizer"}:  # dynamo guards an optimizer by its hooks: new ones recompile it
+        assert compilation(how, before=False, after=True) == bare
+
+
+def test_objects_pickle_and_copy_as_ever() -> None:
+    """Models and optimizers that were trained under the hooks have nothing of ours in them."""
+    with seen():
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters())
+        loss(model, *dataset().tensors).backward()
+        optimizer.step()
+        file = io.BytesIO()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        for each in (model, optimizer, loader()):
+            assert b"tachograph" not in pickle.dumps(each)
+            copy.deepcopy(each)
+        assert pickle.loads(pickle.dumps(torch.save)) is torch.save  # noqa: S301 - our own
+    assert b"tachograph" not in file.getvalue()
+    file.seek(0)
+    assert set(torch.load(file)) == {"model", "optimizer"}
+
+
+def test_torch_is_restored() -> None:
+    """After the end each name of torch is what it was, and there is no hook."""
+    from torch.optim import optimizer as optimizers  # noqa: F401 - imported with torch
+    from torch.utils.data import dataloader
+
+    def names() -> list[Any]:
+        iterator = dataloader._BaseDataLoaderIter
+        return [
+            *(torch.save, torch.serialization.save, torch.autograd._engine_run_backward, torch.amp.GradScaler.step),
+            *(iterator.__next__, iterator.__init__, dataloader.DataLoader.__iter__),
+        ]
+
+    before = names()
+    with seen():
+        assert all(one is not other for one, other in zip(names(), before, strict=True))
+    assert names() == before
+
+
+def test_threads_have_steps_of_their_own() -> None:
+    """Two models that train in two threads are two lanes, each with its own steps."""
+    registry, journal = Registry(), Journal(Registry())
+    steps = AnatomyOfSteps(registry, journal)
+    try:
+        thread = threading.Thread(target=plain, name="beside")
+        thread.start()
+        plain()
+        thread.join()
+    finally:
+        steps.close()
+    (counted,) = [each for each in registry.collect() if each.name == "dl.step.count"]
+    found = {point.attributes: point.value for point in counted.points}  # type: ignore[union-attr]
+    assert sorted(found.values()) == [10, 10]
+
+
+def test_series_and_event_of_a_program() -> None:
+    """The instrumentor records durations, phases, samples and tokens, and the totals as an event, in real units."""
+    registry = Registry()
+    journal = Journal(registry)
+    steps = AnatomyOfSteps(registry, journal)
+    try:
+        model = nn.Embedding(16, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        rows = [{"input_ids": torch.arange(16)} for _ in range(40)]
+        for batch in torch.utils.data.DataLoader(rows, batch_size=4):
+            model(batch["input_ids"]).sum().backward()
+            optimizer.step()
+    finally:
+        steps.close()
+    found = {metric.name: metric for metric in registry.collect()}
+    (duration,) = found["dl.step.duration"].points
+    phases = found["dl.step.phase.duration"].points
+    assert duration.summary.count == 10  # type: ignore[union-attr]
+    assert sum(p.summary.total.value() for p in phases) == pytest.approx(duration.summary.total.value(), rel=1e-9)  # type: ignore[union-attr]
+    assert [found[name].points[0].value for name in ("dl.step.count", "dl.samples", "dl.tokens")] == [10, 40, 640]  # type: ignore[union-attr]
+    (event,) = [event for event in journal.drain() if event.name == "tachograph.steps"]
+    said = event.attributes
+    assert (said["steps"], said["samples"], said["tokens"]) == (10, 40, 640)
+    assert sum(said["phases"]) == said["end"] - said["begin"]  # type: ignore[arg-type, operator]
+    assert said["rss.rank"] > 10**7  # type: ignore[operator]
+
+
+def test_batches_have_their_sizes() -> None:
+    """Samples are the first dimension of the first tensor, wherever it is; a batch without one has none."""
+    x = torch.zeros(4, 3)
+    assert size_of(x) == size_of((x, x)) == size_of([(x, x), x]) == size_of({"image": x}) == (4, 0)
+    assert size_of({"labels": x, "input_ids": x}) == (4, 12)
+    assert size_of(torch.tensor(1.0)) == size_of(["text"]) == size_of(None) == size_of({}) == (-1, 0)
+
+
+def test_opentelemetry_loads_it_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TACHOGRAPH_ANATOMY ``opentelemetry-instrument`` leaves torch alone."""
+    import sys
+    import types
+
+    monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.auto_instrumentation", types.ModuleType("auto"))
+    instrumentor = TorchStepInstrumentor()
+    for asked, wanted in ((None, False), ("false", False), ("true", True)):
+        if asked is None:
+            monkeypatch.delenv("TACHOGRAPH_ANATOMY", raising=False)
+        else:
+            monkeypatch.setenv("TACHOGRAPH_ANATOMY", asked)
+        instrumentor.instrument(skip_dep_check=True)
+        assert instrumentor.is_instrumented_by_opentelemetry is wanted
+    instrumentor.uninstrument()
