@@ -15,7 +15,7 @@ export PYTHON TORCH_INDEX WORKERS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 
-.PHONY: help demo test quick long bridges-newest lint clean
+.PHONY: help demo test quick long bridges-newest docs lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make long   run those that take minutes each, variants, and all examples of Hypothesis"
 	@echo "make bridges-newest"
 	@echo "            run those of bridges with the newest versions of all libraries, in $(VENV)-newest"
+	@echo "make docs   build the pages of docs/ as a site, in docs/_build/html; a warning is an error"
 	@echo "make lint   check style and types"
 	@echo "make clean  remove $(VENV), $(VENV)-newest and what the tools left"
 
@@ -45,6 +46,10 @@ long: $(VENV)/test.stamp
 bridges-newest:
 	@env -u PYTHONDONTWRITEBYTECODE sh scripts/bridges_newest.sh $(VENV)-newest $(TEST_ARGS)
 
+docs: $(VENV)/docs.stamp
+	@$(VENV)/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 lint: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -58,5 +63,10 @@ $(VENV)/test.stamp: $(SET_UP)
 	@sh scripts/set_up.sh $(VENV) demo test lint
 	@touch $(VENV)/demo.stamp $@
 
+# Beside the tests' packages: Sphinx imports the package to read its docstrings.
+$(VENV)/docs.stamp: $(VENV)/test.stamp
+	@$(VENV)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-newest .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf docs/_build $(VENV) $(VENV)-newest .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from places import ROOT
-from test_readme import ends_well
+from test_readme import check_command, commands_in, ends_well, missing_files, unread_variables
 
-PAGES = sorted((ROOT / "docs").glob("**/*.md"))
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.glob("**/*.md") if "_build" not in page.parts)
 PROGRAMS = [
     pytest.param(program, id=f"{page.stem}-{number}")
     for page in PAGES
@@ -26,7 +31,7 @@ def test_python_runs_as_it_is(program: str, tmp_path: Path) -> None:
     ends_well(program, tmp_path)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *PAGES], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link to another file of this checkout, and to a heading of it, has a target."""
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -43,3 +48,48 @@ def test_links_lead_somewhere(page: Path) -> None:
 def _anchor(heading: str) -> str:
     """Return the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_what_there_is(page: Path) -> None:
+    """Each command is one that the shell takes, and each file and variable that a page names is there."""
+    text = page.read_text(encoding="utf-8")
+    for command in commands_in(text):
+        check_command(command)
+    assert missing_files(text) == []
+    assert unread_variables(text) == []
+
+
+def test_start_here_works_step_by_step(tmp_path: Path) -> None:
+    """The program and the commands of the first page do what it says, in the order in which they stand there.
+
+    The others of its commands are servers, or jobs that tests of their own run.
+    """
+    page = (DOCS / "start.md").read_text(encoding="utf-8")
+    program = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    programs = Path(sys.executable).parent
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    environ |= {"TACHOGRAPH_STORE": str(tmp_path / "store"), "PATH": f"{programs}:{environ['PATH']}"}
+    said = {}
+    for command in commands_in(page):
+        words = shlex.split(command, comments=True)
+        if words[:2] in (["tachograph", "init"], ["tachograph", "runs"]) or "train.py" in words:
+            done = subprocess.run(
+                words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False
+            )
+            assert done.returncode == 0, (command, done.stderr)
+            said[" ".join(words[:3])] = done.stdout + done.stderr
+    assert set(said) == {
+        *("tachograph run --", "tachograph init prometheus", "tachograph init grafana", "tachograph runs list")
+    }
+    assert "0.1" in said["tachograph runs list"]
+    assert (tmp_path / "monitoring" / "prometheus" / "rules" / "loss.yml").is_file()
+    assert list((tmp_path / "monitoring" / "grafana" / "dashboards").glob("*.json"))
+
+
+def test_upstream_bugs_have_a_program_each() -> None:
+    """Each program of the page of torch.monitor's bugs is there, and each that is there has a row."""
+    upstream = DOCS / "upstream"
+    rows = set(re.findall(r"\]\((\w+\.py)\)", (upstream / "index.md").read_text(encoding="utf-8")))
+    assert rows == {path.name for path in upstream.glob("*.py")}

@@ -98,13 +98,15 @@ def test_prometheus_has_every_total(major: int, demo: Demo) -> None:
         assert [value for _, value in up] == [1, 1]
         for labels, _ in servers.instant(base, "target_info"):
             assert labels["dl_world_size"] == "2"
-        for expression in promql_of_the_readme():
+        for expression in promql_of_the_page():
             assert isinstance(servers.instant(base, expression), list)
 
 
-def promql_of_the_readme() -> list[str]:
-    """Return the queries that README.md shows."""
-    blocks = re.findall(r"^```promql\n(.*?)^```$", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+def promql_of_the_page() -> list[str]:
+    """Return the queries that the page on Prometheus shows."""
+    blocks = re.findall(
+        r"^```promql\n(.*?)^```$", (ROOT / "docs" / "prometheus.md").read_text(), flags=re.MULTILINE | re.DOTALL
+    )
     return [expression for block in blocks for expression in block.strip().split("\n\n")]
 
 

@@ -33,7 +33,7 @@ OTHERS = {
     *("hw_gpu_clock", "hw_gpu_index", "hw_gpu_task", "hw_gpu_throttle_reason", "hw_id", "hw_name", "hw_type"),
     *("hw_sensor_location", "hw_power_brake", "hw_slowdown", "hw_thermal", "hw_thermal_slowdown"),
     *("system_device", "system_filesystem_mountpoint", "system_memory_state", "system_paging_fault_type"),
-    *("torch_cuda_device", "process_value", "system_metrics", "torch_monitor"),
+    *("torch_cuda_device", "process_value", "system_metrics", "torch_monitor", "tachograph_wandb"),
 }
 
 

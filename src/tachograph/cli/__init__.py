@@ -1,6 +1,6 @@
 """The command ``tachograph``: one module a command, and this one, which hands over to it.
 
-``run``, ``hub``, ``studio``, ``export`` and ``runs`` are files; ``checking``, ``replaying``, ``importing``,
+``run``, ``hub``, ``studio``, ``export``, ``init`` and ``runs`` are files; ``checking``, ``replaying``, ``importing``,
 ``dashboards`` and ``top`` are folders, each with its ``command``. No other room uses anything of this one but
 :func:`main`.
 """
@@ -26,10 +26,25 @@ _COMMANDS = {
     "replay": ("tachograph.cli.replaying.command", "send what a spool or a JSON-lines file holds to an exporter"),
     "export": ("tachograph.cli.export", "write a run's points and events as CSV or JSON lines"),
     "import": ("tachograph.cli.importing.command", "take over runs that TensorBoard has recorded"),
+    "init": ("tachograph.cli.init", "write files for Prometheus, Grafana, collectors, Compose, Kubernetes, Slurm …"),
     "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
     "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
     "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),
 }
+
+_EXAMPLES = """\
+six things that people do:
+  tachograph run -- torchrun --nproc-per-node 8 train.py   record a job as it is, and draw it live
+  tachograph studio                                        see all runs in the browser
+  tachograph top                                           see the run in this terminal
+  tachograph runs list --filter 'loss < 0.3 -state:failed' find runs again
+  tachograph export RUN --format csv --output loss.csv     take a run's points along
+  tachograph init prometheus --out prometheus              set up what scrapes, alerts and draws"""
+
+
+def commands() -> dict[str, tuple[str, str]]:
+    """Return the module of each command, and its line in the help."""
+    return dict(_COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,11 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    commands = "\n".join(f"  {name:12}{line}" for name, (_, line) in _COMMANDS.items())
+    lines = "\n".join(f"  {name:12}{line}" for name, (_, line) in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="tachograph",
         usage="tachograph COMMAND [options]",
-        description=f"Training telemetry on OpenTelemetry.\n\ncommands:\n{commands}",
+        description=f"Training telemetry on OpenTelemetry.\n\n{_EXAMPLES}\n\ncommands:\n{lines}",
         epilog="'tachograph COMMAND --help' says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 FAILED, WRONG_USAGE = 1, 2
 _LAST_PORT = 65535
 
 
-def parser(command: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser that names the nearest option where there is none of a given name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say that the usage is wrong, and exit with 2."""
+        super().error(self.hinted(message))
+
+    def hinted(self, message: str) -> str:
+        """Return an error's message, with the nearest option where it is about an unknown one."""
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        name = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        near = difflib.get_close_matches(name, set(_options_of(self)), n=1) if name else []
+        return f"{message}: did you mean {near[0]}?" if near else message
+
+
+def _options_of(parsed: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parsed._actions:  # noqa: SLF001 - argparse lists them nowhere else
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the same
+            for each in action.choices.values():
+                yield from _options_of(each)
+
+
+def parser(command: str, description: str, epilog: str | None = None) -> Parser:
     """Return a parser for the command line of ``tachograph COMMAND``; options are not abbreviated."""
-    return argparse.ArgumentParser(
-        prog=f"tachograph {command}", description=description, epilog=epilog, allow_abbrev=False
-    )
+    return Parser(prog=f"tachograph {command}", description=description, epilog=epilog, allow_abbrev=False)
 
 
 def fail(command: str, why: str, code: int) -> int:

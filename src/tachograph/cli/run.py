@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
-from tachograph.cli._command_line import WRONG_USAGE, fail, seconds
+from tachograph.cli._command_line import WRONG_USAGE, Parser, fail, seconds
 from tachograph.cli._job import NOT_EXECUTABLE, NOT_FOUND, run_job
 from tachograph.exporters.otlp.settings import ENDPOINT, read_otlp_settings
 from tachograph.exporters.standard_streams import never_fail
@@ -103,10 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     def error(self, message: str) -> NoReturn:
         """Say in one line that the usage is wrong, and exit."""
-        self.exit(2, f"tachograph run: {message}\n")
+        self.exit(2, f"tachograph run: {self.hinted(message)}\n")
 
 
 def _pattern(value: str) -> str:

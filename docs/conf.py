@@ -1,0 +1,60 @@
+"""Sphinx's settings: the pages of this folder as a site, by ``make docs``; a warning is an error there."""
+# ruff: noqa: INP001 - Sphinx reads it as a script
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+from sphinx.application import Sphinx
+
+from tachograph.version import __version__
+
+project = "Tachograph"
+author = "Tachograph's authors"
+project_copyright = f"{author}, Apache-2.0"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+myst_heading_anchors = 4  # as GitHub makes them
+myst_enable_extensions = ["colon_fence"]
+
+napoleon_use_ivar = True  # the fields of records are described with their class, once
+autodoc_typehints = "none"  # signatures say them, and the types of others lead nowhere without a network
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"Tachograph {__version__}"
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0b57d0", "color-brand-content": "#0b57d0"},
+    "dark_css_variables": {"color-brand-primary": "#8ab4f8", "color-brand-content": "#8ab4f8"},
+}
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
+
+# Of a file or folder beside docs/: it is named, and not linked to, as the site does not have it.
+_BESIDE = re.compile(r"\[([^\]]+)\]\((\.\./(?!images)[^)\s]+)\)")
+_OF_THE_README = re.compile(r"\]\(docs/([^)\s]+)\)")
+
+
+def _within_the_site(_app: Sphinx, _name: str, source: list[str]) -> None:
+    """Take the links out of a page that lead to files which the site does not have."""
+    source[0] = _BESIDE.sub(lambda found: f"{found[1]} (`{found[2].removeprefix('../')}`)", source[0])
+
+
+def _included(_app: Sphinx, _path: str, _parent: str, source: list[str]) -> None:
+    """Make the links of an included file, which lies beside this folder, those of this folder."""
+    source[0] = _OF_THE_README.sub(r"](\1)", source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Load what autodoc shows by its public name, and hook into the reading of pages."""
+    import_module("tachograph.elastic")
+    app.connect("source-read", _within_the_site)
+    app.connect("include-read", _included)
