@@ -6,6 +6,7 @@ A hook appends a kind and a time to the marks of its thread, and calls the origi
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -163,7 +164,7 @@ class Anatomy:
         self._undo.append(undo)
 
     def _hook_optimizers(self, torch: Any) -> None:
-        lanes, new_lane, is_compiling = self.lanes, self._lane, torch.compiler.is_compiling
+        lanes, new_lane, is_compiling = self.lanes, self._lane, torch.compiler.is_dynamo_compiling
         optimizers = import_module("torch.optim.optimizer")
 
         def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -255,6 +256,7 @@ class Anatomy:
 
     def _fetching(self, fetch: Any) -> Any:
         lanes, new_lane, failed = self.lanes, self._lane, self._failed
+        tensor = sys.modules["torch"].Tensor
 
         @wraps(fetch)
         def fetching(self: Any) -> Any:
@@ -269,7 +271,11 @@ class Anatomy:
                 raise
             now = clock()
             try:
-                samples, tokens = size_of(batch)
+                # Most batches are a list whose first item is a tensor: a call less.
+                if batch.__class__ is list and batch and batch[0].__class__ is tensor:
+                    samples, tokens = (batch[0].size(0) if batch[0].dim() else -1), 0
+                else:
+                    samples, tokens = size_of(batch)
             except Exception as error:  # noqa: BLE001 - a batch of the program's own classes
                 pass_on(error)
                 samples, tokens = -1, 0
