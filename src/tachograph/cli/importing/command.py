@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, fail, parser, reason
+from tachograph.cli.importing.progress import Progress
 from tachograph.cli.importing.tensorboard import Imported, LogFolder, imported, log_folders
-from tachograph.exporters.event_file import MOST_BYTES, EventFile, Unread
+from tachograph.exporters.event_file import MOST_BYTES, Unread
 from tachograph.identity.resource import store
 from tachograph.runs.export import printable
 from tachograph.runs.store import StoreError
 
-_REPORT_EVERY = 0.2  # seconds
 _MIB = 2**20
 
 
@@ -38,7 +37,7 @@ def command(arguments: Sequence[str]) -> int:
         why = f"{root} has no event files of TensorBoard: their names contain 'tfevents'"
         return fail("import", printable(why), WRONG_USAGE)
     for folder in folders:
-        progress = _Progress(folder)
+        progress = Progress(folder.name)
         try:
             found = imported(folder, options.store or store(os.environ), progress)
         except StoreError as error:
@@ -65,31 +64,6 @@ def _missing(path: Path) -> str:
     near = get_close_matches(path.name, names, n=1)
     hint = f"did you mean {above / near[0]}?" if near else "name the folder that TensorBoard's --logdir has"
     return printable(f"there is no folder {path}: {hint}")
-
-
-class _Progress:
-    """One line about a long import, on a terminal."""
-
-    def __init__(self, folder: LogFolder) -> None:
-        self._name = printable(folder.name)
-        self._terminal = sys.stderr.isatty()
-        self._reported, self._width = time.monotonic(), 0
-
-    def __call__(self, file: EventFile, points: int) -> None:
-        now = time.monotonic()
-        if not self._terminal or now - self._reported < _REPORT_EVERY:
-            return
-        self._reported = now
-        part = 100 * file.place // max(file.size, 1)
-        line = f"{self._name}: {points:,} points, {part} % of {printable(file.path.name)}"
-        sys.stderr.write(f"\r{line.ljust(self._width)}")
-        sys.stderr.flush()
-        self._width = len(line)
-
-    def clear(self) -> None:
-        """Clear the line."""
-        if self._width:
-            sys.stderr.write(f"\r{' ' * self._width}\r")
 
 
 def _say(folder: LogFolder, found: Imported) -> int:
