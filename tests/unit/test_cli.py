@@ -18,7 +18,7 @@ from tachograph.cli import main
     [
         ("hubb", "did you mean 'hub'?"),
         ("RUN", "did you mean 'run'?"),
-        ("dance", "there are 'run' and 'hub'"),
+        ("xyz", "there are 'run' and 'hub'"),
         ("", "there are"),
     ],
 )

@@ -32,7 +32,7 @@ from tachograph.diagnosis.phases import (
 )
 
 KINDS = range(SCALER_END + 2)
-AFTER = {DATA_END: (1, 8, 0), OPTIMIZER: (2,), OPTIMIZER_END: (2,), ITERATOR: (1,), EXHAUSTED: (1,), OPENED: (1,)}
+AFTER = {DATA_END: (1, 8, 0), OPTIMIZER: (2,), OPTIMIZER_END: (2,), ITERATOR: (1, 0), EXHAUSTED: (1,), OPENED: (1,)}
 
 
 def marked(kind: int, now: int) -> Mark:
@@ -129,7 +129,7 @@ def test_an_id_that_is_given_again_is_another_iterator() -> None:
     """A new iterator at the address of one of training is not one of training for that."""
     loop = Loop()
     one_step(loop, [1, 2, 3, 4, 5, 6])
-    loop.marks.append((ITERATOR, loop.now, 1))
+    loop.marks.append((ITERATOR, loop.now, 1, 2))
     loop.call(DATA, DATA_END, 100)
     loop.rest(1000)
     loop.call(CHECKPOINT, CHECKPOINT_END, 20)

@@ -292,6 +292,15 @@ def _recorded(said: Mapping[str, Any], status: int, options: argparse.Namespace)
     known = ", as far as is known" if missing else ""  # losses count once they have been reported
     renewed = [f"{each['file']} was {each['why']} meanwhile" for each in said.get("renewed", [])]
     yield "; ".join([f"{_ended(status)}: {numbers}{known}", *missing, *renewed, shown])
+    yield from _diagnosed(said.get("diagnosis") or {})
+
+
+def _diagnosed(diagnosis: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line of the goodput, and one a verdict."""
+    if diagnosis.get("goodput"):
+        yield diagnosis["goodput"]["line"]
+    for verdict in diagnosis.get("verdicts", ())[:_FEW]:
+        yield verdict["line"]
 
 
 def _legible(line: str) -> str:

@@ -3,5 +3,7 @@
 Two rows: on the rank's side hooks and clocks, which import nothing but recording and identity; on the hub's side rules,
 which read a run's file. The step: :mod:`~tachograph.diagnosis.phases` makes steps and their phases of marks,
 :mod:`~tachograph.diagnosis.anatomy` has the training thread append those,
-:mod:`~tachograph.diagnosis.anatomy_series` has the timer fold them.
+:mod:`~tachograph.diagnosis.anatomy_series` has the timer fold them, and
+:mod:`~tachograph.diagnosis.verdict_run` reads them back from a run's file, for the rules of ``verdict`` and
+``goodput``.
 """

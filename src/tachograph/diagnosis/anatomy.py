@@ -45,6 +45,7 @@ _MOST_LANES = 64
 # Names of torch that are no part of its documented interface (2.1 to 2.13): the iterators of DataLoaders, the way to
 # the autograd engine, what dynamo calls around a compilation, and how it leaves a function's own frame alone.
 _ITERATOR = "_BaseDataLoaderIter"
+_WORKERS = "_num_workers"
 _ENGINE = "_engine_run_backward"
 _CALLBACKS = "callback_handler"
 _SKIP = "skip_code"
@@ -225,12 +226,12 @@ class Anatomy:
         self._replace(dataloader.DataLoader, "__iter__", self._opening(dataloader.DataLoader.__iter__))
 
     def _opening(self, opened: Any) -> Any:
-        lanes = self.lanes
+        lanes, new_lane = self.lanes, self._lane
 
         @wraps(opened)
         def opening(loader: Any) -> Any:
-            lane = lanes.get(ident())
-            if lane is None:  # its first batch begins one
+            lane = lanes.get(ident()) or new_lane()
+            if lane is None:
                 return opened(loader)
             lane.add((DATA, clock()))
             made = None
@@ -250,7 +251,7 @@ class Anatomy:
             init(self, *args, **kwargs)
             lane = lanes.get(ident())
             if lane is not None:
-                lane.add((ITERATOR, clock(), id(self)))
+                lane.add((ITERATOR, clock(), id(self), getattr(self, _WORKERS, -1)))
 
         return self._untraced(beginning)
 

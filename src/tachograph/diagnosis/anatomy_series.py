@@ -7,12 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.diagnosis.anatomy import Anatomy, Lane
 from tachograph.diagnosis.phases import PHASES, Mark, Step, StepMachine, Totals
 from tachograph.recording import timer
+from tachograph.recording.curve import RUN_START
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.journal import Journal
@@ -234,6 +236,8 @@ class StepSeries:
         ended = main.machine.ended()
         found: dict[str, Any] = {
             **totals._asdict(),
+            "run_start": RUN_START,
+            "memory.limit": _memory_limit(),
             "begin": main.machine.first + main.epoch,
             "end": ended.end + main.epoch,
             "last": totals.end + main.epoch,
@@ -243,6 +247,8 @@ class StepSeries:
             "tokens": ended.tokens,
             **{f"rss.{whose}": size for whose, size in memory.items()},
         }
+        if main.machine.warm is not None:
+            found |= {"warm.phases": list(main.machine.warm[0]), "warm.compiled": main.machine.warm[1]}
         if main.device_steps:
             found |= {"device.steps": main.device_steps, "device": main.device[:], "host": main.host[:]}
         if allocated is not None:
@@ -284,6 +290,17 @@ def _memory() -> Iterator[tuple[str, int]]:
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     sizes.append(_resident(int(worker)))
             yield "workers", sum(sizes)
+
+
+@cache
+def _memory_limit() -> int | None:
+    """Return the bytes that the machine has, or that the control group may use; None where neither says so."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PHYS_PAGES") * _PAGE)
+    return min(found, default=None)
 
 
 def _resident(pid: int) -> int:

@@ -13,12 +13,12 @@ them, are evaluation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 # Kinds of marks: the begin of a call is even, its end is the number after it.
 DATA, BACKWARD, OPTIMIZER, CHECKPOINT, COMPILE = 0, 2, 4, 6, 8
 DATA_END, BACKWARD_END, OPTIMIZER_END, CHECKPOINT_END, COMPILE_END = 1, 3, 5, 7, 9
-ITERATOR = 10  # a new one: (ITERATOR, time, id)
+ITERATOR = 10  # a new one: (ITERATOR, time, id, workers)
 EXHAUSTED = 11  # instead of DATA_END, where there was no batch: (EXHAUSTED, time, id)
 OPENED = 14  # instead of DATA_END, where an iterator was made: (OPENED, time, id)
 SCALER, SCALER_END = 12, 13  # around a step of a gradient scaler, which may leave out that of the optimizer
@@ -54,9 +54,12 @@ _OF_GAP = {
     (_START, COMPILE): _FORWARD,
     (BACKWARD, COMPILE): _GRADIENTS,
 }
+_PRODUCTIVE = (_FORWARD, _BACKWARD, _GRADIENTS, _OPTIMIZER, _OTHER)
 _NOTHING = (0,) * len(PHASES)
+WARM_UP = 10  # steps that verdicts leave out
 _MOST_HELD = 64  # batches whose iterator may still turn out to be one of training
 
+Number = TypeVar("Number", int, float)
 Mark = tuple[Any, ...]
 Phases = tuple[int, ...]
 
@@ -88,6 +91,7 @@ class Totals(NamedTuple):
         phases: the time in between, but for what was lost.
         saved: the productive time until the end of the last checkpoint; None where there was none.
         unsized: batches of training without a first dimension.
+        workers: of the last loader of training; None where that is not known.
     """
 
     begin: int
@@ -101,6 +105,7 @@ class Totals(NamedTuple):
     checkpoints: int
     saved: int | None
     unsized: int
+    workers: int | None
 
     @property
     def productive(self) -> int:
@@ -108,9 +113,9 @@ class Totals(NamedTuple):
         return productive(self.phases)
 
 
-def productive(phases: Sequence[int]) -> int:
+def productive(phases: Sequence[Number]) -> Number:
     """Return the time of forward, backward, gradients, optimizer and other: without waits, checkpoints and so on."""
-    return sum(phases[place] for place in (_FORWARD, _BACKWARD, _GRADIENTS, _OPTIMIZER, _OTHER))
+    return sum((phases[place] for place in _PRODUCTIVE[1:]), phases[_PRODUCTIVE[0]])
 
 
 class RoundEnd(NamedTuple):
@@ -130,6 +135,7 @@ class StepMachine:
         checkpoints: the durations of checkpoints since they were taken last, in nanoseconds.
         compilations: likewise.
         first: the time of the first mark; -1 before it.
+        warm: phases and compiling steps until the end of step :data:`WARM_UP`; None before it.
     """
 
     def __init__(self) -> None:
@@ -138,6 +144,7 @@ class StepMachine:
         self._steps: list[Step] = []
         self._phases = [0] * len(PHASES)
         self.first = self._last = -1
+        self.warm: tuple[Phases, int] | None = None
         self._begun = False
         self._open: list[tuple[int, int, int, int]] = []  # calls under way: kind, id, begin, number
         self._calls = 0
@@ -154,6 +161,8 @@ class StepMachine:
         self._count = self._skipped = self._compiled = self._saves = 0
         self._saved: int | None = None
         self._scaling = False
+        self._workers: int | None = None
+        self._workers_of: dict[int, int] = {}
 
     def take(self, marks: Iterable[Mark]) -> list[Step]:
         """Take marks in their order, and return the steps that have ended."""
@@ -200,7 +209,7 @@ class StepMachine:
         phases[_EVALUATION] += self._held + self._gap
         return Totals(
             *(self.first, self._last, self._count, tuple(phases), self._samples, self._tokens),
-            *(self._skipped, self._compiled, self._saves, self._saved, self._unsized),
+            *(self._skipped, self._compiled, self._saves, self._saved, self._unsized, self._workers),
         )
 
     def ended(self) -> RoundEnd:
@@ -252,6 +261,7 @@ class StepMachine:
                 self._phases[_WAIT] += self._held
                 self._phases[_FORWARD] += self._gap + past
                 self._training.add(self._iterator)
+                self._workers = self._workers_of.get(self._iterator)
                 self._is_training = True
                 for samples, tokens in self._sizes:
                     self._add_batch(samples, tokens)
@@ -323,6 +333,10 @@ class StepMachine:
     def _note(self, kind: int, now: int, mark: Mark) -> None:
         if kind == ITERATOR:  # its id may have been another one's
             self._training.discard(mark[2])
+            if len(self._workers_of) >= _MOST_HELD:
+                self._workers_of.clear()
+            if mark[3] >= 0:
+                self._workers_of[mark[2]] = mark[3]
             if self._iterator == mark[2]:
                 self._evaluated()
                 self._iterator = 0
@@ -367,6 +381,8 @@ class StepMachine:
         self._steps.append(Step(begun.end, ended.end, phases, samples, ended.tokens - begun.tokens))
         self._count += 1
         self._compiled += phases[_COMPILE] > 0
+        if self._count == WARM_UP:
+            self.warm = ended.phases, self._compiled
         self._closed, self._stepped = ended, None
         self._round.clear()
 
@@ -374,5 +390,5 @@ class StepMachine:
 def split(marks: Sequence[Mark]) -> Phases:
     """Return the phases between the first and the last of a few marks of one round of training, evaluation apart."""
     machine = StepMachine()
-    machine.take([(ITERATOR, marks[0][1], 0), *marks]) if marks else []
+    machine.take(marks) if marks else []
     return machine.totals().phases if marks else _NOTHING

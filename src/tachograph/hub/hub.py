@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tachograph.diagnosis.verdict_run import diagnosis
 from tachograph.exporters.prometheus.format import Format, negotiate
 from tachograph.hub._history import changes
 from tachograph.hub._index import Index
@@ -530,7 +531,7 @@ class Hub:
         points = events = 0
         lost = Counter(self._rejections)
         lost["helper", ""] += 0 if self._started is None else self._started.of_helpers()
-        ended = None
+        ended = diagnosed = None
         own = self._index.own
         runs = self._index.stored() if own is None else [own]
         for store in [run.store for run in runs if run.store is not None]:
@@ -545,8 +546,9 @@ class Hub:
             if own is not None:
                 with look(file) as reading:
                     ended = described(ending(reading, members(reading), self._clock(), written=False))
+                    diagnosed = diagnosis(reading, 0, recent=False).data()
         counts = {"points": points, "events": events, "losses": [each._asdict() for each in ordered(lost)]}
-        return {**counts, "ended": ended}
+        return {**counts, "ended": ended, "diagnosis": diagnosed}
 
     def health(self) -> dict[str, Any]:
         """Return the counts of the summary without a long wait.

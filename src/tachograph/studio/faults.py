@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
+from tachograph.diagnosis.verdict_run import diagnosis
 from tachograph.runs.blocks import Block, Sample, kind_of, told, unpack
 from tachograph.runs.ending import Ending, Failure, ending, failures
 from tachograph.runs.file import Look
@@ -44,7 +45,7 @@ class Fault(NamedTuple):
     """A fault, in words.
 
     Attributes:
-        kind: ``stalled``, ``ended``, ``exception``, ``lost``, ``nonfinite``, ``restart`` or ``dropped``.
+        kind: ``stalled``, ``ended``, ``exception``, ``lost``, ``nonfinite``, ``slow``, ``restart`` or ``dropped``.
         title: a sentence without its full stop.
         detail: more of it, such as the message of an exception; empty for nothing.
         time: nanoseconds since the epoch; None where it is no matter of a moment.
@@ -82,6 +83,7 @@ def faults(look: Look, now: int, *, written: bool) -> tuple[list[Fault], dict[st
         _ended(look, end, found, job, places),
         _lost(job, places, now, written=written),
         _nonfinite(look, drawn),
+        _slow(look, end, now),
         _restarts(look, job, places),
         _dropped(look),
     )
@@ -314,6 +316,17 @@ def _unfinite(one: _First, some: Iterable[_First], amount: int) -> Fault:
         parts.append(f"also {'ranks' if len(others) > 1 else 'rank'} {_listed([str(rank) for rank in others])}")
     place = Place(curve.named, curve.group, curve.kind, curve.rank, one.x, one.time)
     return Fault("nonfinite", title, "; ".join(parts), one.time, curve.rank, place)
+
+
+def _slow(look: Look, end: Ending, now: int) -> list[Fault]:
+    """Return the verdicts about the steps of training: of a run that goes on about its last minutes."""
+    goes_on = end.state == "running"
+    found = []
+    for each in diagnosis(look, now if goes_on else 0, recent=goes_on).verdicts:
+        costs = f"It costs {_duration(round(each.cost * SECOND))} an hour. " if each.share else ""
+        detail = f"{each.evidence}. {costs}Try: {each.advice}."
+        found.append(Fault("slow", each.title, detail, rank=each.ranks[0] if len(each.ranks) == 1 else None))
+    return found
 
 
 def _restarts(look: Look, job: Sequence[Member], places: _Places) -> list[Fault]:

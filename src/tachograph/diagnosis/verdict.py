@@ -1,0 +1,395 @@
+"""Verdicts: the reasons for which a training is slow, from the totals of its ranks. Silent where they are not sure.
+
+A rule looks at a window of each rank: the phases of its steps, by step. The thresholds are those of faults that were
+injected, and of healthy programs on which every rule is silent (``bench/anatomy.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from statistics import median
+from typing import Any, NamedTuple
+
+from tachograph.diagnosis.phases import PHASES
+
+LEAST_STEPS = 20
+CRITICAL, WARNING = "critical", "warning"
+_MS = 1e6  # nanoseconds
+_HOUR = 3600
+_LEAST = 1 * _MS  # a step that a phase must take: a tiny model waits for data, too, and nobody minds
+_APART = 0.1  # of the steps: ranks further apart do not train the same
+_COMPILING_STEPS = 3
+_LEAST_SKIPPED = 5
+_CREEP_STEPS, _CREEP_SECONDS, _CREEP_POINTS = 200, 20.0, 8
+_CREEP_RISING = 0.85  # of the pairs of samples
+_CREEP_SHARE, _CREEP_BYTES = 0.05, 64 << 20  # in the window
+_CREEP_WITHIN = 24 * _HOUR
+_WAITED = 0.5  # of a straggler's excess that the others must have waited
+_MOST_NAMED = 8
+# Phases that the device's own times tell of, where there are some: the host's show where it waits for the device.
+_ON_DEVICE = ("data_wait", "gradients", "other")
+
+
+class Threshold(NamedTuple):
+    """Shares of the step's time from which on there is a verdict, and a critical one."""
+
+    least: float
+    critical: float
+
+
+STRAGGLER, INPUT, COMPILE = Threshold(0.1, 0.3), Threshold(0.1, 0.2), Threshold(0.1, 0.3)
+CHECKPOINT, EVALUATION = Threshold(0.1, 0.3), Threshold(0.4, 0.6)
+GRADIENTS, OTHER, OVERFLOW = Threshold(0.25, 0.4), Threshold(0.2, 0.4), Threshold(0.1, 0.5)
+
+
+class MemorySample(NamedTuple):
+    """A look at a rank's memory: seconds, and bytes."""
+
+    time: float
+    size: int
+
+
+class Window(NamedTuple):
+    """Some steps of a rank.
+
+    Attributes:
+        rank: None where it has none.
+        steps: how many.
+        phases: nanoseconds of all of them, by phase.
+        skipped: optimizer steps that a gradient scaler left out.
+        compiled: steps in which something was compiled.
+        checkpoints: how many ended.
+        device: nanoseconds of the steps that were timed on the device, by phase; empty where none was.
+        device_steps: how many these are.
+        workers: of the loader; None where that is not known.
+        memory: looks at its resident memory.
+        limit: of the machine's memory or its group's, in bytes; 0 where that is not known.
+    """
+
+    rank: int | None
+    steps: int
+    phases: Mapping[str, float]
+    skipped: int = 0
+    compiled: int = 0
+    checkpoints: int = 0
+    device: Mapping[str, float] = {}
+    device_steps: int = 0
+    workers: int | None = None
+    memory: Sequence[MemorySample] = ()
+    limit: int = 0
+
+    @property
+    def step(self) -> float:
+        """The nanoseconds of a step."""
+        return sum(self.phases.values()) / max(1, self.steps)
+
+    def a_step(self, phase: str) -> float:
+        """Return the nanoseconds of a phase in a step."""
+        return self.phases.get(phase, 0.0) / max(1, self.steps)
+
+    def share(self, phase: str) -> float:
+        """Return a phase's share of the step: on the device, where it was timed there and the phase is a wait."""
+        timed = self.on_device() if phase in _ON_DEVICE else self
+        return timed.a_step(phase) / max(1.0, timed.step)
+
+    def on_device(self) -> Window:
+        """Return the window as the device has timed it; as it is where it has not."""
+        return self._replace(phases=self.device, steps=self.device_steps) if self.device_steps else self
+
+
+class Verdict(NamedTuple):
+    """A reason for which a training is slow, or will end.
+
+    Attributes:
+        name: of its rule.
+        severity: ``critical`` or ``warning``.
+        ranks: those that it is about; empty for a program without ranks.
+        share: of the steps' time that it costs; 0 where it costs none.
+        title: a sentence without its full stop.
+        evidence: the numbers that it follows from.
+        advice: what to try.
+    """
+
+    name: str
+    severity: str
+    ranks: tuple[int, ...]
+    share: float
+    title: str
+    evidence: str
+    advice: str
+
+    @property
+    def cost(self) -> float:
+        """The seconds that it costs an hour."""
+        return self.share * _HOUR
+
+    def line(self) -> str:
+        """Return it in one line, for people."""
+        costs = f"; costs {_lasting(self.cost)} an hour" if self.share else ""
+        return f"{self.title} ({self.evidence}{costs}): {self.advice}"
+
+    def data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {**self._asdict(), "cost_seconds_an_hour": round(self.cost, 1), "share": round(self.share, 4)}
+
+
+def verdicts(windows: Sequence[Window]) -> list[Verdict]:
+    """Return the verdicts about a program by its ranks' windows, the costliest first; none of few steps."""
+    known = [window for window in windows if window.steps >= LEAST_STEPS]
+    if not known:
+        return []
+    slow = list(_stragglers(known))
+    apart = {rank for verdict in slow for rank in verdict.ranks}
+    found = slow + [verdict for rule in _RULES for verdict in _by_rank(rule, known, apart)]
+    return sorted(found, key=lambda each: (each.severity != CRITICAL, -each.share, each.name))
+
+
+class _Finding(NamedTuple):
+    """A rule's finding about one rank."""
+
+    share: float
+    critical: bool
+    title: str  # with {where}
+    evidence: str
+    advice: str
+
+
+_Rule = Callable[[Window], _Finding | None]
+
+
+def _by_rank(rule: tuple[str, _Rule], known: Sequence[Window], apart: set[int]) -> Iterator[Verdict]:
+    """Yield the verdict of a rule about all ranks that it holds for; a straggler's own reason is said already."""
+    name, look = rule
+    found = [(window, finding) for window in known if (finding := look(window)) is not None]
+    if name == "input_bound":
+        found = [(window, finding) for window, finding in found if window.rank not in apart]
+    if not found:
+        return
+    _, worst = max(found, key=lambda each: each[1].share)
+    ranks = tuple(sorted(window.rank for window, _ in found if window.rank is not None))
+    share = sum(finding.share for _, finding in found) / len(known)
+    if len(known) == 1:
+        where = ""
+    elif len(found) == len(known):
+        where = " on every rank"
+    else:
+        where = f" on {_named(ranks)}"
+    severity = CRITICAL if worst.critical else WARNING
+    yield Verdict(name, severity, ranks, share, worst.title + where, worst.evidence, worst.advice)
+
+
+def own_times(windows: Sequence[Window]) -> list[float]:
+    """Return the nanoseconds of each rank's own work in a step: without the waiting for others in its backward.
+
+    Ranks of one group end a step together; those that are early wait in the backward's all-reduce.
+    """
+    least = min(window.a_step("backward") for window in windows)
+    return [window.step - (window.a_step("backward") - least) for window in windows]
+
+
+def scores(windows: Sequence[Window]) -> dict[int, float]:
+    """Return each rank's excess of own time over the median of the others, as a share of the step.
+
+    Empty for one rank alone, and for ranks that do not take the same steps.
+    """
+    ranked = _alike(windows)
+    own = own_times(ranked) if ranked else []
+    found = {}
+    for place, window in enumerate(ranked):
+        others = median(own[:place] + own[place + 1 :])
+        if window.rank is not None:
+            found[window.rank] = (own[place] - others) / max(1.0, window.step)
+    return found
+
+
+def _alike(windows: Sequence[Window]) -> list[Window]:
+    ranked = [window for window in windows if window.rank is not None and window.steps >= LEAST_STEPS]
+    if len(ranked) <= 1 or min(each.steps for each in ranked) < max(each.steps for each in ranked) * (1 - _APART):
+        return []
+    timed = all(window.device_steps >= LEAST_STEPS for window in ranked)
+    return [window.on_device() for window in ranked] if timed else ranked
+
+
+def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
+    """Yield the slowest rank, where it is a tenth of the step behind the others and they wait for it."""
+    found, known = scores(windows), _alike(windows)
+    if not found:
+        return
+    rank = max(found, key=lambda each: found[each])
+    (slow,) = [window for window in known if window.rank == rank]
+    others = [window for window in known if window is not slow]
+    excess = {
+        phase: slow.a_step(phase) - median(other.a_step(phase) for other in others)
+        for phase in PHASES
+        if phase != "backward"
+    }
+    worst = max(excess, key=lambda phase: excess[phase])
+    waited = median(other.a_step("backward") for other in others) - slow.a_step("backward")
+    behind = found[rank] * slow.step
+    # The others' waiting is the proof: without it each rank runs at its own pace, and none holds up another.
+    if found[rank] < STRAGGLER.least or behind < _LEAST or waited < _WAITED * behind:
+        return
+    yield Verdict(
+        "straggler",
+        CRITICAL if found[rank] >= STRAGGLER.critical else WARNING,
+        (rank,),
+        found[rank],
+        f"Rank {rank} holds up the others: {found[rank]:.0%} of the step",
+        f"{_shown(excess[worst])} more {_WORDS[worst]} a step than the others, which wait {_shown(waited)} for it",
+        _OF_A_STRAGGLER.get(worst, "compare its machine with the others': clocks, other jobs, a slow disk"),
+    )
+
+
+_WORDS = {
+    "data_wait": "waiting for data",
+    "forward": "forward",
+    "gradients": "between backward and optimizer",
+    "optimizer": "in the optimizer",
+    "checkpoint": "in checkpoints",
+    "compile": "compiling",
+    "evaluation": "evaluating",
+    "other": "outside of the step",
+}
+_OF_A_STRAGGLER = {
+    "data_wait": "look at its data: a slow disk, larger samples, fewer workers, a transform that others do not run",
+    "checkpoint": "save on all ranks together, or in the background",
+    "other": "look at its own work between steps: logging or evaluating on this rank alone",
+}
+
+
+def _input(window: Window) -> _Finding | None:
+    share = window.share("data_wait")
+    taken = (window.on_device()).a_step("data_wait")
+    if share < INPUT.least or taken < _LEAST:
+        return None
+    advice = "more workers, less work a sample, prefetch_factor, data nearer to the machine"
+    evidence = f"{_shown(taken)} of {_shown(window.on_device().step)} a step"
+    if window.workers == 0:
+        evidence += "; num_workers=0"
+        advice = "DataLoader(num_workers=…, persistent_workers=True), or less work a sample"
+    elif window.workers:
+        evidence += f"; num_workers={window.workers}"
+    title = f"{share:.0%} of the time the device stands still for data" if window.device_steps else ""
+    return _Finding(
+        share, share >= INPUT.critical, title or f"{share:.0%} of the step waits for data", evidence, advice
+    )
+
+
+def _phase(phase: str, least: Threshold, title: str, advice: str, *, endings: int = 0) -> _Rule:
+    """Return a rule about a phase's share of the step; of checkpoints, ``endings`` must have ended."""
+
+    def rule(window: Window) -> _Finding | None:
+        timed = window.on_device() if phase in _ON_DEVICE else window
+        share, taken = timed.share(phase), timed.a_step(phase)
+        if share < least.least or taken < _LEAST or window.checkpoints < endings:
+            return None
+        evidence = f"{_shown(taken)} of {_shown(timed.step)} a step"
+        return _Finding(share, share >= least.critical, title.format(f"{share:.0%}"), evidence, advice)
+
+    return rule
+
+
+def _compiles(window: Window) -> _Finding | None:
+    share = window.share("compile")
+    if window.compiled <= _COMPILING_STEPS or share < COMPILE.least:
+        return None
+    evidence = f"{window.compiled} of {window.steps} steps compile"
+    advice = "torch.compile(dynamic=True), or batches padded to few sizes; TORCH_LOGS=recompiles says why"
+    return _Finding(
+        share, share >= COMPILE.critical, f"{share:.0%} of the time goes into recompiling", evidence, advice
+    )
+
+
+def _overflows(window: Window) -> _Finding | None:
+    all_steps = window.steps + window.skipped
+    share = window.skipped / all_steps
+    if window.skipped < _LEAST_SKIPPED or share < OVERFLOW.least:
+        return None
+    title = f"{share:.0%} of the optimizer steps are left out, as their gradients overflow"
+    evidence = f"{window.skipped} of {all_steps}"
+    advice = "bfloat16, a lower learning rate, gradient clipping"
+    return _Finding(share, share >= OVERFLOW.critical, title, evidence, advice)
+
+
+def _creep(window: Window) -> _Finding | None:
+    memory = window.memory
+    if window.steps < _CREEP_STEPS or len(memory) < _CREEP_POINTS:
+        return None
+    if memory[-1].time - memory[0].time < _CREEP_SECONDS:
+        return None
+    slopes = [(b.size - a.size) / (b.time - a.time) for a, b in combinations(memory, 2) if b.time > a.time]
+    slope = median(slopes)  # Theil and Sen: a few outliers do not move it
+    rising = sum(each > 0 for each in slopes) / len(slopes)
+    grown = slope * (memory[-1].time - memory[0].time)
+    if slope <= 0 or rising < _CREEP_RISING or grown < max(_CREEP_BYTES, _CREEP_SHARE * memory[0].size):
+        return None
+    left = (window.limit - memory[-1].size) / slope
+    if not window.limit or left > _CREEP_WITHIN:
+        return None
+    evidence = f"{slope * 60 / 2**20:.0f} MiB a minute, {memory[-1].size / 2**30:.1f} GiB now"
+    advice = "keep no tensors with their graph (loss.item() or .detach()), and no growing lists"
+    return _Finding(0.0, left < _HOUR, f"Memory grows: it is used up in {_lasting(left)}", evidence, advice)
+
+
+_RULES: tuple[tuple[str, _Rule], ...] = (
+    ("input_bound", _input),
+    ("compile_storm", _compiles),
+    (
+        "checkpoint_bound",
+        _phase(
+            "checkpoint",
+            CHECKPOINT,
+            "{} of the time goes into checkpoints",
+            "save less often, only what changed, or in the background (torch.distributed.checkpoint.async_save)",
+            endings=2,
+        ),
+    ),
+    (
+        "evaluation_bound",
+        _phase(
+            "evaluation",
+            EVALUATION,
+            "{} of the time goes into evaluation",
+            "evaluate less often, or on fewer samples",
+        ),
+    ),
+    (
+        "gradients_bound",
+        _phase(
+            "gradients",
+            GRADIENTS,
+            "{} of the step lies between backward and optimizer",
+            "look at gradient clipping and logging there; .item() waits for the device",
+        ),
+    ),
+    (
+        "overhead_bound",
+        _phase(
+            "other",
+            OTHER,
+            "{} of the time goes into work between the steps",
+            "log less often, not after each step; look at callbacks and metrics with --prof",
+        ),
+    ),
+    ("overflow_loop", _overflows),
+    ("memory_creep", _creep),
+)
+NAMES = ("straggler", *(name for name, _ in _RULES))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    few = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return f"rank{'s' * (len(ranks) != 1)} {few}{more}"
+
+
+def _shown(nanoseconds: float) -> str:
+    ms = nanoseconds / _MS
+    return f"{ms / 1e3:.3g} s" if ms >= 1e3 else f"{ms:.3g} ms"  # noqa: PLR2004
+
+
+def _lasting(seconds: float) -> str:
+    if seconds < 90:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"

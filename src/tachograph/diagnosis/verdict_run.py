@@ -1,0 +1,203 @@
+"""The verdicts and the goodput of a run, from the totals of steps in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from tachograph.diagnosis.goodput import Goodput, TrainingAttempt, goodput
+from tachograph.diagnosis.phases import PHASES, WARM_UP
+from tachograph.diagnosis.verdict import MemorySample, Verdict, Window, scores, verdicts
+from tachograph.runs.file import Look
+from tachograph.runs.members import mapping, rank_of
+from tachograph.runs.recorded import END, event_of
+
+EVENT = "tachograph.steps"
+_COUNT = "dl.step.count"
+_QUERY = (
+    "SELECT event.rowid, event.name, event.time, observed, scope, stream.name, seq, record"
+    " FROM event JOIN stream ON stream.id = event.stream WHERE"
+)
+_LOOKS = 48  # at the totals of a process, over its steps
+_RECENT = 90  # events of the newest ones: a minute and a half at first, a quarter of an hour later
+_WHOLE = 1 / 3  # of the steps come before the window, where it is about a whole run
+_SECOND = 1e9
+Totals = Mapping[str, Any]
+
+
+class Diagnosis(NamedTuple):
+    """All that the totals of steps say about a run.
+
+    Attributes:
+        verdicts: the costliest first.
+        goodput: None where nothing has trained.
+        scores: each rank's excess of own time over the others, as a share of the step.
+    """
+
+    verdicts: Sequence[Verdict]
+    goodput: Goodput | None
+    scores: Mapping[int, float]
+
+    def data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "verdicts": [{**each.data(), "line": each.line()} for each in self.verdicts],
+            "goodput": None if self.goodput is None else {**self.goodput.data(), "line": self.goodput.line()},
+            "stragglers": {str(rank): round(score, 4) for rank, score in self.scores.items()},
+        }
+
+
+class StepStream(NamedTuple):
+    """The totals of a process's start, the oldest first.
+
+    Attributes:
+        stream: its number in the file.
+        rank: None where it has none.
+        totals: at some of its times; the last ones are there.
+    """
+
+    stream: int
+    rank: int | None
+    totals: Sequence[Totals]
+
+    @property
+    def last(self) -> Totals:
+        """The newest totals."""
+        return self.totals[-1]
+
+
+def step_streams(look: Look, *, recent: bool) -> list[StepStream]:
+    """Return the starts of processes that have trained, in their order.
+
+    Args:
+        look: at the file.
+        recent: the newest totals alone; else some over all the steps.
+    """
+    found = []
+    for stream, resource, first, last in list(
+        look.rows(
+            "SELECT stream.id, resource, (SELECT min(seq) FROM event WHERE stream = stream.id),"
+            " (SELECT max(seq) FROM event WHERE stream = stream.id) FROM stream JOIN process ON process.id = process"
+            " WHERE process IN (SELECT process FROM series WHERE name = ?) ORDER BY stream.id",
+            _COUNT,
+        )
+    ):
+        if first is None:
+            continue
+        totals = list(_recent(look, stream) if recent else _spread(look, stream, first, last))
+        if totals:
+            found.append(StepStream(stream, rank_of(mapping(resource)), totals))
+    return found
+
+
+def _recent(look: Look, stream: int) -> Iterator[Totals]:
+    where = "event.stream = ? AND event.name = ? ORDER BY seq DESC LIMIT ?"
+    rows = list(_rows(look, where, stream, EVENT, _RECENT))
+    yield from reversed(rows)
+
+
+def _spread(look: Look, stream: int, first: int, last: int) -> Iterator[Totals]:
+    newest = next(_rows(look, "event.stream = ? AND event.name = ? ORDER BY seq DESC LIMIT 1", stream, EVENT), None)
+    if newest is None:
+        return
+    seen = -1
+    for turn in range(_LOOKS):
+        after = first + (last - first) * turn // _LOOKS
+        where = "event.stream = ? AND event.name = ? AND seq >= ? ORDER BY seq LIMIT 1"
+        found = next(_rows(look, where, stream, EVENT, after), None)
+        if found is not None and found["steps"] > seen and found["steps"] < newest["steps"]:
+            seen = found["steps"]
+            yield found
+    yield newest
+
+
+def _rows(look: Look, where: str, *values: Any) -> Iterator[Totals]:
+    rows = look.rows(f"{_QUERY} {where}", *values)
+    for row in rows:
+        try:
+            found = event_of(row).attributes
+        except DecodeError as error:
+            look.file.note(f"event {row[0]}: {error}")
+            continue
+        if isinstance(found.get("steps"), int) and len(_list(found, "phases")) == len(PHASES):
+            yield found
+
+
+def _list(totals: Totals, key: str) -> list[float]:
+    found = totals.get(key, ())
+    return [float(each) for each in found] if isinstance(found, list | tuple) else []
+
+
+def windows(streams: Sequence[StepStream], *, recent: bool) -> list[Window]:
+    """Return the window of each rank's newest start: its last steps, or all but the first third of them."""
+    newest = {stream.rank: stream for stream in streams}
+    return [window for stream in newest.values() if (window := _window(stream, recent=recent)) is not None]
+
+
+def _window(stream: StepStream, *, recent: bool) -> Window | None:
+    last = stream.last
+    least = WARM_UP if recent else max(WARM_UP, last["steps"] * _WHOLE)
+    some = [totals for totals in stream.totals if totals["steps"] >= least]
+    if len(some) > 1:
+        first = some[0]
+    elif _list(last, "warm.phases"):  # a short run
+        first = {"steps": WARM_UP, "phases": last["warm.phases"], "compiled": last.get("warm.compiled", 0)}
+    else:
+        return None
+
+    def grown(key: str) -> int:
+        return int(last.get(key, 0)) - int(first.get(key, 0))
+
+    memory = [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in some if "rss.rank" in each]
+    return Window(
+        stream.rank,
+        grown("steps"),
+        _between(first, last, "phases"),
+        *(grown("skipped"), grown("compiled"), grown("checkpoints")),
+        _between(first, last, "device"),
+        grown("device.steps"),
+        last.get("workers"),
+        memory,
+        int(last.get("memory.limit", 0)),
+    )
+
+
+def _between(first: Totals, last: Totals, key: str) -> dict[str, float]:
+    before = _list(first, key) or [0.0] * len(PHASES)
+    return {name: b - a for name, a, b in zip(PHASES, before, _list(last, key), strict=False) if b > a}
+
+
+def diagnosis(look: Look, now: int, *, recent: bool) -> Diagnosis:
+    """Return the diagnosis of a run.
+
+    Args:
+        look: at its file.
+        now: nanoseconds since the epoch; 0 for a run that has ended.
+        recent: verdicts are about its last minutes, as of a run that goes on; else about all but the first third.
+    """
+    streams = step_streams(look, recent=recent)
+    found = windows(streams, recent=recent)
+    return Diagnosis(verdicts(found), _goodput(look, streams, now), scores(found))
+
+
+def _goodput(look: Look, streams: Sequence[StepStream], now: int) -> Goodput | None:
+    if not streams:
+        return None
+    first = min(streams, key=lambda stream: (stream.rank is None, stream.rank or 0)).rank
+    attempts = [_attempt(stream.last) for stream in streams if stream.rank == first]
+    attempts.sort(key=lambda attempt: attempt.begin)
+    starts = [int(stream.last.get("run_start", 0)) for stream in streams if stream.last.get("run_start")]
+    ends = [time for (time,) in look.rows("SELECT max(time) FROM event WHERE name = ?", END) if time]
+    end = now or max([attempts[-1].last, *ends])
+    return goodput(min(starts, default=attempts[0].begin), end, attempts)
+
+
+def _attempt(totals: Totals) -> TrainingAttempt:
+    return TrainingAttempt(
+        *(int(totals["begin"]), int(totals["end"]), int(totals["last"])),
+        _list(totals, "phases"),
+        _list(totals, "rest") or [0.0] * len(PHASES),
+        totals.get("saved"),
+    )

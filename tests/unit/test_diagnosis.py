@@ -1,0 +1,137 @@
+"""The diagnosis of a run's file: at the page's head, in ``top``, by ``tachograph diagnose`` and at the end of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hub_requests import START, Clock, logs, metrics, number, rank
+from tachograph.cli import main
+from tachograph.cli.run import _diagnosed
+from tachograph.diagnosis.phases import PHASES
+from tachograph.diagnosis.verdict_run import EVENT, diagnosis
+from tachograph.hub.hub import Hub
+from tachograph.runs.file import RunFile, look
+from tachograph.studio._api import Api, Question
+
+SECOND = 1_000_000_000
+MS = 1_000_000
+
+
+def totals(steps: int, phases: dict[str, float], begin: int = START, **more: Any) -> dict[str, Any]:
+    """Return the totals after some steps, whose phases take milliseconds each."""
+    times = [int(phases.get(name, 0) * MS) * steps for name in PHASES]
+    end = begin + sum(times)
+    said = {"begin": begin, "end": end, "last": end, "steps": steps, "phases": times, "rest": [0] * len(PHASES)}
+    return {**said, "run_start": START - 5 * SECOND, "samples": steps * 8, **more}
+
+
+def train(hub: Hub, rank_: int, phases: dict[str, float], *, pid: int = 100, first: int = 1, **more: Any) -> None:
+    """Send the totals of a rank's three hundred steps, each ten."""
+    counted = metrics(rank(rank_, pid=pid), number("dl.step.count", 300, kind="counter"), scope="tachograph.step")
+    hub.receive_metrics(counted)
+    sent = [(EVENT, totals(steps, phases, **more)) for steps in range(10, 301, 10)]
+    hub.receive_logs(logs(rank(rank_, pid=pid), *sent, first=first, stream=f"s{rank_}-{pid}"))
+
+
+def hub_of(store: Path) -> Hub:
+    """Return a hub of a run."""
+    return Hub(store, run="run", clock=Clock())
+
+
+COMPUTE = {"forward": 4.0, "backward": 8.0, "optimizer": 1.0}
+
+
+def test_a_starved_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each way to look at a run has the verdict: the page, the command, whose code is 3, and the last lines."""
+    hub = hub_of(tmp_path)
+    for each in range(2):
+        train(hub, each, {**COMPUTE, "data_wait": 20.0}, workers=0)
+    hub.tick()
+    scope = {"path": "/api/runs/run/faults", "query_string": b""}
+    answer = Api(tmp_path, "", lambda: START + SECOND, lambda: False).ask(Question(scope))
+    (fault,) = [each for each in answer["faults"] if each["kind"] == "slow"]
+    assert fault["title"] == "61% of the step waits for data on every rank"
+    assert "num_workers=0" in fault["detail"]
+    said = hub.kept()["diagnosis"]
+    hub.close()
+    assert [line.partition(" (")[0] for line in _diagnosed(said)][1:] == [fault["title"]]
+    assert main(["diagnose", "run", "--store", str(tmp_path)]) == 3
+    out = capsys.readouterr().out
+    assert out.startswith(f"critical: {fault['title']} (20 ms of 33 ms a step; num_workers=0")
+    assert "goodput" in out.splitlines()[-1]
+    assert main(["diagnose", "--store", str(tmp_path), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["verdicts"][0]["name"] == "input_bound"
+
+
+def test_a_run_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing against it, and the code is 0; a run without steps says so."""
+    hub = hub_of(tmp_path)
+    train(hub, 0, COMPUTE)
+    hub.close()
+    assert main(["diagnose", "run", "--store", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("nothing to say against its steps\ngoodput ")
+    other = Hub(tmp_path, run="other", clock=Clock())
+    other.receive_metrics(metrics(rank(0, run="other"), number("loss", 1.0)))
+    other.close()
+    assert main(["diagnose", "other", "--store", str(tmp_path)]) == 0
+    assert "no training step" in capsys.readouterr().out
+    assert main(["diagnose", "none", "--store", str(tmp_path)]) == 2
+
+
+def test_a_straggler_is_found_in_the_file(tmp_path: Path) -> None:
+    """The totals of all ranks are compared, and each has its score."""
+    hub = hub_of(tmp_path)
+    train(hub, 0, {**COMPUTE, "backward": 18.0})
+    train(hub, 1, {**COMPUTE, "forward": 14.0})
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        found = diagnosis(reading, 0, recent=False)
+    assert [(each.name, each.ranks) for each in found.verdicts] == [("straggler", (1,))]
+    assert found.scores[1] > 0.4
+    assert found.scores[0] < 0
+
+
+def test_a_slow_beginning_is_no_verdict(tmp_path: Path) -> None:
+    """A first epoch that reads from a cold disk does not speak against the run."""
+    hub = hub_of(tmp_path)
+    hub.receive_metrics(metrics(rank(0), number("dl.step.count", 300, kind="counter"), scope="tachograph.step"))
+    place, slow = PHASES.index("data_wait"), 2000 * MS
+    sent = []
+    for steps in range(10, 301, 10):
+        said = totals(steps, COMPUTE)
+        said["phases"][place] = slow
+        sent.append((EVENT, said))
+    hub.receive_logs(logs(rank(0), *sent))
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        assert diagnosis(reading, 0, recent=False).verdicts == []
+
+
+def test_goodput_of_restarts(tmp_path: Path) -> None:
+    """Attempts of a process are taken together: what was done twice is lost, and the pause between them is restart."""
+    hub = hub_of(tmp_path)
+    took = sum(COMPUTE.values()) * 300 / 1000
+    train(hub, 0, COMPUTE, pid=100, saved=2 * SECOND)
+    train(hub, 0, COMPUTE, pid=200, begin=START + 10 * SECOND)
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        found = diagnosis(reading, 0, recent=False).goodput
+    assert found is not None
+    assert found.seconds["startup"] == pytest.approx(5)
+    assert found.seconds["restart"] == pytest.approx(10 - took)
+    assert found.seconds["lost"] == pytest.approx(took - 2)
+    assert found.seconds["productive"] == pytest.approx(took + 2)
+
+
+def test_foreign_events_spoil_nothing(tmp_path: Path) -> None:
+    """An event of the name that has not our numbers is left out."""
+    hub = hub_of(tmp_path)
+    train(hub, 0, COMPUTE)
+    hub.receive_logs(logs(rank(0), (EVENT, {"steps": "many"}), (EVENT, {"steps": 5, "phases": [1]}), stream="odd"))
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        assert diagnosis(reading, 0, recent=True).goodput is not None
