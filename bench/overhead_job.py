@@ -2,8 +2,9 @@
 
 ``--pairs N`` measures blocks of about a second, on and off in turn, in one process, so that other load of the machine
 falls on both; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first thousand
-values before, and the first exports after a start are over before a block that is on is measured. ``--steps N`` trains that many
-steps and prints digests of the weights and of the random states; the caller then decides whether Tachograph is on.
+values before, and the first exports after a start are over before a block that is on is measured. ``--steps N`` trains
+that many steps and prints digests of the weights and of the random states; the caller then decides whether Tachograph
+is on.
 """
 
 from __future__ import annotations

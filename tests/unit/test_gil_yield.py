@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tachograph.recording.gil_yield import HURRIED, REST, SLICE, GilYield
+from tachograph.recording.gil_yield import HURRIED, REST, SLICE, GilYield, begin
 
 
 def shortest(*, hurries: bool) -> float:
@@ -33,4 +33,18 @@ def test_where_losses_threaten_it_rests_less_often() -> None:
     time.sleep(2 * HURRIED)
     began = time.perf_counter()
     rest()
+    assert time.perf_counter() - began >= REST
+
+
+def test_the_parts_of_a_tick_share_its_slices() -> None:
+    """Each part asks for itself, but a rest is due after what all of them have done; waiting before is no work."""
+    time.sleep(2 * SLICE)
+    begin()
+    first, second = GilYield(HURRIED / 2), GilYield(HURRIED / 2)
+    for rest in (first, second):
+        until = time.perf_counter() + HURRIED / 3
+        while time.perf_counter() < until:
+            pass
+        began = time.perf_counter()
+        rest()
     assert time.perf_counter() - began >= REST

@@ -233,7 +233,9 @@ class Collection:
             now, resource = time.time_ns(), self._identity.resource
             metrics = metrics and any(route.metrics for route in self._routes)
             reader = self._intervals() if metrics and (not ticked or self._are_intervals_due()) else None
-            points = self._registry.columns(GilYield(), reader) if metrics else Collected((), ())
+            pace = GilYield()
+            points = self._registry.columns(pace, reader) if metrics else Collected((), ())
+            pace()
             self._collected = points.series if metrics else self._collected
             if reader is not None:
                 reader.finish()
@@ -245,6 +247,7 @@ class Collection:
                 sdk = read(route.temporality) if route.metrics and metrics else None
                 if found or wanted or sdk is not None:
                     self._hand_over(route, Batch(found, sdk, wanted, resource, now))
+                    pace()
 
             def until() -> bool:  # a tick leaves the rest of the events to the end, once that begins
                 return (ticked and self._stopped) or self.holds_back()

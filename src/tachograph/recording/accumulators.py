@@ -210,10 +210,11 @@ class _Buffered:
         if not switch.on:
             self._buffer.clear()
             return True
-        if self.rests():
+        if self._lock.locked():
+            if not free_within(self._lock, wait):  # the holder is never this thread, from here on
+                return False
+        elif not (self._buffer or self._late or self._kept):
             return True
-        if not free_within(self._lock, wait):  # the holder is never this thread, from here on
-            return False
         with self._lock:
             self._folding = threading.get_ident()
             if self._late:

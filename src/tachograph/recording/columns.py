@@ -27,7 +27,7 @@ from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
 _SLICE = 8  # histograms between two rests
-_SLICE_GAUGES = 256
+_SLICE_GAUGES = 64
 
 _Series = TypeVar("_Series", LastValue, Distribution)
 
@@ -113,8 +113,7 @@ class HistogramColumn:
         self.is_read = reader is not None
         self.intervals: dict[int, ExponentialHistogram | None] = {}
         for place, series in enumerate(rows.series):
-            if not series.rests():
-                series.fold(wait=FOLD_WAIT)
+            series.fold(FOLD_WAIT)
             if reader is not None and series.has_interval(reader):
                 self.intervals[place] = series.read(reader, FOLD_WAIT)[1]
             if place % _SLICE == _SLICE - 1:

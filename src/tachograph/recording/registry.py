@@ -364,6 +364,7 @@ class Registry:
             for metric in group.points(reader, plain=False):
                 found.append(metric)
                 rests()
+        rests()
         return Collected(columns, self._with_losses(found))
 
     def _told(self, pace: Callable[[], None] | None) -> list[Group]:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tachograph.recording import gil_yield
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
 from tachograph.recording.log import LogOnce
@@ -194,6 +195,7 @@ class _Beside:
         while (wanted := self._calls.get()) is not None:
             name, call = wanted
             threading.current_thread().name = f"tachograph {name}"
+            gil_yield.begin()
             call()
             del wanted, call  # what they hold may go
             if not self._rests(self):
@@ -331,6 +333,7 @@ class Timer:
             if not self._goes_on():
                 return False
             self._rest()
+            gil_yield.begin()
             for task in self._tasks:
                 if task.due <= time.monotonic():
                     task.begin()

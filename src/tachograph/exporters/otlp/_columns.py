@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
-from operator import sub
 from typing import Any
 
 from tachograph.exporters._spreads import Spreads
@@ -17,9 +16,10 @@ from tachograph.exporters.otlp._points import (
     Part,
     Whole,
     histogram_frame,
-    histogram_packer,
+    histogram_layout,
     is_echo,
     number_frame,
+    packed_histogram,
     packed_numbers,
     scope_head,
 )
@@ -27,7 +27,7 @@ from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, R
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import HistogramPoint, MetricPoints
 from tachograph.recording.summary import ValueSummary
-from tachograph.recording.values import Number, as_float
+from tachograph.recording.values import Number
 
 _GAUGES, _HISTOGRAMS = 64, 32  # between two rests
 _LONG = 2048  # bytes of a series' constant parts: one that has more is a part of its own
@@ -149,7 +149,7 @@ class HistogramMessages:
     def __init__(self, rows: Rows[Any], scope: bytes, before: HistogramMessages | None, spreads: Spreads) -> None:
         self._scope, self._spreads = scope, spreads
         self._boundaries = [series.boundaries for series in rows.series]
-        self._packers = [histogram_packer(boundaries) for boundaries in self._boundaries]
+        self._layouts = [histogram_layout(boundaries) for boundaries in self._boundaries]
 
         def frame(place: int) -> Frame:
             return histogram_frame(_named(rows, place), rows.attributes[place], self._boundaries[place]), b""
@@ -209,15 +209,11 @@ class HistogramMessages:
 
     def _message(self, column: HistogramColumn, place: int, now: int) -> Sequence[bytes]:
         summary = column.summaries[place]
-        low, high = summary.minimum, summary.maximum
         if not summary.count or column.rows.series[place].exemplars:  # the message has another length
             metric = column.rows.metric(place, point := column.point(place))
             return self._template(place, metric).histograms([point], now, _raise, 1).complete()
-        count, at_most = summary.count, summary.at_most
-        buckets = map(sub, (*at_most, count), (0, *at_most)) if at_most else ()
-        start, total = column.rows.starts[place], as_float(summary.total.value())
-        numbers = start, now, count, total
-        return self.frames.found[place][0], self._packers[place](numbers, buckets, (low, high))
+        packed = packed_histogram(self._layouts[place], summary, column.rows.starts[place], now)
+        return self.frames.found[place][0], packed
 
     def _beside(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> Sequence[bytes]:
         spread = self._spreads.take(column.rows.key(place))

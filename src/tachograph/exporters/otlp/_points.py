@@ -21,7 +21,7 @@ from tachograph.recording.exponential import ExponentialBuckets
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.own_metrics import EXPORT_DURATION, OWN_GROUP
 from tachograph.recording.points import Attributes, HistogramPoint, MetricPoints, NumberPoint
-from tachograph.recording.summary import Exemplar
+from tachograph.recording.summary import Exemplar, ValueSummary
 from tachograph.recording.values import Number, as_float, fits_int64
 
 BYTES_PER_REQUEST = 2**20  # receivers take 4 MiB over gRPC: what is long shall not cost what is beside it
@@ -368,7 +368,7 @@ def packed_numbers(values: Sequence[Number], now: int) -> Iterable[bytes]:
 
 
 def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...]) -> bytes:
-    """Return the message of a cumulative histogram with one point, before the part of :func:`histogram_packer`.
+    """Return the message of a cumulative histogram with one point, before the part of :func:`packed_histogram`.
 
     Args:
         named: name, description and unit.
@@ -382,23 +382,36 @@ def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundar
     return form.begin(len(head) + len(tail) + numbers) + head + tail
 
 
-HistogramPacker = Callable[[tuple[int, int, int, float], Iterable[int], tuple[float, float]], bytes]
+class HistogramLayout(NamedTuple):
+    """The layout of what follows :func:`histogram_frame`: times, count and sum of a point, its buckets and extremes.
+
+    Attributes:
+        pack: takes what :func:`packed_histogram` gives it.
+        before: the bytes before the counts of the buckets; where there are none, nothing is packed for them.
+        after: those behind them, with the bounds.
+    """
+
+    pack: Callable[..., bytes]
+    before: bytes
+    after: bytes
 
 
 @lru_cache(64)
-def histogram_packer(boundaries: tuple[float, ...]) -> HistogramPacker:
-    """Return the packer of the rest of a message: start, time, count and sum of its point, buckets, and extremes."""
+def histogram_layout(boundaries: tuple[float, ...]) -> HistogramLayout:
+    """Return the layout for the boundaries of buckets."""
     struct, before, after = _whole_layout(boundaries)
-    pack = struct.pack
+    return HistogramLayout(struct.pack, before, after)
 
-    def packed(numbers: tuple[int, int, int, float], buckets: Iterable[int], extremes: tuple[float, float]) -> bytes:
-        start, now, count, total = numbers
-        low, high = extremes
-        bounds = (before, *buckets, after) if boundaries else ()
-        times = _START, start, _TIME, now, _COUNT, count, _SUM_OF, total
-        return pack(*times, *bounds, _LEAST, low, _GREATEST, high, _CUMULATIVE)
 
-    return packed
+def packed_histogram(layout: HistogramLayout, summary: ValueSummary, start: int, now: int) -> bytes:
+    """Return what follows :func:`histogram_frame` for a summary of at least one value."""
+    pack, before, after = layout
+    count, total, low, high, at_most, *_ = summary
+    integers, floats, lost = total
+    amount = as_float(total.value()) if integers else floats + lost
+    bounds = (before, *map(sub, (*at_most, count), (0, *at_most)), after) if at_most else ()
+    times = _START, start, _TIME, now, _COUNT, count, _SUM_OF, amount
+    return pack(*times, *bounds, _LEAST, low, _GREATEST, high, _CUMULATIVE)
 
 
 @lru_cache(64)

@@ -131,7 +131,7 @@ class OtlpExporter:
 
     def __call__(self, batch: Batch) -> None:
         """Encode a batch and queue it; never waits for the receiver."""
-        if "metrics" in self._settings:
+        if "metrics" in self._settings and (batch.metrics or batch.sdk is not None):
             for metrics, points in self._encoder.requests(batch):
                 self.put("metrics", metrics, points)
         if "traces" in self._settings:

@@ -57,7 +57,7 @@ def log_requests(
         lose: called with a number of events that cannot be encoded, and the reason.
         pace: called between slices.
     """
-    if not has_memory():
+    if events and not has_memory():
         lose(sum(event.points for event in events), OUT_OF_MEMORY)
         return
     encoded: list[bytes] = []
