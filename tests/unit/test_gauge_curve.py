@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.gauge_curve import FEW, FIRST, INTERVAL, LONG_INTERVAL, GaugeCurves
+from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.packed_points import PackedPoints, PointSources
 from tachograph.recording.registry import Registry
@@ -524,7 +525,7 @@ def test_many_series_that_are_due_together_are_taken_a_part_at_a_time() -> None:
     assert max(many) <= 2 * FEW // 8
     assert many[20:].count(0) <= 5  # mostly some, not all of them every ten seconds
     assert sum(many) >= 2 * 2 * FEW
-    assert looks < 40 * 20 / 6
+    assert looks < 40 * 20 / 6 or not ATOMIC  # before CPython 3.11 each value looks at the clock
     last = list(curves.take(everything=True))
     counted = sum(many) + sum(points.size for points in last)
     assert counted > 3 * 2 * FEW

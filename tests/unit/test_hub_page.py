@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, clock: Clock) -> Hub:
-    """Return a hub on an empty store."""
-    return Hub(tmp_path, run="run", clock=clock)
+def hub(tmp_path: Path, clock: Clock) -> Iterator[Hub]:
+    """Lend a hub on an empty store."""
+    made = Hub(tmp_path, run="run", clock=clock)
+    yield made
+    made.close()
 
 
 def test_many_new_series_are_seen_to_before_anybody_asks(hub: Hub) -> None:

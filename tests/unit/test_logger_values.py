@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,8 @@ from tachograph.logger import MetricsLogger, process_value
 from tachograph.logger._fields import Arriving, Statistics
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
+
+torch: Any = pytest.importorskip("torch")
 
 
 class Colour(enum.IntEnum):

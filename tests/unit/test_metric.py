@@ -26,6 +26,7 @@ from tachograph.metric.execution import Execution
 from tachograph.recording import journal as journals
 from tachograph.recording.chart import Definition, Definitions
 from tachograph.recording.curve import RUN_START
+from tachograph.recording.interrupts import ATOMIC
 
 START = """
 import math, os, signal, sys, threading, time
@@ -410,11 +411,12 @@ def test_an_integer_beyond_the_range_of_floats_is_no_x(throttle: float | None) -
     metric.record(3, at=2**1023)
     bench.pass_on(everything=True)
     metric.record(4.0, at=2**1023 + 1)
-    if throttle is not None:
+    held_back = throttle is not None and ATOMIC  # before CPython 3.11 each call reads its x
+    if held_back:
         metric.record(5.0, at=10**400)
     bench.pass_on(everything=True)
     found = bench.logged()
-    assert sum(point.get("count", 1) for point in found) == (3 if throttle is None else 4)
+    assert sum(point.get("count", 1) for point in found) == 3 + held_back
     assert [math.isfinite(point["x"]) for point in found] == [True] * 3
     assert {point["branch"] for point in found} == {0}
 

@@ -233,9 +233,9 @@ class Points:
         late = bisect_left(seqs, end.seq)
         if late:
             ((branch,),) = self._connection.execute(
-                "SELECT coalesce((SELECT branch FROM block WHERE curve = ?1 AND seq0 < ?2 ORDER BY seq0 DESC LIMIT 1),"
-                " (SELECT min(branch) FROM block WHERE curve = ?1), 0)",
-                (end.row, seqs[0]),
+                "SELECT coalesce((SELECT branch FROM block WHERE curve = ? AND seq0 < ? ORDER BY seq0 DESC LIMIT 1),"
+                " (SELECT min(branch) FROM block WHERE curve = ?), 0)",
+                (end.row, seqs[0], end.row),
             )
             found, _ = points.runs(0, late, -inf, branch, most=end.branch)
         if late < len(seqs):

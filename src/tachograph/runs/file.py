@@ -7,7 +7,7 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -143,7 +143,7 @@ class RunFile:
         """Yield the rows of a query; where the file is damaged, those up to the damage."""
         try:
             with self.snapshot() as connection:
-                yield from connection.execute(statement, values)
+                yield from connection.execute(statement, numbered(statement, values))
         except sqlite3.DatabaseError as error:
             self.note(str(error))
 
@@ -151,6 +151,14 @@ class RunFile:
         """Note damage, once."""
         if damage not in self.damage:
             self.damage.append(damage)
+
+
+def numbered(statement: str, values: Sequence[Any]) -> Sequence[Any] | dict[str, Any]:
+    """Return the values of a query as sqlite3 takes them: by their numbers where the statement has those (``?1``).
+
+    A sequence for those is deprecated from Python 3.12 on, and an error in 3.14: "sqlite3", "How to use placeholders".
+    """
+    return {str(number): value for number, value in enumerate(values, 1)} if "?1" in statement else values
 
 
 def _size(path: Path) -> int:
@@ -197,7 +205,7 @@ class Look:
             Abandoned: reading was to stop.
         """
         try:
-            yield from self._connection.execute(statement, values)
+            yield from self._connection.execute(statement, numbered(statement, values))
         except sqlite3.DatabaseError as error:
             if self._abandoned():
                 raise Abandoned from error

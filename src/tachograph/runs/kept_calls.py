@@ -17,6 +17,11 @@ from tachograph.runs.recorded import CALLS
 
 _MOST_FUNCTIONS = 1000  # of one start of a process
 _MOST_NAME = 1024
+_KEEP = (
+    "INSERT OR REPLACE INTO kept_calls SELECT ?, ?, ?, ?, ?, ? WHERE"
+    " (SELECT count(*) FROM kept_calls WHERE process = ? AND pid = ? AND restart = ?) < ?"
+    " OR EXISTS (SELECT 1 FROM kept_calls WHERE process = ? AND pid = ? AND restart = ? AND scope = ? AND function = ?)"
+)
 _TRACE_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -72,13 +77,8 @@ def keep_calls(connection: sqlite3.Connection, start: tuple[int, int, int], data
                 continue
             group, function = (str(each.get(name, ""))[:_MOST_NAME] for name in ("group", "function"))
             kept = {name: [call[4:] for call in _valid(each.get(name))] for name in ("slowest", "failed")}
-            connection.execute(
-                "INSERT OR REPLACE INTO kept_calls SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE"
-                " (SELECT count(*) FROM kept_calls WHERE process = ?1 AND pid = ?2 AND restart = ?3) < ?7"
-                " OR EXISTS (SELECT 1 FROM kept_calls WHERE process = ?1 AND pid = ?2 AND restart = ?3"
-                " AND scope = ?4 AND function = ?5)",
-                (*start, group, function, json.dumps(kept), _MOST_FUNCTIONS),
-            )
+            of = (*start, group, function)
+            connection.execute(_KEEP, (*of, json.dumps(kept), *start, _MOST_FUNCTIONS, *of))
 
 
 def kept_calls(rows: Callable[[str], Iterable[Sequence[Any]]]) -> list[CallsOfFunction]:

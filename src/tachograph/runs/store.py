@@ -223,7 +223,11 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")  # reads the file: one that is none is refused here
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     @contextlib.contextmanager
