@@ -354,7 +354,7 @@ def post() -> list[Goal]:
 
 
 def rows(kinds: list[str], series: list[int], ways: list[str], *, beside: bool) -> list[Row]:
-    """Return what is to be measured."""
+    """Return the rows that are to be measured."""
     found = []
     for kind in kinds:
         for count in series or SERIES[kind]:

@@ -27,8 +27,8 @@ attempt() { # NAME INTERPRETER RESOLUTION: install, run, and note the outcome
   printf '\n== CPython %s, %s dependencies\n' "$1" "$3"
   where=$folder/$1-$3
   if "$python" -m uv venv --quiet --clear --python "$2" "$where" &&
-    VIRTUAL_ENV=$where "$python" -m uv pip install --quiet --resolution "$3" --editable \
-      '.[influxdb,hardware,top,parquet]' --group matrix; then
+    "$python" -m uv pip install --quiet --python "$where/bin/python" --resolution "$3" --group matrix \
+      --editable '.[influxdb,hardware,top,parquet]'; then
     # shellcheck disable=SC2086 # words
     "$where/bin/python" -m pytest -q -p no:cacheprovider --numprocesses "${WORKERS:-4}" --dist loadscope \
       -m 'not long and not timing and not torch' $arguments >"$where.log" 2>&1
