@@ -9,13 +9,15 @@ DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-colo
 # DEMO_ARGS=--help and TEST_ARGS=--help list what they take.
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# Versions of CPython for `make matrix`, such as 3.10 3.13; empty: all that pyproject.toml names.
+MATRIX ?=
 # Tests beside each other: they wait more than they compute.
 WORKERS ?= 4
 export PYTHON TORCH_INDEX WORKERS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 
-.PHONY: help demo test quick long bridges-newest docs lint clean
+.PHONY: help demo test quick long bridges-newest docs matrix release-check lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,8 +28,11 @@ help:
 	@echo "make bridges-newest"
 	@echo "            run those of bridges with the newest versions of all libraries, in $(VENV)-newest"
 	@echo "make docs   build the pages of docs/ as a site, in docs/_build/html; a warning is an error"
+	@echo "make matrix run unit and process tests on each CPython that is here, lowest and newest dependencies"
+	@echo "make release-check"
+	@echo "            build, install and look at a release as users would get it"
 	@echo "make lint   check style and types"
-	@echo "make clean  remove $(VENV), $(VENV)-newest and what the tools left"
+	@echo "make clean  remove $(VENV), its neighbours and what the tools left"
 
 demo: $(VENV)/demo.stamp
 	@$(VENV)/bin/python scripts/demo.py $(DEMO_ARGS)
@@ -50,6 +55,12 @@ docs: $(VENV)/docs.stamp
 	@$(VENV)/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
+matrix: $(VENV)/release.stamp
+	@sh scripts/matrix.sh $(VENV)/bin/python $(VENV)-matrix $(MATRIX)
+
+release-check: $(VENV)/release.stamp
+	@$(VENV)/bin/python scripts/release_check.py
+
 lint: $(VENV)/test.stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -68,5 +79,9 @@ $(VENV)/docs.stamp: $(VENV)/test.stamp
 	@$(VENV)/bin/python -m pip install --quiet --group docs
 	@touch $@
 
+$(VENV)/release.stamp: $(VENV)/test.stamp
+	@$(VENV)/bin/python -m pip install --quiet --group release
+	@touch $@
+
 clean:
-	rm -rf docs/_build $(VENV) $(VENV)-newest .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf docs/_build $(VENV) $(VENV)-newest $(VENV)-matrix .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -21,6 +21,7 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 4  # as GitHub makes them
 myst_enable_extensions = ["colon_fence"]
 
+napoleon_use_rtype = False  # a sentence with a colon is no type
 napoleon_use_ivar = True  # the fields of records are described with their class, once
 autodoc_typehints = "none"  # signatures say them, and the types of others lead nowhere without a network
 autodoc_member_order = "bysource"
@@ -53,8 +54,16 @@ def _included(_app: Sphinx, _path: str, _parent: str, source: list[str]) -> None
     source[0] = _OF_THE_README.sub(r"](\1)", source[0])
 
 
+def _levels(_app: Sphinx, _name: str, _template: str, context: dict[str, object], _doctree: object) -> None:
+    """Give the headings of the side bar the level that WAI-ARIA requires, and Sphinx leaves out."""
+    tree = context.get("furo_navigation_tree")
+    if isinstance(tree, str):
+        context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+
+
 def setup(app: Sphinx) -> None:
     """Load what autodoc shows by its public name, and hook into the reading of pages."""
     import_module("tachograph.elastic")
     app.connect("source-read", _within_the_site)
     app.connect("include-read", _included)
+    app.connect("html-page-context", _levels, priority=900)  # the theme makes the tree before
