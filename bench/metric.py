@@ -12,6 +12,7 @@ import random
 import tempfile
 import warnings
 from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 from race import Goal, Side, finish, medians, report
@@ -97,10 +98,10 @@ def kept() -> list[Goal]:
             writer.add_scalar("bench", value, at)
 
         sides = {
-            "theirs": recording(add, KEPT),
+            "theirs": recording(add, KEPT, writer.flush),  # as ours is drained: another thread writes
             "ours": recording(metric.record, KEPT, journal.default.drain),
         }
-        cost = medians(sides, calls=KEPT, repetitions=REPETITIONS)
+        cost = medians(sides, calls=KEPT, repetitions=REPETITIONS, clock=process_time)
     return [Goal("record, kept, and drained / add_scalar", cost["ours"], cost["theirs"], 0.1)]
 
 
