@@ -82,7 +82,7 @@ class Training:
     """The training, with a hook a case."""
 
     def __init__(self) -> None:
-        self.net: Any = Net(1 if is_case("tiny") else 8)
+        self.net: Any = Net({"tiny": 1, "workers": 40}.get(CASE, 8))
         if WORLD > 1:
             torch.distributed.init_process_group("gloo")
             self.net = nn.parallel.DistributedDataParallel(self.net)
@@ -143,7 +143,7 @@ class Training:
         """Evaluate, often where the case is about that."""
         if is_case("evaluation", "rare_evaluation"):
             with torch.no_grad():
-                data = Data(32 * (60 if is_case("evaluation") else 6))
+                data = Data(32 * (200 if is_case("evaluation") else 6))
                 for x, y in torch.utils.data.DataLoader(data, batch_size=32):
                     nn.functional.cross_entropy(self.net(x), y)
 

@@ -619,3 +619,32 @@ def test_opentelemetry_loads_it_only_where_it_is_asked_for(monkeypatch: pytest.M
         instrumentor.instrument(skip_dep_check=True)
         assert instrumentor.is_instrumented_by_opentelemetry is wanted
     instrumentor.uninstrument()
+
+
+def test_a_rank_shows_its_own_verdicts() -> None:
+    """Without a hub, too, a starved program has the gauge and the event, once."""
+    registry = Registry()
+    journal = Journal(registry)
+    steps = AnatomyOfSteps(registry, journal)
+
+    class Data(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 60
+
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.005)
+            return torch.full((64,), float(index)), index % 10
+
+    try:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x, y in torch.utils.data.DataLoader(Data()):
+            loss(model, x, y).backward()
+            optimizer.step()
+    finally:
+        steps.close()
+    (verdict,) = [metric for metric in registry.collect() if metric.name == "tachograph.verdict"]
+    assert [(point.attributes, point.value) for point in verdict.points] == [((("verdict", "input_bound"),), 2)]  # type: ignore[union-attr]
+    (event,) = [event for event in journal.drain() if event.name == "tachograph.verdict"]
+    assert event.attributes["severity"] == "critical"
+    assert "num_workers=0" in str(event.attributes["evidence"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hub_requests import START, Clock, logs, metrics, number, rank
+from hub_requests import START, Clock, logs, metrics, number, only, rank, shown
 from tachograph.cli import main
 from tachograph.cli.run import _diagnosed
 from tachograph.diagnosis.phases import PHASES
@@ -135,3 +135,23 @@ def test_foreign_events_spoil_nothing(tmp_path: Path) -> None:
     hub.close()
     with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
         assert diagnosis(reading, 0, recent=True).goodput is not None
+
+
+def test_the_page_of_metrics(tmp_path: Path) -> None:
+    """The hub compares ranks, and shows each rank's score, the straggler and the run's goodput while it goes on."""
+    clock = Clock()
+    hub = Hub(tmp_path, run="run", clock=clock)
+    hub.receive_logs(logs(rank(0), ("tachograph.process.start", {}), stream="b0"))
+    hub.receive_logs(logs(rank(1), ("tachograph.process.start", {}), stream="b1"))
+    train(hub, 0, {**COMPUTE, "backward": 18.0})
+    train(hub, 1, {**COMPUTE, "forward": 14.0})
+    clock.forward(1)
+    hub.tick()
+    clock.forward(10)
+    hub.tick()
+    page = hub.page()[1]
+    hub.close()
+    assert only(page, "dl_step_straggler_ratio", dl_rank="1") > 0.4
+    assert only(page, "tachograph_verdict", dl_rank="1", verdict="straggler") == 2
+    assert only(page, "dl_goodput_seconds", dl_rank="0", category="startup") == pytest.approx(5)
+    assert len(shown(page, "dl_goodput_seconds")) == 9

@@ -51,7 +51,7 @@ def test_nothing_is_said_of_a_run_that_went_well(tmp_path: Path) -> None:
     hub.receive_logs(logs(rank(0), *failed("ValueError"), *points([1.0, 2.0])))
     hub.job_ended()
     hub.close()
-    assert faults(tmp_path) | {"now": 0} == {"now": 0, "faults": [], "more": {}, "losses": []}
+    assert faults(tmp_path) | {"now": 0} == {"now": 0, "faults": [], "more": {}, "losses": [], "goodput": None}
 
 
 def test_the_process_that_failed_first_leads_to_its_last_point(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tachograph.diagnosis.anatomy import Anatomy, Lane
 from tachograph.diagnosis.phases import PHASES, Mark, Step, StepMachine, Totals
@@ -26,6 +27,7 @@ from tachograph.recording.own_metrics import (
     DEVICE_STEP_DURATION,
     MEMORY_ALLOCATED,
     MEMORY_RSS,
+    OWN_GROUP,
     SAMPLES,
     STEP_COUNT,
     STEP_DURATION,
@@ -33,14 +35,20 @@ from tachograph.recording.own_metrics import (
     STEP_SKIPPED,
     STEPS,
     TOKENS,
+    VERDICT,
     OwnMetric,
 )
+from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
-EVENT = "tachograph.steps"
+if TYPE_CHECKING:
+    from tachograph.diagnosis.verdict import Verdict
+
+EVENT, VERDICT_EVENT = "tachograph.steps", "tachograph.verdict"
 _TICK = 1.0  # seconds
 _OFTEN, _SELDOM = 1, 10  # seconds between two events, at first and later
 _AT_FIRST = 120  # seconds
+_LOOK_EVERY, _JUDGE_EVERY, _MOST_LOOKS = 5.0, 10.0, 60  # seconds; looks of five minutes, or of ten later
 _SLICE = 256  # marks between two rests
 _SECOND = 1e9
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -119,6 +127,9 @@ class StepSeries:
         self._main: _Followed | None = None
         self._folding = threading.Lock()
         self._task: timer.Task | None = None
+        self._looks: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_LOOKS)
+        self._verdicts: dict[str, int] = {}
+        self._judged = time.monotonic()
         registry.early.append(self.fold)
         journal.last_words.append(self._last_words)
         self._begin()
@@ -132,6 +143,8 @@ class StepSeries:
         self._anatomy.reset_in_child()
         self._followed, self._main, self._task = {}, None, None
         self._folding = threading.Lock()
+        self._looks.clear()
+        self._verdicts = {}
 
     def close(self) -> None:
         """Record the steps that have ended, and none after them."""
@@ -229,7 +242,29 @@ class StepSeries:
             main.metric(MEMORY_RSS, **{"dl.memory.of": whose})(size)
         if allocated is not None:
             main.metric(MEMORY_ALLOCATED)(allocated)
-        self._journal.append(EVENT, time.time_ns(), self._attributes(main, totals, memory, allocated))
+        said = self._attributes(main, totals, memory, allocated)
+        self._journal.append(EVENT, time.time_ns(), said)
+        self._judge(said, now, last=last)
+
+    def _judge(self, said: dict[str, Any], now: float, *, last: bool) -> None:
+        """Show the verdicts that this process can tell by itself, and log those that are new."""
+        looks = self._looks
+        if not looks or now - looks[-1][0] >= _LOOK_EVERY:
+            looks.append((now, said))
+        if not (last or now - self._judged >= _JUDGE_EVERY):
+            return
+        self._judged = now
+        from tachograph.diagnosis.verdict import CRITICAL, verdicts, window_of  # of no use to short programs
+
+        window = window_of(None, [*(each for _, each in looks if each is not said), said], recent=True)
+        found = {each.name: each for each in (verdicts([window]) if window is not None else ())}
+        for name in {*self._verdicts, *found}:
+            level = 0 if name not in found else 2 if found[name].severity == CRITICAL else 1
+            if level != self._verdicts.get(name, 0):
+                self._registry.group(OWN_GROUP).own(VERDICT).record(level, {"verdict": name})
+                if level:
+                    self._journal.append(VERDICT_EVENT, time.time_ns(), _told(found[name]))
+            self._verdicts[name] = level
 
     @staticmethod
     def _attributes(main: _Followed, totals: Totals, memory: dict[str, int], allocated: int | None) -> dict[str, Any]:
@@ -267,6 +302,18 @@ class StepSeries:
                 self._record(followed, steps)
         if main.machine.totals().end != main.steps_told or main.told < 0:
             self._tell(last=True)
+
+
+def _told(verdict: Verdict) -> dict[str, AttributeValue]:
+    return {
+        "verdict": verdict.name,
+        "severity": verdict.severity,
+        "share": verdict.share,
+        "cost": verdict.cost,
+        "title": verdict.title,
+        "evidence": verdict.evidence,
+        "advice": verdict.advice,
+    }
 
 
 def _slices(marks: Sequence[Mark]) -> Iterator[Sequence[Mark]]:

@@ -11,11 +11,12 @@ from itertools import combinations
 from statistics import median
 from typing import Any, NamedTuple
 
-from tachograph.diagnosis.phases import PHASES
+from tachograph.diagnosis.phases import PHASES, WARM_UP
 
 LEAST_STEPS = 20
 CRITICAL, WARNING = "critical", "warning"
-_MS = 1e6  # nanoseconds
+_MS, _SECOND = 1e6, 1e9  # nanoseconds
+_WHOLE = 1 / 3  # of the steps come before the window, where it is about a whole run
 _HOUR = 3600
 _LEAST = 1 * _MS  # a step that a phase must take: a tiny model waits for data, too, and nobody minds
 _APART = 0.1  # of the steps: ranks further apart do not train the same
@@ -96,6 +97,55 @@ class Window(NamedTuple):
     def on_device(self) -> Window:
         """Return the window as the device has timed it; as it is where it has not."""
         return self._replace(phases=self.device, steps=self.device_steps) if self.device_steps else self
+
+
+Totals = Mapping[str, Any]  # the attributes of an event ``tachograph.steps``
+
+
+def window_of(rank: int | None, totals: Sequence[Totals], *, recent: bool) -> Window | None:
+    """Return the window between a rank's totals; None where they do not tell.
+
+    Args:
+        rank: see :class:`Window`.
+        totals: the oldest first.
+        recent: from the first of them on; else without the first third of the steps.
+    """
+    last = totals[-1]
+    least = WARM_UP if recent else max(WARM_UP, last["steps"] * _WHOLE)
+    some = [each for each in totals if each["steps"] >= least]
+    if len(some) > 1:
+        first = some[0]
+    elif numbers(last, "warm.phases"):  # a short run
+        first = {"steps": WARM_UP, "phases": last["warm.phases"], "compiled": last.get("warm.compiled", 0)}
+    else:
+        return None
+
+    def grown(key: str) -> int:
+        return int(last.get(key, 0)) - int(first.get(key, 0))
+
+    memory = [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in some if "rss.rank" in each]
+    return Window(
+        rank,
+        grown("steps"),
+        _between(first, last, "phases"),
+        *(grown("skipped"), grown("compiled"), grown("checkpoints")),
+        _between(first, last, "device"),
+        grown("device.steps"),
+        last.get("workers"),
+        memory,
+        int(last.get("memory.limit", 0)),
+    )
+
+
+def numbers(totals: Totals, key: str) -> list[float]:
+    """Return the numbers of an attribute of totals; none where it is missing, or something else."""
+    found = totals.get(key, ())
+    return [float(each) for each in found] if isinstance(found, list | tuple) else []
+
+
+def _between(first: Totals, last: Totals, key: str) -> dict[str, float]:
+    before = numbers(first, key) or [0.0] * len(PHASES)
+    return {name: b - a for name, a, b in zip(PHASES, before, numbers(last, key), strict=False) if b > a}
 
 
 class Verdict(NamedTuple):

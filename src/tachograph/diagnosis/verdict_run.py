@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tachograph.diagnosis.goodput import Goodput, TrainingAttempt, goodput
-from tachograph.diagnosis.phases import PHASES, WARM_UP
-from tachograph.diagnosis.verdict import MemorySample, Verdict, Window, scores, verdicts
+from tachograph.diagnosis.phases import PHASES
+from tachograph.diagnosis.verdict import Totals, Verdict, Window, numbers, scores, verdicts, window_of
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import END, event_of
@@ -22,9 +22,6 @@ _QUERY = (
 )
 _LOOKS = 48  # at the totals of a process, over its steps
 _RECENT = 90  # events of the newest ones: a minute and a half at first, a quarter of an hour later
-_WHOLE = 1 / 3  # of the steps come before the window, where it is about a whole run
-_SECOND = 1e9
-Totals = Mapping[str, Any]
 
 
 class Diagnosis(NamedTuple):
@@ -121,52 +118,15 @@ def _rows(look: Look, where: str, *values: Any) -> Iterator[Totals]:
         except DecodeError as error:
             look.file.note(f"event {row[0]}: {error}")
             continue
-        if isinstance(found.get("steps"), int) and len(_list(found, "phases")) == len(PHASES):
+        if isinstance(found.get("steps"), int) and len(numbers(found, "phases")) == len(PHASES):
             yield found
-
-
-def _list(totals: Totals, key: str) -> list[float]:
-    found = totals.get(key, ())
-    return [float(each) for each in found] if isinstance(found, list | tuple) else []
 
 
 def windows(streams: Sequence[StepStream], *, recent: bool) -> list[Window]:
     """Return the window of each rank's newest start: its last steps, or all but the first third of them."""
     newest = {stream.rank: stream for stream in streams}
-    return [window for stream in newest.values() if (window := _window(stream, recent=recent)) is not None]
-
-
-def _window(stream: StepStream, *, recent: bool) -> Window | None:
-    last = stream.last
-    least = WARM_UP if recent else max(WARM_UP, last["steps"] * _WHOLE)
-    some = [totals for totals in stream.totals if totals["steps"] >= least]
-    if len(some) > 1:
-        first = some[0]
-    elif _list(last, "warm.phases"):  # a short run
-        first = {"steps": WARM_UP, "phases": last["warm.phases"], "compiled": last.get("warm.compiled", 0)}
-    else:
-        return None
-
-    def grown(key: str) -> int:
-        return int(last.get(key, 0)) - int(first.get(key, 0))
-
-    memory = [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in some if "rss.rank" in each]
-    return Window(
-        stream.rank,
-        grown("steps"),
-        _between(first, last, "phases"),
-        *(grown("skipped"), grown("compiled"), grown("checkpoints")),
-        _between(first, last, "device"),
-        grown("device.steps"),
-        last.get("workers"),
-        memory,
-        int(last.get("memory.limit", 0)),
-    )
-
-
-def _between(first: Totals, last: Totals, key: str) -> dict[str, float]:
-    before = _list(first, key) or [0.0] * len(PHASES)
-    return {name: b - a for name, a, b in zip(PHASES, before, _list(last, key), strict=False) if b > a}
+    found = [window_of(stream.rank, stream.totals, recent=recent) for stream in newest.values()]
+    return [window for window in found if window is not None]
 
 
 def diagnosis(look: Look, now: int, *, recent: bool) -> Diagnosis:
@@ -189,15 +149,16 @@ def _goodput(look: Look, streams: Sequence[StepStream], now: int) -> Goodput | N
     attempts = [_attempt(stream.last) for stream in streams if stream.rank == first]
     attempts.sort(key=lambda attempt: attempt.begin)
     starts = [int(stream.last.get("run_start", 0)) for stream in streams if stream.last.get("run_start")]
-    ends = [time for (time,) in look.rows("SELECT max(time) FROM event WHERE name = ?", END) if time]
-    end = now or max([attempts[-1].last, *ends])
-    return goodput(min(starts, default=attempts[0].begin), end, attempts)
+    if not now:
+        ends = [time for (time,) in look.rows("SELECT max(time) FROM event WHERE name = ?", END) if time]
+        now = max([attempts[-1].last, *ends])
+    return goodput(min(starts, default=attempts[0].begin), now, attempts)
 
 
 def _attempt(totals: Totals) -> TrainingAttempt:
     return TrainingAttempt(
         *(int(totals["begin"]), int(totals["end"]), int(totals["last"])),
-        _list(totals, "phases"),
-        _list(totals, "rest") or [0.0] * len(PHASES),
+        numbers(totals, "phases"),
+        numbers(totals, "rest") or [0.0] * len(PHASES),
         totals.get("saved"),
     )

@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tachograph.diagnosis.verdict_run import diagnosis
 from tachograph.exporters.prometheus.format import Format, negotiate
+from tachograph.hub._diagnoses import Diagnoses
 from tachograph.hub._history import changes
 from tachograph.hub._index import Index
 from tachograph.hub._layouts import SentResource, decoded, parsed, read
@@ -56,6 +57,7 @@ _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
 _THIN_EVERY = 60 * SECOND
+_DIAGNOSE_EVERY = 10 * SECOND
 
 
 class Archive:
@@ -214,7 +216,7 @@ class Hub:
         self._totals: Counter[str] = Counter()
         self._log_once = LogOnce()
         self._began = clock()
-        self._due = {"save": 0, "sweep": self._began + _SWEEP_EVERY, "thin": 0}
+        self._due = {"save": 0, "sweep": self._began + _SWEEP_EVERY, "thin": 0, "diagnose": 0}
         self._closed = False
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
@@ -234,6 +236,7 @@ class Hub:
             time_to_live=int(time_to_live * SECOND),
             open_stores=open_stores,
         )
+        self._diagnoses = Diagnoses()
         self._archive = Archive(self._index, self._lock, self.registry)
         try:
             self._index.restore(self._began)
@@ -424,7 +427,7 @@ class Hub:
             instruments = list(self._index.instruments.values())
             self._known = len(self._index.series)
             processes = [each for each in self._index.processes() if each.run not in left_out]
-            others = life(processes)
+            others = [*life(processes), *self._diagnoses.points(processes)]
         others += self.registry.collect()
         others += self._index.by_rank.metrics(self._lock, left_out)
         page = self._page.render(instruments, processes, others, form, left_out)
@@ -458,6 +461,8 @@ class Hub:
                 self._rendered(self._asked)
             if self._is_due("sweep", now, _SWEEP_EVERY):
                 self._sweep(now)
+            if self._is_due("diagnose", now, _DIAGNOSE_EVERY):
+                self._diagnoses.renew(self._index.stored(), now, self._archive.guarded)
             if self._is_due("thin", now, _THIN_EVERY):
                 for run in self._index.stored():
                     self._archive.guarded(lambda run=run: self._thin(run))  # type: ignore[misc]

@@ -241,6 +241,14 @@ ASSIGN_DURATION = _torchrun(
 )
 PHASES = {"RENDEZVOUS": RENDEZVOUS_DURATION, "ASSIGN_WORKER_RANKS": ASSIGN_DURATION}
 
+VERDICT = _ours(
+    "tachograph.verdict", "", "gauge", "Why a rank trains slowly: 1 for a warning, 2 where it is critical.", "verdict"
+)
+GOODPUT = _step("goodput", "s", "gauge", "Time of the run by category, from its start to now.", "category")
+STRAGGLER = _step(
+    "step.straggler", "1", "gauge", "A rank's own time above the median of the others, as a share of the step."
+)
+
 PROCESS_LAST_EXPORT = _ours(
     "tachograph.process.last_export", "s", "gauge", "When the process was heard last, in Unix time."
 )
@@ -281,6 +289,7 @@ ALL = (
     *(WAIT_DURATION, WAIT_CALLS, WAIT_TIME, WAIT_ACTIVE),
     *(STEP_DURATION, STEP_PHASE_DURATION, STEP_COUNT, STEP_SKIPPED, SAMPLES, TOKENS),
     *(CHECKPOINT_DURATION, COMPILE_DURATION, DEVICE_STEP_DURATION, DEVICE_PHASE_DURATION, MEMORY_ALLOCATED, MEMORY_RSS),
+    *(GOODPUT, STRAGGLER, VERDICT),
     *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
 )
 

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.responses import Response
 
+from tachograph.diagnosis.verdict_run import diagnosis
 from tachograph.runs.blocks import kind_of
 from tachograph.runs.catalogue import UnknownRunError, located
 from tachograph.runs.ending import Ending, ending
@@ -304,7 +305,10 @@ class Api:
         now = self._clock()
         found, more = faults(reading, now, written=in_use(reading.file.path))
         lost = [{**each._asdict(), "why": each.why} for each in losses(reading.rows)]
-        return {"now": now, "faults": [each.data() for each in found], "more": more, "losses": lost}
+        goes_on = self.ending_of(reading, members(reading)).state == "running"
+        told = diagnosis(reading, now if goes_on else 0, recent=goes_on).goodput
+        goodput = None if told is None else told.data()
+        return {"now": now, "faults": [each.data() for each in found], "more": more, "losses": lost, "goodput": goodput}
 
     def _run(self, reading: Look, run: str) -> dict[str, Any]:
         now, found, drawn = self._clock(), members(reading), curves(reading)

@@ -60,7 +60,10 @@ Json = Mapping[str, Any]
 EVENTS = 200  # that are remembered
 # Windows of Stats and points of a MetricsLogger are data: as events they would push everything else out of sight.
 DATA = frozenset(
-    {"torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition"}
+    {
+        *("torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric"),
+        *("tachograph.definition", "tachograph.steps"),
+    }
 )
 _READINGS = 4  # between the first and the last of these points are counted for a rate
 _NANO = 1_000_000_000

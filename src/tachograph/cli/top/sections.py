@@ -92,7 +92,13 @@ NO_NUMBER = TIMES  # NaN, or infinite
 SPARK = 20
 _EVENTS = 12
 _WORDS = 300  # characters of a fault
-_FAULTS = {"restart": "yellow", "stalled": "bold yellow", "exception": "bold red", "lost": "bold red"}  # by kind
+_FAULTS = {
+    "restart": "yellow",
+    "slow": "yellow",
+    "stalled": "bold yellow",
+    "exception": "bold red",
+    "lost": "bold red",
+}  # by kind
 _ROUGH = 9.995  # times the value: a percentile that may be off by more is rough
 _SLOW = 1.2  # times the median, from which on the slowest rank is coloured
 _ATTRIBUTES = 6

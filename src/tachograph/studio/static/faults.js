@@ -1,13 +1,14 @@
 /** What went wrong in a run, at the top of its page: each fault leads to its place in the charts. */
 
 import { ask, pathOf } from "./api.js";
-import { element, fill } from "./element.js";
+import { element, fill, say } from "./element.js";
 import { count, number, when } from "./format.js";
+import { Goodput } from "./goodput.js";
 import { showPlace } from "./marks.js";
 
 const MOST = 4; // reasons of losses that are named without being asked for
 const OFTEN = 5000; // milliseconds between two questions
-const QUIET = new Set(["restart", "dropped"]); // a run may go well with these
+const QUIET = new Set(["restart", "dropped", "slow"]); // a run may go well with these
 const LONG = 300; // characters of a message that scrolls
 
 /** The faults of a run; hidden where there are none. */
@@ -26,8 +27,10 @@ export class Faults {
     this.list = element("ol", { class: "fault-list" });
     this.losses = element("div");
     this.words = element("p", { class: "quiet", role: "status" });
+    this.heading = element("span");
+    this.goodput = new Goodput();
     this.node = element("section", { class: "faults", "aria-label": "What went wrong", hidden: true },
-      element("h2", {}, "What went wrong ", this.count), this.list, this.losses, this.words);
+      element("h2", {}, this.heading, " ", this.count), this.list, this.losses, this.words);
   }
 
   /** Ask what went wrong, some seconds after the last time at the earliest; `now` for at once. */
@@ -42,7 +45,8 @@ export class Faults {
   }
 
   /** Show faults and losses, as the hub answers them. */
-  show({ faults, more, losses }) {
+  show({ faults, more, losses, goodput }) {
+    this.goodput.show(goodput);
     const said = JSON.stringify([faults, more, losses]);
     if (said === this.said) return;
     this.said = said;
@@ -54,6 +58,7 @@ export class Faults {
     const unfolded = this.losses.firstChild?.open ?? false;
     fill(this.losses, losses.length ? lossesOf(losses) : null);
     if (losses.length) this.losses.firstChild.open = unfolded;
+    say(this.heading, listed.length && listed.every(({ kind }) => kind === "slow") ? "Why it is slow" : "What went wrong");
     this.count.textContent = listed.length > 1 ? ` ${listed.length}` : "";
     this.node.classList.toggle("loud", listed.some(({ kind }) => !QUIET.has(kind)));
     this.node.hidden = !listed.length && !losses.length;

@@ -95,7 +95,7 @@ export class RunPage {
     }
     this.shell.banner("");
     this.shell.head.replaceChildren(...this.header.line);
-    fill(this.shell.main, this.header.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.progress.node), this.sections.bar, this.empty, this.sections.groups,
+    fill(this.shell.main, this.header.node, this.faults.goodput.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.progress.node), this.sections.bar, this.empty, this.sections.groups,
       this.dictionaries.node, this.timeline.node, this.functions.node, this.machine.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),

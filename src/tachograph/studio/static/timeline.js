@@ -6,7 +6,7 @@ import { count, duration, when } from "./format.js";
 const KEPT = 5000;
 const MARKS = 600;
 const ROWS = 60;
-const QUIET = new Set(["torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition"]);
+const QUIET = new Set(["torch.monitor.Stat", "tachograph.point", "tachograph.points", "tachograph.metric", "tachograph.definition", "tachograph.steps"]);
 const SECOND = 1e9;
 const [START, END] = ["tachograph.process.start", "tachograph.process.end"];
 const LINES = 100; // in a chart
