@@ -22,7 +22,7 @@ from logged_files import Logged, tensorboard_values, wandb_values
 from programs import environment, write
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
 PROGRAM = """
 import hashlib, math, os, random, sys
@@ -173,7 +173,6 @@ def test_a_writers_values_are_those_of_its_file(tmp_path: Path, kind: str, folde
     assert (texts.value, texts.attributes) == (4, {"library": kind, "kind": "text"})
 
 
-@pytest.mark.usefixtures("traced")
 def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
     """W&B offline: values, steps, an axis of its own, configuration and results."""
     seed = secrets.randbelow(2**40)

@@ -182,7 +182,6 @@ CASES = [
 """Names of loggers, ranks, and TACHOGRAPH_BRIDGES."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("reports", "ranks", "bridges"), CASES)
 def test_transformers(tmp_path: Path, reports: str, ranks: int, bridges: str) -> None:
     """What is in the trainer's own history is in the run, with its steps; its arguments are the configuration."""
@@ -210,15 +209,14 @@ def test_accelerate(tmp_path: Path, trackers: str, ranks: int, bridges: str) -> 
     assert found.config == {"lr": 0.1, "layers": 3}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("loggers", "ranks", "bridges"),
     [
-        pytest.param("tensorboard,wandb,csv", 1, "all", id="three"),
-        pytest.param("tachograph,csv", 1, "none", id="our class"),
+        pytest.param("tensorboard,wandb,csv", 1, "all", marks=pytest.mark.long, id="three"),
+        pytest.param("tachograph,csv", 1, "none", marks=pytest.mark.long, id="our class"),
         pytest.param("csv,tachograph,tensorboard", 1, "all", id="our class and bridges"),
-        pytest.param("csv", 2, "all", id="two ranks"),
-        pytest.param("csv,tachograph", 2, "none", id="our class in two ranks"),
+        pytest.param("csv", 2, "all", marks=pytest.mark.long, id="two ranks"),
+        pytest.param("csv,tachograph", 2, "none", marks=pytest.mark.long, id="our class in two ranks"),
     ],
 )
 def test_lightning(tmp_path: Path, loggers: str, ranks: int, bridges: str) -> None:

@@ -27,7 +27,8 @@ from tachograph.runs.window import Drawing, Stretch, stretch, stretches, windowe
 from tachograph.studio._news import Heads
 from tachograph.studio.charts import samples
 
-VALUES = st.floats(-1e6, 1e6) | st.sampled_from([inf, -inf, float("nan")])
+FINITE = st.floats(-1e6, 1e6)
+VALUES = FINITE | st.sampled_from([inf, -inf, float("nan")])
 BRANCH = st.lists(st.tuples(st.integers(0, 50).map(float), VALUES), max_size=60).map(
     lambda found: sorted(found, key=lambda point: point[0])
 )
@@ -136,8 +137,8 @@ def test_of_more_points_than_are_read_at_once_no_spike_is_missing(
 MORE = st.fixed_dictionaries(
     {},
     optional={
-        "min": VALUES.filter(isfinite),
-        "max": VALUES.filter(isfinite),
+        "min": FINITE,
+        "max": FINITE,
         "min_x": BOUND,
         "max_x": BOUND,
         "count": st.integers(0, 9),
