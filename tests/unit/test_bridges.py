@@ -540,6 +540,13 @@ def test_the_setting_chooses(given_text: str, wanted: list[str], caplog: pytest.
     assert all("'other'" in line and "wandb" in line for line in lines)
 
 
+def test_a_misspelt_bridge_has_the_nearest_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The line in the log says which bridge was meant, as far as one is near; the others count."""
+    assert asked_bridges({"TACHOGRAPH_BRIDGES": "tensorbord,wandb,light"}, "all") == ["wandb"]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "no bridge 'tensorbord', 'light' (did you mean tensorboard, lightning?)" in said
+
+
 def test_every_library_of_the_table_has_its_instrumentor() -> None:
     """Each is OpenTelemetry's, names its package, and notes every name that is patched."""
     for name, row in LIBRARIES.items():

@@ -21,6 +21,7 @@ class PatchedName(NamedTuple):
             bridge is called inside.
         optional: whether versions without it are as good.
         unseen: whether the patch's frame passes for one of the module: handlers walk up the stack past its file.
+        makes: whether the note makes the patch itself, of the original, the bridge and the function for its errors.
     """
 
     module: str
@@ -29,6 +30,7 @@ class PatchedName(NamedTuple):
     brings: str = ""
     optional: bool = False
     unseen: bool = False
+    makes: bool = False
 
 
 class Library(NamedTuple):
@@ -99,7 +101,7 @@ LIBRARIES: Mapping[str, Library] = {
             PatchedName(_RUN, "Run.define_metric", "define_metric"),
             PatchedName(_RUN, "Run.log_artifact", "log_artifact", optional=True),
             PatchedName(_RUN, "Run.alert", "alert", optional=True),
-            PatchedName(_NOOP, "NoopRun.log", "log"),
+            PatchedName(_NOOP, "NoopRun.log", "disabled_log", makes=True),
             PatchedName(_NOOP, "NoopRun.__init__", "begin"),
             PatchedName(_NOOP, "NoopRun.define_metric", "define_metric"),
             PatchedName(_NOOP, "NoopRun.finish", "finish_disabled"),
@@ -141,7 +143,7 @@ LIBRARIES: Mapping[str, Library] = {
         names=(PatchedName("tqdm.std", "tqdm.set_postfix", "set_postfix"),),
     ),
     "transformers": Library(
-        *("transformers", "4.57", "5.23", ("trainers", "TransformersInstrumentor"), ("transformers",)),
+        *("transformers", "4.57", "5.24", ("trainers", "TransformersInstrumentor"), ("transformers",)),
         names=(
             PatchedName("transformers.trainer_callback", "CallbackHandler.on_log", "on_log", brings="logs_bring"),
             PatchedName("transformers.trainer_callback", "CallbackHandler.on_train_begin", "on_train_begin"),

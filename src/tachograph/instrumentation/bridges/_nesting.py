@@ -86,3 +86,4 @@ class _Calls(threading.local):
 
 
 calls = _Calls()
+under_way: set[OutermostCall] = set()  # those of all threads: a look at it costs a quarter of one at ``calls``

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.instrumentation.bridges._libraries import Library, PatchedName
-from tachograph.instrumentation.bridges._nesting import Brought, OutermostCall, calls
+from tachograph.instrumentation.bridges._nesting import Brought, OutermostCall, calls, under_way
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import log
 
@@ -18,7 +18,7 @@ Note = Callable[..., object]
 Brings = Callable[..., Brought]
 
 
-class _Bridged(Protocol):
+class Bridged(Protocol):
     """The state of a bridge, as its patches see it: those that another patch has wrapped outlive it."""
 
     on: bool
@@ -63,10 +63,12 @@ class Patches:
         own = attribute in vars(owner)
         original = getattr(owner, attribute)
         note = getattr(self._notes, name.note)
-        brings = getattr(self._notes, name.brings) if name.brings else None
-        made = (
-            _noting(original, note, self, self._failed) if brings is None else self._outermost(original, note, brings)
-        )
+        if name.makes:
+            made = note(original, self, self._failed)
+        elif name.brings:
+            made = self._outermost(original, note, getattr(self._notes, name.brings))
+        else:
+            made = _noting(original, note, self, self._failed)
         if name.unseen:
             made.__code__ = made.__code__.replace(co_filename=original.__code__.co_filename)
         setattr(owner, attribute, made)
@@ -88,6 +90,7 @@ class Patches:
             if not brought:
                 return noting(*args, **kwargs)
             calls.outermost = call = OutermostCall(brought)
+            under_way.add(call)
             try:
                 result = original(*args, **kwargs)
             except BaseException:
@@ -96,6 +99,7 @@ class Patches:
                 raise
             finally:
                 calls.outermost = None
+                under_way.discard(call)
             self._noted(note, args, kwargs)
             return result
 
@@ -123,7 +127,7 @@ class Patches:
         self._made = []
 
 
-def _noting(original: Any, note: Note, bridge: _Bridged, failed: Failed) -> Any:
+def _noting(original: Any, note: Note, bridge: Bridged, failed: Failed) -> Any:
     @wraps(original)
     def noting(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import partial, wraps
 from time import time_ns
 from typing import Any
 from weakref import WeakSet
 
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
-from tachograph.instrumentation.bridges._nesting import calls
+from tachograph.instrumentation.bridges._nesting import calls, under_way
+from tachograph.instrumentation.bridges._patches import Bridged, Failed
 from tachograph.instrumentation.bridges._values import MOST_HELD, BridgedValues, ByObject, Origin
+from tachograph.recording.interrupts import pass_on
 
 _OWN = "_"  # wandb's own keys begin with it
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 _LIBRARY = "wandb"
+
+
+class _Turn:
+    """A call of a disabled run, whose step is counted once all calls before it were: they may be held.
+
+    Attributes:
+        step: of the call.
+    """
+
+    __slots__ = ("step",)
+    step: Any
 
 
 class _Run:
@@ -26,7 +39,7 @@ class _Run:
         disabled: nothing of it leaves by wandb.
         axes: the step metric of each name, or of each beginning before an asterisk, that ``define_metric`` was given.
         last: the last value of each step metric.
-        step: of a disabled run, which has none.
+        step: of the next call of a disabled run, which has none of its own.
         known: the last value of each key, of a disabled run; its summary has these, too.
     """
 
@@ -36,6 +49,10 @@ class _Run:
         self.last: dict[str, object] = {}
         self.step = 0
         self.known: dict[str, object] = {}
+
+    def count(self, turn: _Turn, step: Any, commit: bool | None) -> None:
+        """Count a call of a disabled run."""
+        turn.step = self.own_step(step, commit)
 
     def own_step(self, step: Any, commit: bool | None) -> Any:
         """Return the step of a call of a disabled run, which counts nothing, by the rule of ``Run._log``."""
@@ -119,12 +136,12 @@ class RunNotes:
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Leave the values of one call to the next collection: a call of a disabled run takes a microsecond."""
+        """Leave the values of one call to the next collection."""
         known = self._runs.get(id(run)) or self._run(run)
         x = step
         if known.disabled:
-            if step is None or commit is not None or step > known.step:
-                x = known.own_step(step, commit)
+            x = _Turn()
+            self._held.append((_LIBRARY, known.count, (x, step, commit)))
         elif step is None:  # the run's property `step` asks the service, where it may wait
             x = run._local_step - (commit is None or commit)  # noqa: SLF001
         numbers, plain = dict(data), calls.outermost is None
@@ -138,6 +155,48 @@ class RunNotes:
         self._held.append((_LIBRARY, self._take, (known, numbers, x, step is None, time_ns())))
         if len(self._held) > MOST_HELD:
             self._values.bound_held()
+
+    def disabled_log(self, original: Any, bridge: Bridged, failed: Failed) -> Any:
+        """Return the patch of ``NoopRun.log``, whose microsecond the frames of a note would double.
+
+        Args:
+            original: the function.
+            bridge: whether it is on.
+            failed: called with an exception of ours.
+        """
+        held, hold, take = self._held, self._held.append, self._take_disabled
+
+        @wraps(original)
+        def log(run: Any, data: Any, step: Any = None, commit: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if args or kwargs:
+                result = original(run, data, step, commit, *args, **kwargs)
+            else:
+                result = original(run, data, step, commit)
+            if not bridge.on:
+                return result
+            try:
+                values = {**data}
+                for value in values.values():
+                    if value.__class__ is float or value.__class__ is int:
+                        continue
+                    self.log(run, data, step, commit)  # what may change is read now
+                    return result
+                if under_way:
+                    self.log(run, data, step, commit)
+                    return result
+                hold((_LIBRARY, take, (run, values, step, commit, time_ns())))
+                if len(held) > MOST_HELD:
+                    self._values.bound_held()
+            except Exception as error:  # noqa: BLE001 - the border to the objects of the program
+                pass_on(error)
+                failed(error)
+            return result
+
+        return log
+
+    def _take_disabled(self, run: Any, data: dict[str, Any], step: Any, commit: Any, at: int) -> None:
+        known = self._run(run)
+        self._take(known, data, known.own_step(step, commit), step is None, at)
 
     def _hold(self, known: _Run, numbers: dict[str, Any], x: Any, counted: bool) -> None:
         self._held.append((_LIBRARY, self._take, (known, numbers, x, counted, time_ns())))
@@ -166,6 +225,8 @@ class RunNotes:
         """Take the values of one call, at its turn; x is the step metric that was defined for a key, or the step."""
         if known.disabled:
             known.known.update(data)
+        if x.__class__ is _Turn:
+            x = x.step
         take, origin = self._values.take_scalar, known.origin
         known.last.update({key: data[key] for key in set(known.axes.values()) if key in data})
         for key, value in data.items():
