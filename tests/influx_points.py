@@ -14,7 +14,7 @@ from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, first_line
 from tachograph.exporters.otlp.json_text import JsonText
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import Spool
-from tachograph.exporters.spool_format import Framed, SpoolRecord
+from tachograph.exporters.spool_format import Framed, SpoolRecord, after
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.logger.point import FIELDS, MEASUREMENT, TAGS, LoggerPoint
 from tachograph.recording.journal import LogEvent
@@ -75,16 +75,15 @@ def records_in(files: Iterable[Path]) -> Iterator[SpoolRecord]:
     for path in files:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            done = form.begin(file.fileno(), size)
-            offset = done.offset if done is not None else size
-            while (record := form.read(file.fileno(), offset, size)) is not None:
+            place = form.begin(file.fileno(), size)
+            while place is not None and (record := form.read(file.fileno(), place, size)) is not None:
                 yield record
-                offset += record.size
+                place = after(place, record)
 
 
 def lines_in(files: Iterable[Path]) -> list[str]:
     """Return the lines that wait in files of a spool."""
-    return [line for record in records_in(files) for line in record.payload.decode().split("\n")]
+    return [line for record in records_in(files) if record.payload for line in record.payload.decode().split("\n")]
 
 
 def feed(out: InfluxDB, found: Sequence[LogEvent], resource: dict[str, Any] | None = None) -> None:

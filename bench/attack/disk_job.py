@@ -24,6 +24,7 @@ from typing import Any
 
 from disk_faults import Fault, Place, failing, tmpfs
 from disk_program import STATUS
+from tachograph.exporters.spool_format import Framed, after
 from tachograph.logger.point import FIELDS
 
 PROGRAM = Path(__file__).with_name("disk_program.py")
@@ -99,13 +100,16 @@ class Job:
     found: list[int] = field(default_factory=list)
     illegible: list[str] = field(default_factory=list)
 
-    def judged(self, *, since: float = 0.0, destroys: bool = False, left: bool = False) -> Iterator[str]:
+    def judged(
+        self, *, since: float = 0.0, destroys: bool = False, left: bool = False, exact: bool = False
+    ) -> Iterator[str]:
         """Yield the invariants that broke.
 
         Args:
             since: values that were recorded earlier are not looked for: seconds, monotonic.
             destroys: illegible content may have been damaged by the fault.
             left: items may be there twice: they were sent, and the answer came too late.
+            exact: no more may be counted as lost than is missing.
         """
         if self.status != STATUS or not self.report:
             yield f"it ended with {self.status}: {self.log[-1500:]}"
@@ -122,6 +126,8 @@ class Job:
                 f"{len(missing)} of {self.report['recorded']} are missing, from {min(missing)} to {max(missing)}, and "
                 f"{self.report['dropped']} were counted as dropped: {self.log[-800:]}"
             )
+        if exact and dropped > len(missing):
+            yield f"{len(missing)} of {self.report['recorded']} are missing, and {self.report['dropped']} were counted"
         if dropped and "lost" not in self.log and "reject" not in self.log:
             yield f"{self.report['dropped']} were dropped, and the log does not say so: {self.log[-800:]}"
         if not left and len(self.found) != len(set(self.found)):
@@ -212,7 +218,14 @@ def _numbers(attributes: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def _read_spool(path: Path, job: Job) -> None:
-    job.found += [int(found) for found in re.findall(rb"[ ,]n=(\d+)i", path.read_bytes())]
+    form = Framed()
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        place = form.begin(file.fileno(), size)
+        while place is not None and (record := form.read(file.fileno(), place, size)) is not None:
+            lines = record.payload.split(b"\n")[place.items :]
+            job.found += [int(found) for found in re.findall(rb"[ ,]n=(\d+)i", b"\n".join(lines))]
+            place = after(place, record)
 
 
 def _read_tensorboard(path: Path, job: Job) -> None:
@@ -270,7 +283,7 @@ def struck(kind: str, fault: Fault, seed: int, seen: Counter[str]) -> Iterator[s
             seen["dropped"] += sum(job.report["dropped"].values())
             seen["longest_us"] = max(seen["longest_us"], round(job.report["longest"] * 1e6))
         since = began + NOTICED if fault.destroys and kind != "influxdb" else 0.0
-        yield from job.judged(since=since, destroys=fault.destroys, left=kind == "influxdb")
+        yield from job.judged(since=since, destroys=fault.destroys, left=kind == "influxdb", exact=kind == "influxdb")
 
 
 def nth_call(kind: str, base: Path, n: int, *, torn: bool) -> tuple[int, list[str]]:

@@ -24,7 +24,7 @@ from servers import free_port, wait_until
 from tachograph.exporters import spool
 from tachograph.exporters.influxdb import InfluxDB
 from tachograph.exporters.influxdb.server import Server
-from tachograph.exporters.spool_format import Framed, SpoolRecord
+from tachograph.exporters.spool_format import Framed, Position, SpoolRecord
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.registry import Registry
 
@@ -132,10 +132,10 @@ def failing_disk(fails: Callable[[], bool], error: OSError) -> Callable[[], Fram
     """Return a format of spools whose reading fails, as a disk may make it."""
 
     class Failing(Framed):
-        def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
+        def read(self, file: int, place: Position, size: int) -> SpoolRecord | None:
             if fails():
                 raise error
-            return super().read(file, offset, size)
+            return super().read(file, place, size)
 
     return Failing
 
@@ -194,6 +194,32 @@ def test_a_file_that_cannot_be_read_lets_others_pass(tmp_path: Path) -> None:
     made.give_back()
     is_away[0] = False
     assert [record.payload for record in made.take(None)[0]] == [b"first"]
+
+
+def test_a_file_that_is_overwritten_costs_what_was_there_and_is_counted(tmp_path: Path) -> None:
+    """What waits on the disk and is overwritten there is counted at the end, to the point; all else arrives later."""
+    registry, nowhere = Registry(), f"http://127.0.0.1:{free_port()}"
+    out = exporter(nowhere, tmp_path, registry, first_back_off=0.01)
+    for start in range(0, 400, 8):
+        feed(out, events(start, start + 8))
+        out.flush(0.02)
+    wait_until(lambda: len(waits(tmp_path)) == 400)
+    (path,) = spool_files(tmp_path)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(bytes(range(256)) * 20)
+    out.close(0.2)
+    left = waits(tmp_path)
+    assert 200 < len(left) < 400
+    assert dropped(registry) == {"damaged": 400 - len(left)}
+    later = Registry()
+    with receiving() as there:
+        _move(tmp_path, base(there))
+        out = exporter(base(there), tmp_path, later)
+        wait_until(lambda: not spool_files(tmp_path))
+        out.close(5)
+        assert arrived(there) == left
+    assert dropped(later) == {}
 
 
 def test_a_disk_that_fills_between_lines_doubles_nothing(tmp_path: Path) -> None:

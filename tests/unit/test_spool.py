@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import shutil
@@ -20,7 +21,7 @@ from tachograph.exporters.influxdb.old_spool import PointLines
 from tachograph.exporters.otlp.json_text import JsonText, events_of_json, records
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.exporters.spool import LIMIT, Spool, spool_limit_of
-from tachograph.exporters.spool_format import Framed, Position, SpoolRecord
+from tachograph.exporters.spool_format import Framed, Position, SpoolRecord, after
 from tachograph.recording.journal import SCHEMA
 
 _WHO = {"dl.rank": 3, "host.name": "h", "ratio": 0.5, "on": True, "args": ["a", "b"]}
@@ -164,7 +165,8 @@ def test_a_torn_record_is_ignored_and_counted(tmp_path: Path) -> None:
         spool = Spool(Path("spool"), 2**20)
         for number in range(40):
             spool.append(SpoolRecord("metrics", b"%d" % number, 1))
-        torn = Framed().record(SpoolRecord("metrics", b"x" * 500, 7))[:-200]
+        spool._open._expect(47)
+        torn = Framed().record(SpoolRecord("metrics", b"x" * 500, 7), 40)[:-200]
         os.pwrite(spool._open.file, torn, spool._open.size)
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -191,28 +193,33 @@ def test_a_torn_record_is_ignored_and_counted(tmp_path: Path) -> None:
 def test_a_file_that_anything_happened_to_is_read_to_its_end(
     tmp_path_factory: pytest.TempPathFactory, bodies: list[tuple[bytes, int]], data: st.DataObject
 ) -> None:
-    """A cut, or a changed byte after the header, yields whole records and damaged ones, never anything else."""
+    """A cut, or bytes that change after the header, yield whole records, and of the others the number of items."""
     form = Framed()
     path = tmp_path_factory.mktemp("damage") / "1.spool"
-    whole = form.header(Position(form.begins_at, 0)) + b"".join(
-        form.record(SpoolRecord("logs", *each)) for each in bodies
+    before = list(itertools.accumulate((items for _, items in bodies), initial=0))
+    whole = form.header(Position(form.begins_at, 0, written=before[-1])) + b"".join(
+        form.record(SpoolRecord("logs", *each), upto) for each, upto in zip(bodies, before, strict=False)
     )
     at = data.draw(st.integers(form.begins_at, len(whole) - 1))
+    other = data.draw(st.binary(min_size=1, max_size=100))
     changed = bytearray(whole)
-    changed[at] ^= data.draw(st.integers(1, 255))
+    changed[at : at + len(other)] = other
+    del changed[len(whole) :]
     path.write_bytes(data.draw(st.sampled_from([whole[:at], bytes(changed)])))
     found: list[SpoolRecord] = []
     with path.open("rb") as file:
-        size, offset = os.fstat(file.fileno()).st_size, form.begins_at
-        while (record := form.read(file.fileno(), offset, size)) is not None:
+        size, place = os.fstat(file.fileno()).st_size, Position(form.begins_at, 0, written=before[-1])
+        while (record := form.read(file.fileno(), place, size)) is not None:
             found.append(record)
-            offset += record.size
-    assert offset == size
+            place = after(place, record)
+    assert place.offset == size
     assert all((record.payload, record.items) in bodies or record.lost for record in found)
+    cut = before[-1] - place.before
+    assert (cut == 0) if size == len(whole) else (cut >= 0)
 
 
 def test_what_was_written_over_a_record_is_not_taken_for_a_number_of_items(tmp_path: Path) -> None:
-    """A file that something else was written over stands for no more items than it has bytes."""
+    """Records that something else was written over stand for the items that were written, whatever is there now."""
     spool, _ = opened(tmp_path)
     put(spool, *range(20))
     (path,) = tmp_path.glob("*.spool")
@@ -221,9 +228,123 @@ def test_what_was_written_over_a_record_is_not_taken_for_a_number_of_items(tmp_p
         file.seek(Framed.begins_at)
         file.write(b"\xff" * (size - Framed.begins_at))
     found, _, _ = spool.take(10**9)
-    assert 1 <= sum(lost.items for record in found for lost in record.lost) <= size
-    with path.open("rb") as file:
-        assert 1 <= Framed().count(file.fileno(), Framed.begins_at, size, lambda: None) <= size
+    assert [lost.items for record in found for lost in record.lost] == [20]
+
+
+def overwrite(path: Path, at: int, other: bytes) -> None:
+    """Write over a part of a file, which stays as long as it is."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(other[: size - at])
+
+
+def delivered(spool: Spool) -> tuple[list[int], int]:
+    """Return the items of all records that could be read, and how many were lost as they were taken."""
+    arrived: list[int] = []
+    lost = 0
+    while not spool.empty:
+        found, kept, _ = spool.take(10**9)
+        for record in found:
+            arrived += record.payload[-record.items or len(record.payload) :][kept:] if record.payload else b""
+            lost += sum(each.items for each in record.lost) - (kept if record.lost else 0)
+            kept = 0
+        spool.advance(sum(record.size for record in found), 0)
+        spool.end()
+    return arrived, lost
+
+
+@given(
+    bodies=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    moment=st.sampled_from(["while it runs", "before its end", "after its end"]),
+    arrived=st.booleans(),
+    data=st.data(),
+)
+def test_what_is_written_over_a_file_is_counted_once_to_the_item(
+    tmp_path_factory: pytest.TempPathFactory, bodies: list[int], moment: str, arrived: bool, data: st.DataObject
+) -> None:
+    """Whatever is overwritten behind the first bytes, and when: each item arrives, or is counted, by one process."""
+    folder = tmp_path_factory.mktemp("overwritten")
+    spool, lost = opened(folder)
+    items = iter(range(256))
+    for count in bodies:
+        spool.append(SpoolRecord("logs", bytes(itertools.islice(items, count)), count))
+    (path,) = folder.glob("*.spool")
+    size = path.stat().st_size
+    first = 0
+    if arrived:  # a part of the first record
+        first = bodies[0] // 2
+        spool.take(10**9)
+        spool.advance(0, first)
+        spool.give_back()
+    at, other = data.draw(st.integers(Framed.begins_at, size - 1)), data.draw(st.binary(min_size=1, max_size=100))
+    if moment != "after its end":
+        overwrite(path, at, other)
+    if moment == "while it runs":
+        found, gone = delivered(spool)
+        spool.lose_what_is_gone()
+        spool.close()
+    else:
+        spool.lose_what_is_gone()
+        spool.close()
+        if moment == "after its end":
+            overwrite(path, at, other)
+        heir, more = opened(folder)
+        heir.adopt()
+        found, gone = delivered(heir)
+        lost += more
+    assert len(found) == len(set(found))
+    assert set(found) <= set(range(first, sum(bodies)))
+    assert first + len(found) + gone + sum(count for count, *_ in lost) == sum(bodies)
+    assert gone == 0 or moment != "before its end"
+
+
+def test_a_file_whose_first_bytes_are_overwritten_is_sent_from_its_first_whole_record(tmp_path: Path) -> None:
+    """It may have arrived already, and says so; of what was before it, at most all is counted."""
+    spool, _ = opened(tmp_path)
+    for number in range(5):
+        spool.append(SpoolRecord("logs", bytes(range(number * 3, number * 3 + 3)), 3))
+    spool.close()
+    (path,) = tmp_path.glob("*.spool")
+    overwrite(path, 20, b"x" * (Framed.begins_at + 10))
+    heir, lost = opened(tmp_path)
+    assert heir.adopt() == 1
+    found, _, uncertain = heir.take(10**9)
+    assert uncertain
+    assert all(record.uncertain for record in found)
+    heir.give_back()
+    arrived, gone = delivered(heir)
+    assert arrived == list(range(6, 15))
+    assert (gone, lost) == (0, [(6, "damaged", False)])
+
+
+def test_the_first_bytes_are_mended_by_the_process_that_wrote_them(tmp_path: Path) -> None:
+    """As long as a process runs, it knows what was in them, and loses nothing with them."""
+    spool, lost = opened(tmp_path)
+    put(spool, *range(20))
+    (path,) = tmp_path.glob("*.spool")
+    overwrite(path, 0, b"x" * Framed.begins_at)
+    spool.lose_what_is_gone()
+    spool.close()
+    heir, more = opened(tmp_path)
+    assert heir.adopt() == 1
+    assert [int(payload) for payload in finish(heir)] == list(range(20))
+    assert lost + more == []
+
+
+def test_a_file_that_is_cut_between_two_processes_is_counted(tmp_path: Path) -> None:
+    """What a cut has taken from a file that nobody used is counted by the next process, where nothing is left, too."""
+    for cut, left in ((170, 3), (128, 0)):
+        spool, _ = opened(tmp_path / str(cut))
+        spool.append(SpoolRecord("logs", bytes(range(3)), 3))
+        spool.append(SpoolRecord("logs", bytes(range(3, 5)), 2))
+        spool.close()
+        (path,) = (tmp_path / str(cut)).glob("*.spool")
+        os.truncate(path, cut)
+        heir, lost = opened(tmp_path / str(cut))
+        heir.adopt()
+        arrived, gone = delivered(heir)
+        assert (len(arrived), gone + sum(count for count, *_ in lost)) == (left, 5 - left)
 
 
 def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path) -> None:
@@ -242,7 +363,7 @@ def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path) -> None:
     assert taken(spool) == [b"1"]
 
 
-@pytest.mark.parametrize("size", [0, 10, 128, 150])
+@pytest.mark.parametrize("size", [0, 10, 128, 170])
 def test_a_file_that_is_cut(tmp_path: Path, size: int) -> None:
     """What a cut has taken is counted to the last item, what comes then is in a file of its own, and all is read."""
     spool, lost = opened(tmp_path)
@@ -259,7 +380,7 @@ def test_a_file_that_is_cut(tmp_path: Path, size: int) -> None:
         spool.advance(sum(record.size for record in found), 0)
         spool.end()
     assert whole + counted + sum(count for count, *_ in lost) == 6
-    assert whole == (4 if size == 150 else 1)
+    assert whole == (4 if size == 170 else 1)
     assert {reason for _, reason, _ in lost} <= {"damaged"}
 
 
@@ -281,7 +402,7 @@ def test_files_that_are_deleted(tmp_path: Path) -> None:
 
 def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     """A file whose first bytes this version does not know is neither sent nor deleted."""
-    (tmp_path / "1.spool").write_bytes(b"tachograph spool 2".ljust(200))
+    (tmp_path / "1.spool").write_bytes(b"tachograph spool 3 ".ljust(200))
     spool, _ = opened(tmp_path)
     assert spool.adopt() == 0
     assert len(list(tmp_path.iterdir())) == 1

@@ -88,14 +88,25 @@ class KeptRequests:
             if records and self._at_least_once:
                 self._trying(uncertain=True)
         requests = [
-            Request(record.payload, record.size, record.items, record.kind, lost=record.lost, own=record.own)
+            Request(
+                record.payload,
+                record.size,
+                record.items,
+                record.kind,
+                uncertain=record.uncertain,
+                lost=record.lost,
+                own=record.own,
+            )
             for record in records
         ]
-        if requests:
-            requests[0] = requests[0]._replace(uncertain=uncertain)
+        if requests and uncertain:
+            requests[0] = requests[0]._replace(uncertain=True)
         if kept and requests and self._rest is not None:
-            payload = self._rest(requests[0].payload, kept)
-            requests[0] = requests[0]._replace(payload=payload, items=max(requests[0].items - kept, 0))
+            first = requests[0]
+            items = max(first.items - kept, 0)
+            payload = self._rest(first.payload, kept)
+            lost = first.lost if payload else tuple(each._replace(items=items) for each in first.lost)
+            requests[0] = first._replace(payload=payload, items=items, lost=lost)
         return RequestBatch(requests, kept)
 
     def settle(self, batch: RequestBatch, items: int | None, count: Callable[[Done], None]) -> Done | None:
@@ -153,7 +164,8 @@ class KeptRequests:
         except OSError as error:
             self._say(error, "what waits is lost")
         finally:
-            spool.lose_what_is_gone()
+            until = self._clock() + _LAST
+            spool.lose_what_is_gone(lambda: self._clock() >= until)
             remains, adoptable = not spool.empty, spool.adoptable
             spool.close(tidy=True)
             self._lock.release()

@@ -13,11 +13,12 @@ import errno
 import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolFormat, SpoolRecord
+from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolFormat, SpoolRecord, after
 from tachograph.identity.environment import setting
 from tachograph.recording.own_metrics import Reason
 
@@ -51,17 +52,37 @@ class _Segment:
         self.path, self.file, self.form, self.own, self.locked = path, file, form, own, locked
         self.size = os.fstat(file).st_size
         self._is_torn = False  # its last record, which could not be taken back
-        self._ours = 0  # items that we appended and that have not arrived
         if own:
-            self.append(form.header(Position(Framed.begins_at, 0)), 0)
+            self._write(form.header(Position(Framed.begins_at, 0)))
         said = form.begin(file, self.size)
         self.says_how_far = said is not None
         self.done = said or Position(0, 0)  # what has arrived
-        self.taken = self.done.offset  # what was read
-        self._read: list[tuple[int, int]] = []  # bytes and items of each record that was read and has not arrived
+        self._read: deque[Position] = deque()  # ends of the records that were read and have not arrived
 
-    def append(self, data: bytes, items: int) -> None:
-        """Write a record at the end, whole or not at all."""
+    @property
+    def is_unread(self) -> bool:
+        """Tell whether nothing was read that has not arrived."""
+        return not self._read
+
+    def append(self, record: SpoolRecord, framed: Framed) -> None:
+        """Write a record at the end, whole or not at all.
+
+        The number of items comes first: where the process is killed in between, the next one knows what is missing.
+        """
+        before = self.done.written or 0
+        self._expect(before + record.items)
+        try:
+            self._write(framed.record(record, before))
+        except OSError:
+            self._expect(before)
+            raise
+
+    def _expect(self, items: int) -> None:
+        self.done = self.done._replace(written=items)
+        with contextlib.suppress(OSError):  # the next note says it, too
+            self.note()
+
+    def _write(self, data: bytes) -> None:
         written = 0
         try:
             while written < len(data):
@@ -72,12 +93,11 @@ class _Segment:
             self._is_torn = False
             raise
         self.size += len(data)
-        self._ours += items
 
     @property
-    def ours(self) -> int:
-        """How many items that we appended have not arrived."""
-        return self._ours - (self.done.items if self.own else 0)
+    def missing(self) -> int:
+        """How many items were written and have not arrived; 0 where the file does not say how many were."""
+        return max((self.done.written or 0) - self.done.before - self.done.items, 0)
 
     def is_as_left(self) -> bool:
         """Tell whether it is in its folder, and as long as its records are."""
@@ -90,31 +110,27 @@ class _Segment:
         Raises:
             OSError: the file cannot be read.
         """
-        size = os.fstat(self.file).st_size
-        record = self.form.read(self.file, self.taken, size)
+        place = self._read[-1] if self._read else self.done
+        record = self.form.read(self.file, place, os.fstat(self.file).st_size)
         if record is None:
             return None
-        self.taken += record.size
-        self._read.append((record.size, record.items))
-        return record._replace(own=self.own)
+        self._read.append(after(place, record))
+        return record._replace(own=self.own, uncertain=self.done.written is None)
 
     def unread(self) -> None:
         """Read the last record once more."""
-        size, _ = self._read.pop()
-        self.taken -= size
+        self._read.pop()
 
     def again(self) -> None:
         """Read again all that has not arrived."""
-        self.taken = self.done.offset
         self._read.clear()
 
     def advance(self, size: int, items: int) -> None:
         """Remember that records of so many bytes, and so many items after them, have arrived."""
-        self.done = Position(self.done.offset + size, items)
-        while size > 0 and self._read:
-            taken, found = self._read.pop(0)
-            size -= taken
-            self._ours -= found if self.own else 0
+        end, before = self.done.offset + size, self.done.before
+        while self._read and self._read[0].offset <= end:
+            before = self._read.popleft().before
+        self.done = self.done._replace(offset=end, items=items, uncertain=False, before=before)
 
     def note(self) -> None:
         """Say in the file how far it has been delivered.
@@ -128,7 +144,39 @@ class _Segment:
     def left(self, pace: Callable[[], None]) -> int:
         """Return how many items have not arrived, as far as the file can be read."""
         size = os.fstat(self.file).st_size
-        return max(self.form.count(self.file, self.done.offset, size, pace) - self.done.items, 0)
+        return max(self.form.count(self.file, self.done, size, pace) - self.done.items, 0)
+
+    def damage(self, framed: Framed, pace: Callable[[], None], is_late: Callable[[], bool]) -> int:
+        """Return how many of its items cannot be read any more; another process does not count them again.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not os.fstat(self.file).st_nlink:
+            return self.missing
+        size, place, found = os.fstat(self.file).st_size, self.done, 0
+        while not is_late() and (record := framed.read(self.file, place, size)) is not None:
+            following = after(place, record)
+            if not record.payload and record.items:
+                if following.offset >= size:
+                    size = place.offset
+                    break
+                found += record.items - place.items
+                self._mark(framed.gone(record, place.before), place)
+            place = following
+            pace()
+        if place.offset >= size:  # what was after it cannot be read, or was cut off
+            found += max((self.done.written or 0) - place.before - place.items, 0)
+            self.done = self.done._replace(written=place.before + place.items)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.file, min(os.fstat(self.file).st_size, size))
+        with contextlib.suppress(OSError):
+            self.note()
+        return found
+
+    def _mark(self, head: bytes, place: Position) -> None:
+        with contextlib.suppress(OSError):
+            os.pwrite(self.file, head, place.offset)
 
     def remove(self) -> None:
         """Delete the file, and let go of its lock."""
@@ -197,16 +245,16 @@ class Spool:
         Raises:
             OSError: it does not fit on the disk.
         """
-        data = self._framed.record(record)
-        if len(data) + Framed.begins_at > self.limit:
+        size = len(self._framed.record(record))
+        if size + Framed.begins_at > self.limit:
             self.lose(record.items, "spool_full", True)
             return
         most = min(_SEGMENT, max(self.limit // 4, 1))
-        if self._open is None or self._open.size + len(data) > most or not self._open.is_as_left():
+        if self._open is None or self._open.size + size > most or not self._open.is_as_left():
             self._open = self._begin()
             self._segments.append(self._open)
         is_oldest = self._open.done.offset == self._open.size
-        self._open.append(data, record.items)
+        self._open.append(record, self._framed)
         if record.uncertain and is_oldest:
             self._open.done = self._open.done._replace(uncertain=True)
             self._open.note()
@@ -255,9 +303,14 @@ class Spool:
                     path.suffix == SUFFIX and not segment.says_how_far and segment.size >= Framed.begins_at
                 ):
                     segment.close()  # there is no telling whether it is in use; or a later version wrote it
-                elif segment.size > segment.done.offset and (path.suffix != SUFFIX or segment.says_how_far):
+                    continue
+                is_there = segment.size > segment.done.offset and (path.suffix != SUFFIX or segment.says_how_far)
+                if gone := segment.done.before if segment.done.written is None else segment.missing * (not is_there):
+                    self.lose(gone, "damaged", False)
+                if is_there:
                     self._segments.append(segment)
                     found += 1
+                    segment.note()
                 else:
                     segment.remove()
         self._segments.sort(key=lambda segment: segment.path.name)
@@ -282,7 +335,7 @@ class Spool:
         segment = self._reading
         if segment is None:
             return [], 0, False
-        is_first = segment.taken == segment.done.offset
+        is_first = segment.is_unread
         found: list[SpoolRecord] = []
         count = 0
         try:
@@ -331,8 +384,8 @@ class Spool:
         if segment is None:
             return
         if segment.done.offset >= os.fstat(segment.file).st_size:
-            if segment.ours > 0:  # they are gone with a part of the file
-                self.lose(segment.ours, "damaged", True)
+            if segment.missing:  # they are gone with a part of the file
+                self.lose(segment.missing, "damaged", segment.own)
             self._forget(segment)
         else:
             segment.again()
@@ -343,13 +396,18 @@ class Spool:
         if segment is not None:
             segment.again()
 
-    def lose_what_is_gone(self) -> None:
-        """Count, at the end, our items in files that were deleted or cut: no other process will find them."""
-        for segment in self._segments:
-            if segment.own and not segment.is_as_left():
-                gone = segment.ours - (segment.left(self._pace) if os.fstat(segment.file).st_nlink else 0)
-                if gone > 0:
+    def lose_what_is_gone(self, is_late: Callable[[], bool] = lambda: False) -> None:
+        """Count, at the end, our items in files that were deleted, cut or overwritten.
+
+        Args:
+            is_late: tells that there is no more time; what is not looked at until then, the next process counts.
+        """
+        for segment in [each for each in self._segments if each.own]:
+            with contextlib.suppress(OSError):
+                if gone := segment.damage(self._framed, self._pace, is_late):
                     self.lose(gone, "damaged", True)
+                if not segment.missing:
+                    self._forget(segment)
 
     def close(self, *, tidy: bool = False) -> None:
         """Leave the files to the next process.

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from tachograph.exporters.influxdb.old_spool import SIZE, Delivered, delivered, first_line
 from tachograph.exporters.otlp.json_text import events_of_json, records
-from tachograph.exporters.spool_format import SUFFIX, Framed, Position, SpoolRecord
+from tachograph.exporters.spool_format import SUFFIX, Framed, SpoolRecord, after
 from tachograph.logger.point import EVENT_NAME, FIELDS
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP, Reason
@@ -113,14 +113,15 @@ class RecordedFile:
         if done is None:
             self.damaged, self._read = self.damaged + 1, size
             return
-        self._read = form.begins_at
-        while (record := form.read(file, self._read, size)) is not None:
-            begin, self._read = self._read, self._read + record.size
-            if self._read <= done.offset:
-                self.arrived += record.items
-                continue
+        if done.written is None:  # it does not say how far, nor what was before
+            self.damaged += 1
+        self.arrived = done.before if done.written is not None else 0
+        self._read, place = done.offset, done
+        while (record := form.read(file, place, size)) is not None:
+            begin, place = place.offset, after(place, record)
+            self._read = place.offset
             if not record.payload:
-                self.damaged += 1
+                self.damaged += 0 if record.gone else 1
                 continue
             if begin == done.offset and done.items:  # lines, of which some have arrived
                 self.arrived += done.items
@@ -133,8 +134,13 @@ class RecordedFile:
         """Way that the requests of a spool take; empty where it has none, or is another file."""
         form = Framed()
         file = self._file.fileno()
-        record = form.read(file, form.begins_at, os.fstat(file).st_size) if self.path.suffix == SUFFIX else None
-        return record.kind if record is not None else ""
+        size = os.fstat(file).st_size
+        place = form.begin(file, size) if self.path.suffix == SUFFIX else None
+        while place is not None and (record := form.read(file, place, size)) is not None:
+            if record.payload:
+                return record.kind
+            place = after(place, record)
+        return ""
 
     def _delivered(self) -> Delivered:
         file = self._file.fileno()
@@ -149,7 +155,13 @@ class RecordedFile:
         if not self._alone or not self._file.writable():
             return
         if self.path.suffix == SUFFIX:
-            os.pwrite(self._file.fileno(), Framed().header(Position(end, 0)), 0)
+            file, form = self._file.fileno(), Framed()
+            size = os.fstat(file).st_size
+            place = form.begin(file, size)
+            while place is not None and place.offset < end and (record := form.read(file, place, size)) is not None:
+                place = after(place, record)
+            if place is not None:
+                os.pwrite(file, form.header(place), 0)
         elif end > self._delivered().offset > 0:
             os.pwrite(self._file.fileno(), first_line(Delivered(end, 0)), 0)
 

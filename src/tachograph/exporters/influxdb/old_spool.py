@@ -74,8 +74,9 @@ class PointLines:
         """Return the first bytes: whole lines alone, as one has other items than its records."""
         return first_line(Delivered(position.offset, 0))
 
-    def read(self, file: int, offset: int, size: int) -> SpoolRecord | None:
+    def read(self, file: int, place: Position, size: int) -> SpoolRecord | None:
         """Return the line at a place, as lines for InfluxDB."""
+        offset = place.offset
         line = self._line(file, offset, size)
         if not line:
             return None
@@ -105,9 +106,9 @@ class PointLines:
             found += piece
         return found[: found.find(b"\n") + 1] or found
 
-    def count(self, file: int, offset: int, size: int, pace: Callable[[], None]) -> int:
+    def count(self, file: int, place: Position, size: int, pace: Callable[[], None]) -> int:
         """Return how many records there are from a place on."""
-        found, rest = 0, b""
+        found, rest, offset = 0, b"", place.offset
         with contextlib.suppress(OSError):
             while piece := os.pread(file, min(_PIECE, size - offset), offset):
                 offset += len(piece)
