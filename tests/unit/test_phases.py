@@ -271,3 +271,18 @@ def test_a_few_marks_are_split() -> None:
     }
     assert sum(split([])) == 0
     assert SCALER < SCALER_END
+
+
+def test_two_trainings_one_after_the_other_share_no_step() -> None:
+    """The first step of a second model is not joined with the last one of the first."""
+    loop = Loop()
+    for who in (1, 2, 3):
+        for _ in range(10):
+            loop.call(BACKWARD, BACKWARD_END, 1)
+            loop.marks.append((OPTIMIZER, loop.now, who))
+            loop.rest(1)
+            loop.marks.append((OPTIMIZER_END, loop.now, who))
+    machine = StepMachine()
+    steps = machine.take(loop.marks) + machine.close()
+    assert len(steps) == 30
+    assert {step.duration for step in steps} == {2}

@@ -154,13 +154,13 @@ class StepMachine:
         self._is_training = False
         self._held = self._gap = 0  # time that is of training or of evaluation: the next call tells
         self._sizes: list[tuple[int, int]] = []
-        self._round: set[int] = set()
+        self._round: dict[int, RoundEnd] = {}  # optimizers that have stepped in this round, in order
         self._closed: RoundEnd | None = None  # the end of the last step
         self._stepped: RoundEnd | None = None  # the end of the last optimizer step of this round
         self._samples = self._tokens = self._unsized = 0
         self._count = self._skipped = self._compiled = self._saves = 0
         self._saved: int | None = None
-        self._scaling = False
+        self._scaling = self._nested = False
         self._workers: int | None = None
         self._workers_of: dict[int, int] = {}
 
@@ -199,7 +199,7 @@ class StepMachine:
 
     def close(self) -> list[Step]:
         """Return the step of the round that is under way, where its optimizer has stepped: a program's last one."""
-        self._close_round()
+        self._close_round(next(iter(self._round), 0))
         found, self._steps = self._steps, []
         return found
 
@@ -233,7 +233,7 @@ class StepMachine:
         if kind == OPTIMIZER:
             self._scaling = False
             if who in self._round:
-                self._close_round()
+                self._close_round(who)
         self._last = now
         self._calls += 1
         self._open.append((kind, who, now, self._calls))
@@ -291,8 +291,8 @@ class StepMachine:
         if not self._open and kind != COMPILE:
             self._before = kind
         if kind == OPTIMIZER:
-            self._round.add(mark[2])
-            self._stepped = self._state(now)
+            self._stepped = self._round[mark[2]] = self._state(now)
+            self._nested = bool(self._open)
         elif kind == CHECKPOINT:
             self.checkpoints.append(now - begin)
             self._saves += 1
@@ -372,10 +372,24 @@ class StepMachine:
             self._iterator = 0
             self._before = EXHAUSTED
 
-    def _close_round(self) -> None:
-        ended, begun = self._stepped, self._closed
-        if ended is None or begun is None:
+    def _close_round(self, again: int) -> None:
+        """End the step of the round; those before the optimizer that steps again are of a training that is over.
+
+        So two models that are trained one after the other share no step. Optimizers that step within a backward do so
+        in any order.
+        """
+        ended = self._stepped
+        if ended is None:
             return
+        before = list(self._round)[: list(self._round).index(again)] if again in self._round else []
+        if before and not self._nested:
+            self._end_step(self._round[before[-1]])
+        self._end_step(ended)
+        self._stepped = None
+        self._round.clear()
+
+    def _end_step(self, ended: RoundEnd) -> None:
+        begun = self._closed or ended
         phases = tuple(map(int.__sub__, ended.phases, begun.phases))
         samples = None if ended.unsized > begun.unsized else ended.samples - begun.samples
         self._steps.append(Step(begun.end, ended.end, phases, samples, ended.tokens - begun.tokens))
@@ -383,8 +397,7 @@ class StepMachine:
         self._compiled += phases[_COMPILE] > 0
         if self._count == WARM_UP:
             self.warm = ended.phases, self._compiled
-        self._closed, self._stepped = ended, None
-        self._round.clear()
+        self._closed = ended
 
 
 def split(marks: Sequence[Mark]) -> Phases:
