@@ -205,33 +205,6 @@ def stamp_of(path: Path) -> Stamp:
     return tuple(found)
 
 
-def stamps_in(folder: Path) -> dict[Path, Stamp]:
-    """Return the files of a store's runs with their stamps, in no order; for ten thousand runs that takes 0.05 s.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    runs = folder / "runs"
-    try:
-        with os.scandir(runs) as listed:
-            files = {each.name: each for each in listed}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise StoreError(error.errno, f"the store cannot be read: {error.strerror}", str(runs)) from error
-    found: dict[Path, Stamp] = {}
-    for name, file in files.items():
-        if name.endswith(SUFFIX):
-            stamps = []
-            for each in (files.get(f"{name}-wal"), file):
-                with contextlib.suppress(OSError):  # it was deleted meanwhile
-                    if each is not None:
-                        about = each.stat()
-                        stamps.append((about.st_mtime_ns, about.st_size))
-            found[runs / name] = tuple(stamps)
-    return found
-
-
 def existing_store(folder: Path) -> Path:
     """Return a store that is to be read.
 

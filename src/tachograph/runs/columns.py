@@ -95,17 +95,16 @@ def ordered(listed: Iterable[Listed], value: Callable[[Listed], Any], *, reverse
         value: returns the value of one; None for none.
         reverse: the largest first.
     """
-    told = [(value(each), each) for each in listed]
-    placed = [each for each in told if not _is_missing(each[0])]
-    placed.sort(key=lambda each: _order(each[0]), reverse=reverse)
-    return [each for _, each in placed] + [each for found, each in told if _is_missing(found)]
+    told = [(order_of(value(each)), each) for each in listed]
+    placed = [(order, each) for order, each in told if order is not None]
+    placed.sort(key=lambda each: each[0], reverse=reverse)
+    return [each for _, each in placed] + [each for order, each in told if order is None]
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and isnan(value))
-
-
-def _order(value: Any) -> tuple[bool, Any]:
+def order_of(value: Any) -> tuple[bool, Any] | None:
+    """Return that by which values are ordered: numbers before texts; None for no value, and for NaN."""
+    if value is None or (isinstance(value, float) and isnan(value)):
+        return None
     return (False, value) if isinstance(value, int | float) else (True, str(value))
 
 

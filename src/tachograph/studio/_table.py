@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from tachograph.runs.columns import ordered
+from tachograph.runs.columns import order_of, ordered
 from tachograph.runs.filter import FilterError, parsed, value_of
 from tachograph.runs.store import StoreError
 from tachograph.studio._api import Question, Unanswered
@@ -35,12 +37,67 @@ class Row(NamedTuple):
     many: int = 0
 
 
-class Found(NamedTuple):
-    """The rows for a question, and the number of runs among them."""
+class Placed(NamedTuple):
+    """A run's row with that by which it is ordered: its time, the order of the column's value, the group's value."""
 
-    rows: Sequence[Row]
-    matched: int
-    hint: str
+    row: Row
+    newest: tuple[bool, int]
+    order: tuple[bool, Any] | None
+    group: Any
+
+
+class FoundRows:
+    """The rows for a question: found among all runs once, then among those that have changed.
+
+    Raises:
+        FilterError: the filter cannot be read.
+    """
+
+    def __init__(self, asked: TableQuestion) -> None:
+        self._filter = parsed(asked.wanted)
+        self._sort, self._reverse = asked.sort.removeprefix("-"), asked.sort.startswith("-")
+        self._group = asked.group
+        self._matched: dict[str, Placed] = {}  # by id
+        self._rows: Sequence[Row] | None = None
+
+    @property
+    def matched(self) -> int:
+        """Return the number of runs that match."""
+        return len(self._matched)
+
+    def take(self, changed: Iterable[RunEntry], gone: Iterable[str]) -> None:
+        """Take runs as they are now, and forget others."""
+        for each in changed:
+            if self._filter.holds(each.columns):
+                self._matched[each.entry["id"]] = self._placed(each)
+            else:
+                self._matched.pop(each.entry["id"], None)
+        for name in gone:
+            self._matched.pop(name, None)
+        self._rows = None
+
+    def _placed(self, run: RunEntry) -> Placed:
+        newest = run.entry["state"] == "running", run.entry["started"]
+        order = order_of(value_of(run.columns, self._sort)) if self._sort else None
+        return Placed(Row(run), newest, order, _hashable(value_of(run.columns, self._group)) if self._group else None)
+
+    def rows(self) -> Sequence[Row]:
+        """Return the rows in order."""
+        if self._rows is None:
+            self._rows = self._ordered()
+        return self._rows
+
+    def hint(self, columns: Collection[str]) -> str:
+        """Return a sentence about a column that no run has; the empty string where all are known."""
+        return self._filter.unknown(columns)
+
+    def _ordered(self) -> list[Row]:
+        found = sorted(self._matched.values(), key=attrgetter("newest"), reverse=True)
+        if self._sort:
+            told = [each for each in found if each.order is not None]
+            told.sort(key=attrgetter("order"), reverse=self._reverse)
+            found = told + [each for each in found if each.order is None]
+        return _grouped(found) if self._group else [each.row for each in found]
 
 
 class RunsTable:
@@ -58,10 +115,9 @@ class RunsTable:
         self._own, self._clock, self._writable = run, clock, writable
         self._lock = threading.Lock()
         self._version = -1
-        self._total = 0
-        self._entries: list[RunEntry] = []
-        self._columns: dict[str, int] = {}
-        self._found: dict[TableQuestion, Found] = {}
+        self._entries: dict[str, RunEntry] = {}  # by id
+        self._columns: Counter[str] = Counter()
+        self._found: dict[TableQuestion, FoundRows] = {}
 
     def ask(self, question: Question) -> dict[str, Any]:
         """Return a window of the table: ``items`` from ``offset`` on, of ``rows`` in all.
@@ -82,59 +138,73 @@ class RunsTable:
         limit = question.whole("limit", 100, most=MOST_ROWS)
         with self._lock:
             self._renew()
-            found = self._found.get(asked)
-            if found is None:
-                try:
-                    found = self._find(asked)
-                except FilterError as error:
-                    return {"error": str(error), "at": error.position}
-                if len(self._found) >= _FOUND:
-                    self._found.pop(next(iter(self._found)))
-                self._found[asked] = found
+            try:
+                found = self._find(asked)
+            except FilterError as error:
+                return {"error": str(error), "at": error.position}
+            all_rows, matched = found.rows(), found.matched
+            hint = "" if self._overview.unread else found.hint(self._columns)
             answer: dict[str, Any] = {"now": self._clock(), "run": self._own, "writable": self._writable}
-            answer |= {"total": self._total, "unread": self._overview.unread, "version": self._version}
-            named = {"columns": self._columns} if question.text("names") else {}
-        rows = [_item(row, columns) for row in found.rows[offset : offset + limit]]
-        hint = {"hint": found.hint} if found.hint else {}
-        return {**answer, **hint, **named, "matched": found.matched, "rows": len(found.rows), "items": rows}
+            answer |= {"total": len(self._entries), "unread": self._overview.unread, "version": self._version}
+            named = {"columns": dict(self._columns)} if question.text("names") else {}
+        rows = [_item(row, columns) for row in all_rows[offset : offset + limit]]
+        hinted = {"hint": hint} if hint else {}
+        return {**answer, **hinted, **named, "matched": matched, "rows": len(all_rows), "items": rows}
 
     def _renew(self) -> None:
         try:
             entries = self._overview.entries(WITHIN)
         except StoreError as error:
             raise Unanswered(HTTPStatus.CONFLICT, f"{error.strerror} ({error.filename})") from error
-        if self._overview.version != self._version:
-            self._version = self._overview.version
-            self._entries = entries
-            self._total = len(entries)
-            self._found.clear()
-            self._columns = {}
-            for each in entries:
-                for name in each.columns:
-                    self._columns[name] = self._columns.get(name, 0) + 1
+        version = self._overview.version
+        if version == self._version:
+            return
+        changed = [each for each in entries if self._differs(each)]
+        gone = []
+        if len(self._entries) > len(entries):
+            gone = list(self._entries.keys() - {each.entry["id"] for each in entries})
+        for name in gone:
+            self._columns.subtract(self._entries.pop(name).columns.keys())
+        self._columns = +self._columns
+        for found in self._found.values():
+            found.take(changed, gone)
+        self._version = version
 
-    def _find(self, asked: TableQuestion) -> Found:
-        wanted = parsed(asked.wanted)
-        found = [each for each in self._entries if wanted.holds(each.columns)]
-        found.sort(key=lambda each: (each.entry["state"] == "running", each.entry["started"]), reverse=True)
-        if asked.sort:
-            column = asked.sort.removeprefix("-")
-            found = ordered(found, lambda each: value_of(each.columns, column), reverse=asked.sort.startswith("-"))
-        rows = _grouped(found, asked.group) if asked.group else [Row(each) for each in found]
-        return Found(rows, len(found), "" if self._overview.unread else wanted.unknown(self._columns))
+    def _differs(self, each: RunEntry) -> bool:
+        """Keep a run, and tell whether it is another than before."""
+        name = each.entry["id"]
+        before = self._entries.get(name)
+        self._entries[name] = each
+        if before is not None and before.columns is each.columns:
+            return False
+        if before is not None:
+            self._columns.subtract(before.columns.keys())
+        self._columns.update(each.columns.keys())
+        return True
+
+    def _find(self, asked: TableQuestion) -> FoundRows:
+        found = self._found.get(asked)
+        if found is None:
+            found = FoundRows(asked)
+            found.take(self._entries.values(), ())
+            if len(self._found) >= _FOUND:
+                self._found.pop(next(iter(self._found)))
+            self._found[asked] = found
+        return found
 
 
-def _grouped(found: Sequence[RunEntry], column: str) -> list[Row]:
-    """Return rows by a column's value, the first with a head; those without a value come last."""
-    groups: dict[Any, list[RunEntry]] = {}
+def _grouped(found: Iterable[Placed]) -> list[Row]:
+    """Return rows by their groups, the first of each with a head; runs without a value come last."""
+    groups: dict[Any, list[Row]] = {}
     for each in found:
-        value = value_of(each.columns, column)
-        groups.setdefault(", ".join(value) if isinstance(value, tuple) else _hashable(value), []).append(each)
+        groups.setdefault(each.group, []).append(each.row)
     by_value = ordered(groups.items(), lambda group: group[0])
-    return [row for value, of in by_value for row in (Row(None, value, len(of)), *(Row(each) for each in of))]
+    return [row for value, of in by_value for row in (Row(None, value, len(of)), *of)]
 
 
 def _hashable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return ", ".join(value)
     return str(value) if isinstance(value, list | dict) else value
 
 

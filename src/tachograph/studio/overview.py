@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from tachograph.runs.blocks import Block, Sample, unpack
 from tachograph.runs.buckets import HistogramValues, shown
-from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of, stamps_in
+from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, points_in, stamp_of
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
 from tachograph.runs.members import NODE, SECOND, Member, display_name, job_name, mapping, members, rank_of, tags
 from tachograph.runs.outline import outline
 from tachograph.runs.recorded import BEGIN, thinned_curves
+from tachograph.runs.stamps import Stamps
 from tachograph.runs.store import StoreError
 from tachograph.studio.charts import Drawn, finite, newest
 
@@ -50,7 +51,7 @@ class Overview:
     """Lists runs; may be asked from several threads at once.
 
     A run is read again where its files have changed, and once a second while it goes on: all others cost a look at the
-    store's folder.
+    store's folder. An entry that is read again, and is as it was, stays the same object.
 
     Args:
         folder: the store.
@@ -70,7 +71,11 @@ class Overview:
         self._clock = clock
         self._abandoned = abandoned
         self._outlined = outlined
+        self._stamps = Stamps(folder)
         self._known: dict[Path, RunEntry] = {}
+        self._heard: dict[Path, RunEntry] = {}  # those of them that have received anything, or whose job has ended
+        self._waiting: set[Path] = set()  # new and changed ones
+        self._unsettled: set[Path] = set()
         self._lock = threading.Lock()
         self.version = 0
         self.unread = 0
@@ -97,12 +102,12 @@ class Overview:
             StoreError: the store cannot be read.
         """
         if not self._lock.acquire(blocking=within is None or not self._known, timeout=-1):
-            return self._heard()  # another thread is reading them
+            return list(self._heard.values())  # another thread is reading them
         try:
             self._refresh(within)
         finally:
             self._lock.release()
-        return self._heard()
+        return list(self._heard.values())
 
     def named(self, names: Iterable[str]) -> tuple[list[tuple[Path, RunEntry]], list[dict[str, str]]]:
         """Return runs by their ids with their files, in order, and those that are gone: ``{"run": …, "near": …}``.
@@ -132,19 +137,39 @@ class Overview:
         else:
             self.version += 1
         self._known[path] = now
+        self._waiting.discard(path)
+        (self._unsettled.discard if now.settled else self._unsettled.add)(path)
+        if (
+            any(now.entry[each] for each in ("processes", "points", "damage"))
+            or now.entry["ended"]["status"] is not None
+        ):
+            self._heard[path] = now
+        else:
+            self._heard.pop(path, None)
 
-    def _heard(self) -> list[RunEntry]:
-        heard = ("processes", "points", "damage")
-        found = list(self._known.values())
-        return [each for each in found if any(map(each.entry.get, heard)) or each.entry["ended"]["status"] is not None]
+    def _forget(self, path: Path) -> None:
+        self._known.pop(path, None)
+        self._heard.pop(path, None)
+        self._waiting.discard(path)
+        self._unsettled.discard(path)
+        self.version += 1
 
     def _refresh(self, within: float | None) -> None:
         began = time.monotonic()
-        stamps = stamps_in(self._folder)
-        for path in [path for path in self._known if path not in stamps]:
-            del self._known[path]
-            self.version += 1
-        due = [path for path, stamp in stamps.items() if self._is_due(self._known.get(path), stamp, began, within)]
+        changed, gone = self._stamps.renew()
+        stamps = self._stamps.known
+        if len(self._known) > len(stamps) - len(self._waiting):  # one that :meth:`named` has read may be gone since
+            gone = list(self._known.keys() - stamps.keys())
+        for path in gone:
+            self._forget(path)
+        self._waiting.update(changed)
+        due = []
+        for path in self._waiting | self._unsettled:
+            stamp = stamps.get(path)
+            if stamp is None or not self._is_due(self._known.get(path), stamp, began, within):
+                self._waiting.discard(path)
+            else:
+                due.append(path)
         due.sort(key=lambda path: (path in self._known, stamps[path]), reverse=True)
         self.unread = 0
         for place, path in enumerate(due):

@@ -8,7 +8,7 @@ import { Grid } from "./grid.js";
 import { linkToComparison, listOf, state, wordOf } from "./route.js";
 
 const EVERY = 2000; // milliseconds
-const SOON = 300; // the same, while runs are still being read
+const SOON = 50; // the same, while runs are still being read
 const TYPING = 200; // milliseconds after a key until the filter is asked for
 const MOST = 500; // rows of one answer
 
