@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tachograph.recording.pulse_source import pulse_source
 from tachograph.recording.switch import switch
 from tachograph.recording.wishes import wishes
 from tachograph.version import __version__
@@ -110,6 +111,7 @@ def _watch() -> None:
 
 switch.on_begin(_watch)
 wishes.loaded_by(lambda: import_module("tachograph.pipeline.lifecycle"))
+pulse_source.loaded_by(lambda: import_module("tachograph.diagnosis.pulse").Pulse())
 
 
 def _at_last() -> None:

@@ -6,4 +6,8 @@ which read a run's file. The step: :mod:`~tachograph.diagnosis.phases` makes ste
 :mod:`~tachograph.diagnosis.anatomy_series` has the timer fold them, and
 :mod:`~tachograph.diagnosis.verdict_run` reads them back from a run's file, for the rules of ``verdict`` and
 ``goodput``.
+
+A job that stands still: a rank makes a :mod:`~tachograph.diagnosis.pulse` a second, which the pipeline sends. The hub's
+:mod:`~tachograph.diagnosis.doctor` aligns those of all ranks, looks at the processes from outside, and keeps one
+:mod:`~tachograph.diagnosis.incident` for each time that the job stands still.
 """

@@ -26,6 +26,7 @@ from tachograph.identity.resource import series_labels
 from tachograph.pipeline._collection import Collection
 from tachograph.pipeline._process_identity import GivenIdentity, Identity
 from tachograph.pipeline._providers import Providers, owns_meter_provider
+from tachograph.pipeline._pulse import PulseTask
 from tachograph.pipeline._sigterm import SigtermFlush, send_missed
 from tachograph.pipeline.destinations import CLOSING, LONGEST_EXIT, Route, Routes, build_routes, to_hub
 from tachograph.pipeline.event_feed import EventFeed, Feed
@@ -112,6 +113,7 @@ class Pipeline:
         self._endpoint: Endpoint | None = None
         self._page: Page | None = None
         self._hardware: Closer | None = None
+        self._pulse: PulseTask | None = None
         self._hub = hub
         self._sigterm: SigtermFlush | None = None
         self._collection = Collection(
@@ -191,6 +193,14 @@ class Pipeline:
         if self.settings.system_metrics:
             node = self._hub is None and speaks_for_node(self._identity.resource, os.environ, os.getpid())
             self._hardware = observe(self._registry, node=node, process=True)
+        if self._leads and self.settings.doctor != "false" and any(route.events for route in self._routes.own):
+            self._pulse = PulseTask(
+                lambda: self._routes.own,
+                lambda: self._identity.resource,
+                everywhere=self.settings.doctor == "all",
+                journal=self._journal,
+                registry=self._registry,
+            )
 
     def _serve(self) -> None:
         from tachograph.exporters.prometheus.endpoint import Endpoint  # an HTTP server: not for those that only send
@@ -409,6 +419,8 @@ class Pipeline:
         deliver = partial(self._collection.export, metrics=False, wait=EXIT_TIMEOUT / 4)
         self._identity.take_leave(deliver, dying=self._dying)
         self._collection.stop()
+        if self._pulse is not None:
+            self._pulse.close()
         began = time.monotonic()
         patience = max(_left(self.last_moment or last_moment), EXIT_TIMEOUT)
         if not self._collection.wait(patience):  # a tick is at work

@@ -62,6 +62,8 @@ class Settings:
         join: deliver into the program's own providers.
         prometheus_registry: ``/metrics`` shows the program's metrics in prometheus_client, too.
         curves: where the points of curves go that are not events anyway: ``hub``, to our own hub alone, or ``all``.
+        doctor: pulses for the hang doctor go to our own hub (``true``), everywhere (``all``), or there are none
+            (``false``).
         named_logs: exporters of logs were chosen, rather than implied by an endpoint: they get the records of the
             program's own logging, too.
         own_hub: OTLP goes to the hub of the ``tachograph run`` around it.
@@ -91,6 +93,7 @@ class Settings:
     join: bool = True
     prometheus_registry: bool = True
     curves: str = "hub"
+    doctor: str = "true"
     named_logs: bool = False
     own_hub: bool = False
     hub: bool = False
@@ -223,7 +226,8 @@ def read_settings(
         tags: of the run, at most 64 of 64 characters; with those that it has already.
         notes: of the run, at most 10,000 characters; they take the place of earlier ones.
 
-    TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`.
+    TACHOGRAPH_CURVES is ``hub``, which is the default, or ``all``; see :attr:`Settings.curves`. TACHOGRAPH_DOCTOR is
+    ``true``, which is the default, ``false`` or ``all``; see :attr:`Settings.doctor`.
 
     Raises:
         ValueError: a wrong value; the message names where it was given, and the allowed ones.
@@ -274,6 +278,7 @@ def read_settings(
     port = find("prometheus_port", prometheus_port, "OTEL_EXPORTER_PROMETHEUS_PORT")
     program = find("prometheus_registry", prometheus_registry, "TACHOGRAPH_PROMETHEUS_REGISTRY")
     curves = find("", None, "TACHOGRAPH_CURVES")
+    doctor = find("", None, "TACHOGRAPH_DOCTOR")
     further = _attributes(resource)
     attributes = who.resource_attributes(
         environ,
@@ -304,6 +309,7 @@ def read_settings(
         join=joining.boolean() if joining else True,
         hub=with_hub,
         curves=curves.choice(("hub", "all")) if curves else "hub",
+        doctor=doctor.choice(("true", "false", "all")) if doctor else "true",
         named_logs=logs is not None or bool(text(environ, "OTEL_LOGS_EXPORTER")),
         own_hub=text(environ, "TACHOGRAPH_HUB") == "1" and endpoint == text(environ, "TACHOGRAPH_ENDPOINT") != "",
         **_description(tags, notes),

@@ -1,0 +1,278 @@
+"""The pulse of a rank: its process groups, sequence numbers and stacks, once a second, for the hang doctor of a hub.
+
+It is made in the timer's thread, in less than a millisecond, and only where the program has joined a process group of
+``torch.distributed``. Of stacks it has files, lines and functions; no values, ever. All that it asks torch for is
+private: the names are in :class:`Torch` alone, and where one is missing or fails, that part is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tachograph.identity.process_group import group_watch
+from tachograph.recording import registry as registries
+from tachograph.recording import timer
+from tachograph.recording.registry import Registry
+
+VERSION = 1  # of the pulse: a reader leaves alone newer ones
+MOST_FRAMES, MOST_THREADS, MOST_ENTRIES = 40, 16, 60
+_LAST_ENTRIES = 10  # of the flight recorder, beside those that have not ended
+# Pulses without progress after which the flight recorder is read as a whole: that takes up to 28 ms of the processor
+# for 2,000 entries, and holds the GIL.
+_DUMPS, _THEN_EACH = (2, 5), 30
+_SWITCH = 0.003  # seconds: less than CPython's switch interval of 5 ms
+_MOST_FAILURES = 3
+_C10D, _NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
+
+Status = dict[str, tuple[int, int]]  # last collective enqueued, and completed, by the id of a process group
+Entry = list[Any]  # group, number, is it point to point, operation, sizes, dtypes, is it done, when it was created
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """Return ranks in short: ``0-3,6``."""
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+
+
+class Torch:
+    """The parts of ``torch.distributed`` that a pulse is made of: their private names, in 2.4 to 2.13.
+
+    Args:
+        modules: those that are imported; torch never is by us.
+    """
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        self._modules = modules
+        self._known: dict[str, dict[str, Any]] = {}
+
+    @property
+    def world(self) -> Any:
+        """The state of the process groups; None where the program has joined none."""
+        world = getattr(self._modules.get(_C10D), "_world", None)
+        return world if getattr(world, "pg_map", None) else None
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """Return the process groups by name: their members, and the number of the last operation of each."""
+        world, found = self.world, {}
+        for group, name in list(world.pg_names.items()):
+            if group not in world.pg_map:
+                continue
+            known = self._known.get(str(name))
+            if known is None:
+                members = ranges(list(world.pg_group_ranks.get(group, {})))
+                described = str(getattr(group, "group_desc", "") or "")
+                known = {"ranks": members, "desc": described, "backend": str(world.pg_map[group][0])}
+                self._known[str(name)] = known
+            number = getattr(group, "_get_sequence_number_for_group", None)
+            found[str(name)] = {**known, "seq": -1 if number is None else _number(number)}
+        return found
+
+    def status(self) -> Status | None:
+        """Return how far each process group is; None where this torch does not tell (2.8 and newer do)."""
+        told = self._dump(includeCollectives=False)
+        if told is None:
+            return None
+        return {
+            str(group): (int(each["last_enqueued_collective"]), int(each["last_completed_collective"]))
+            for group, each in told.get("pg_status", {}).items()
+        }
+
+    def entries(self) -> list[Entry]:
+        """Return the operations that have not ended, and the last few, from a full dump of the flight recorder."""
+        found = [_entry(each) for each in (self._dump() or {}).get("entries", [])]
+        waiting = [each for each in found if not each[6]]
+        return [*waiting[: MOST_ENTRIES - _LAST_ENTRIES], *[each for each in found[-_LAST_ENTRIES:] if each[6]]]
+
+    def _dump(self, **asked: bool) -> Any:
+        dump = getattr(self._modules.get(_NATIVE), "_dump_fr_trace_json", None)
+        return None if dump is None else json.loads(dump(**asked))
+
+
+def _number(read: Callable[[], Any]) -> int:
+    try:
+        return int(read())
+    except RuntimeError:  # a backend that does not count
+        return -1
+
+
+def _entry(each: Mapping[str, Any]) -> Entry:
+    done = each.get("state") == "completed" or bool(each.get("retired"))  # gloo's state stays "scheduled" in 2.13
+    return [
+        str(each.get("process_group", ["?"])[0]),
+        int(each.get("collective_seq_id", -1)),
+        bool(each.get("is_p2p")),
+        str(each.get("profiling_name", "")),
+        each.get("input_sizes", []),
+        each.get("input_dtypes", []),
+        done,
+        int(each.get("time_created_ns", 0)),
+    ]
+
+
+def _moved() -> int | None:
+    """Return the bytes that this process has read and written so far; None where that is not told."""
+    try:
+        with Path("/proc/self/io").open("rb", buffering=0) as file:
+            return sum(
+                int(line.split()[1]) for line in (file.read() or b"").splitlines()[:2]
+            )  # rchar and wchar: proc(5)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def machine() -> str:
+    """Return the boot of this machine and the namespace of its processes: where these are alike, pids mean the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:  # no Linux
+        return socket.gethostname()
+
+
+class Pulse:
+    """Makes the pulses of this process; called once a second, in one thread.
+
+    Args:
+        registry: where errors are counted (``doctor``).
+        modules: those that are imported.
+        frames: returns the innermost frame of each thread.
+        clock: seconds.
+        joined: returns the rank and the size of the world; None before a group is joined, and in a forked child.
+        beside: calls something in another thread: a full dump may wait for a device.
+    """
+
+    def __init__(
+        self,
+        registry: Registry = registries.default,
+        *,
+        modules: Mapping[str, Any] = sys.modules,
+        frames: Callable[[], Mapping[int, FrameType]] = sys._current_frames,  # noqa: SLF001 - documented, in spite of its name
+        clock: Callable[[], float] = time.perf_counter,
+        joined: Callable[[], tuple[int, int] | None] = group_watch.joined,
+        beside: Callable[[str, Callable[[], object]], object] = timer.default.beside,
+    ) -> None:
+        self._registry, self._frames, self._clock, self._beside = registry, frames, clock, beside
+        self._joined = joined
+        self._torch = Torch(modules)
+        self._main = threading.main_thread().ident
+        self._machine = machine()
+        self._failures: dict[str, int] = {}
+        self._number = self._same = 0
+        self._status: object = None
+        self._entries: list[Entry] = []
+        self._dumping = self._beats = False
+        self._last: tuple[int, object] | None = None
+
+    def __call__(self) -> str | None:
+        """Return the pulse as JSON; None without a process group, but once after the last one has gone."""
+        if self._torch.world is None or self._joined() is None:
+            ends, self._beats = self._beats, False
+            return self._encoded({"groups": {}}) if ends else None
+        self._beats = True
+        groups, status = self._part("groups", self._torch.groups), self._part("status", self._torch.status)
+        self._look_for_progress(status if status is not None else groups)
+        told = {
+            "groups": groups or {},
+            "status": status,
+            "entries": self._entries,
+            "threads": self._part("threads", lambda: list(self._threads())) or [],
+            "gil": self._part("gil", self._waits_for_gil),
+            "cpu": time.process_time(),
+            "io": _moved(),
+        }
+        return self._encoded(told)
+
+    def _encoded(self, told: Mapping[str, Any]) -> str:
+        self._number += 1
+        rank, world = self._joined() or (-1, -1)
+        about = {"v": VERSION, "n": self._number, "t": time.time(), "rank": rank, "world": world, "pid": os.getpid()}
+        left_out = [name for name, times in self._failures.items() if times >= _MOST_FAILURES]
+        place = {"machine": self._machine, "host": socket.gethostname()}
+        return json.dumps({**about, **place, **told, "left_out": left_out}, separators=(",", ":"))
+
+    def _part(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return a part of the pulse; None where torch does not give it: after three failures it is not asked again."""
+        if self._failures.get(name, 0) >= _MOST_FAILURES:
+            return None
+        try:
+            return make()
+        except Exception:  # noqa: BLE001 - the border to torch's private names
+            self._failures[name] = self._failures.get(name, 0) + 1
+            self._registry.count_error("doctor")
+            return None
+
+    def _look_for_progress(self, status: object) -> None:
+        """Have the flight recorder read as a whole where operations have begun, and nothing has changed for a while."""
+        if status != self._status or not _is_waiting(status):
+            self._status, self._same, self._entries = status, 0, []
+            return
+        self._same += 1
+        if not self._dumping and (self._same in _DUMPS or self._same % _THEN_EACH == 0):
+            self._dumping = True
+            self._beside("flight recorder", self._dump)
+
+    def _dump(self) -> None:
+        before = self._status
+        try:
+            found = self._part("entries", self._torch.entries)
+        finally:
+            self._dumping = False
+        if found and before is self._status:
+            self._entries = found
+
+    def _threads(self) -> Iterator[list[Any]]:
+        """Yield name, place in the code, and stack of each thread but our own, the main thread first."""
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames = self._frames()
+        order = sorted(frames, key=lambda ident: ident != self._main)
+        shown = [ident for ident in order if not names.get(ident, "").startswith("tachograph")]
+        for ident in shown[:MOST_THREADS]:
+            frame = frames[ident]
+            name = "main" if ident == self._main else names.get(ident, str(ident))
+            yield [name, frame.f_lasti, list(_stack(frame))]
+
+    def _waits_for_gil(self) -> float:
+        """Return the seconds until this thread is let run again: 5 ms where another one runs Python, else next to none.
+
+        The least of three where it is long and the main thread stands where it stood: a busy machine is as slow.
+        """
+        frame = self._frames().get(self._main or 0)
+        place = None if frame is None else (frame.f_lasti, frame.f_code)
+        stands, self._last = place == self._last, place
+        found = self._switch()
+        return min(found, self._switch(), self._switch()) if stands and found > _SWITCH else found
+
+    def _switch(self) -> float:
+        began = self._clock()
+        time.sleep(0)
+        return self._clock() - began
+
+
+def _is_waiting(status: object) -> bool:
+    """Tell whether an operation has begun and not ended; where torch does not tell, one may have."""
+    if not isinstance(status, dict):
+        return False
+    return any(each[0] > max(each[1], 0) if isinstance(each, tuple) else False for each in status.values())
+
+
+def _stack(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
+    for _ in range(MOST_FRAMES):
+        if frame is None:
+            return
+        code = frame.f_code
+        yield code.co_filename, frame.f_lineno or 0, getattr(code, "co_qualname", code.co_name)
+        frame = frame.f_back
