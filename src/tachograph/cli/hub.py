@@ -82,6 +82,7 @@ async def _serve(options: argparse.Namespace, announcement: Announcement) -> Non
                 from tachograph.hub.forwarding import Forwarding
 
                 forwarding = Forwarding(options.forward, hub.registry, store=kept_in)
+            hub.doctors.tell = announcement.hang
             server = HubServer(hub, listener, token=token, forwarding=forwarding)
             observes = find_spec("psutil") is not None if asked is None else asked.boolean()
             node = Node(own, hub.folder) if observes else None

@@ -8,7 +8,8 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit, urlunsplit
@@ -205,7 +206,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
             wait_counters=options.wait_counters,
             started=started,
         )
-    status = run_job(options.command, surrounding, hub.look_after if hub is not None else _nothing, _say)
+    status = run_job(options.command, surrounding, partial(_look, hub, say), _say)
     _explain(options.command[0], status)
     if hub is not None:
         note_status(started, status)
@@ -214,6 +215,14 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], run: str, endp
     elif endpoint:
         say(f"the job has ended: {_ended(status)}; what it recorded went to {_shown(endpoint)}")
     return status
+
+
+def _look(hub: HubProcess | None, say: Callable[[str], object]) -> None:
+    """Look after the hub, and repeat its lines about hangs."""
+    if hub is not None:
+        hub.look_after()
+        while hub.hangs:
+            say(_legible(hub.hangs.popleft()))
 
 
 def _start_hub(

@@ -8,6 +8,7 @@ which read a run's file. The step: :mod:`~tachograph.diagnosis.phases` makes ste
 ``goodput``.
 
 A job that stands still: a rank makes a :mod:`~tachograph.diagnosis.pulse` a second, which the pipeline sends. The hub's
-:mod:`~tachograph.diagnosis.doctor` aligns those of all ranks, looks at the processes from outside, and keeps one
-:mod:`~tachograph.diagnosis.incident` for each time that the job stands still.
+:mod:`~tachograph.diagnosis.doctor` aligns those of all ranks, looks at the processes from outside, reads stacks by
+:mod:`~tachograph.diagnosis.doctor_stack`, and keeps one :mod:`~tachograph.diagnosis.incident` for each time that the
+job stands still.
 """

@@ -6,6 +6,7 @@ docs/hangs.md.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from tachograph.diagnosis.doctor_processes import Processes
 from tachograph.diagnosis.doctor_ranks import RankHistory
 from tachograph.diagnosis.doctor_stack import DISTRIBUTED, PySpy, is_in, place_of
 from tachograph.diagnosis.doctor_waits import Alignment, Mismatch, Wait, aligned, roots
-from tachograph.diagnosis.incident import Incident, Standing, HangVerdict
+from tachograph.diagnosis.incident import HangVerdict, Incident, Standing
 from tachograph.diagnosis.pulse import VERSION, machine, ranges
 
 _CLOSELY = 1.0  # seconds without progress, from which on processes are looked at closely
@@ -25,6 +26,7 @@ _SURE = {"killed": 2.0, "all wait": 3.0}  # seconds for which a hang holds befor
 _SURE_ELSE = 1.0  # evaluation looks for a moment as if all waited
 _OVER = 2.0  # seconds without a verdict, after which an incident has ended
 _MOST_RANKS = 65_536
+_WELL = ("exit", "renamed", "sigterm", "sigint")  # ends that are no fault of the rank's own
 _MOST_INCIDENTS = 100
 
 _Lines = dict[tuple[str, str], list[int]]
@@ -99,18 +101,43 @@ class Doctor:
         for each in self.ranks.values():
             each.watch(self._processes, now, closely=closely)
         if not any(each.gone is None and not each.has_left for each in self.ranks.values()):
+            died = self._died()
             self.ranks.clear()  # the job is over
-            return self._settle(None, now)
+            return [*self._settle(None, now, at_once=True), *died]
         return self._settle(self._verdict(now), now)
 
     def _is_behind(self, rank: RankHistory, now: float, seconds: float) -> bool:
         return now - max(rank.came, rank.heard) >= seconds + 1.0 or now - rank.changed >= seconds
 
-    def _settle(self, verdict: HangVerdict | None, now: float) -> list[Incident]:
+    def _died(self) -> list[Incident]:
+        """Return the incident of a rank that has died before the others, if any of them has."""
+        dead = [each for each in self.ranks.values() if each.gone is not None and each.ended not in _WELL]
+        if not dead:
+            return []
+        first = min(dead, key=lambda each: (each.failure[1] or math.inf, each.gone or 0.0, -each.rank))
+        if not all(each.failure[1] for each in dead):  # one was killed: the others raise because of it
+            first = min(dead, key=lambda each: (bool(each.failure[1]), each.gone or 0.0))
+        after = sorted(each.failure[1] for each in dead if each.failure[1] > first.failure[1] > 0)
+        before = f" {(after[0] - first.failure[1]) / 1e9:.1f} s before the next one" if after else ""
+        why = f": {first.failure[0]}" if first.failure[0] else " without a word"
+        text = f"rank {first.rank} (pid {first.pid}) died{before}{why}, last seen at {place_of(first.stack)}."
+        self._numbers += 1
+        found = Incident(self._numbers, self._wall(), HangVerdict("died", "died", (first.rank,), spoken(text)))
+        found.ended = found.began
+        self.incidents = [*self.incidents, found][-_MOST_INCIDENTS:]
+        return [found]
+
+    def failed(self, pid: int, words: str, time_unix_nano: int) -> None:
+        """Note the exception that ends a process."""
+        for each in self.ranks.values():
+            if each.pid == pid:
+                each.failure = words, time_unix_nano
+
+    def _settle(self, verdict: HangVerdict | None, now: float, *, at_once: bool = False) -> list[Incident]:
         """Keep the incident that is open up to date; return it where there is news of it."""
         if verdict is None:
             self._seen = None, now
-            if self._open is None or now - self._without < _OVER:
+            if self._open is None or (now - self._without < _OVER and not at_once):
                 return []
             over, self._open = self._open, None
             over.ended = self._wall()

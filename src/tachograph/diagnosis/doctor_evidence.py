@@ -45,6 +45,7 @@ class Findings(NamedTuple):
 
 def named(ranks: Sequence[int]) -> str:
     """Return ranks in words, such as ``ranks 0, 2 and 3``; of many the first ones."""
+    ranks = sorted(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     shown = [str(rank) for rank in ranks[:8]]
@@ -144,12 +145,12 @@ class Evidence:
         grade: Grade = "hang" if found.longest >= limit else "late"
         if is_in(stack, (LOADER,)):
             worker, more = self._worker(usage)
-            text = f"blocked for {seconds:.0f} s in DataLoader{worker}"
-            return _said(rank, grade, "DataLoader", text, notes=(*notes, *more))
+            text = f"blocked for {seconds:.0f} s in DataLoader"
+            return _said(rank, grade, "DataLoader", text, after=worker, notes=(*notes, *more))
         return _said(rank, grade, "blocked", f"blocked for {seconds:.0f} s{self._others(rank)}", notes=notes)
 
     def _worker(self, usage: Usage | None) -> tuple[str, tuple[str, ...]]:
-        """Return where the workers of a data loader stand, in words, and what could not be seen of them."""
+        """Return the places of a data loader's workers in words, and notes on those that could not be seen."""
         children = usage.children if usage is not None else ()
         told, first = [], None
         for child in children[:8]:
@@ -160,11 +161,11 @@ class Evidence:
             ):
                 told.append(f"its worker {child.pid} stands at {place_of(stack)}")
         if told:
-            return f"; {', '.join(told[:3])}; it waits", ()
+            return f"; {', '.join(told[:3])}", ()
         if first is None:
             return "", ()
         state = f"; its worker {first.pid} is in state {first.state}{f' ({first.waits_in})' if first.waits_in else ''}"
-        return f"{state}; it waits", self._blind(None)
+        return state, self._blind(None)
 
     @staticmethod
     def _others(rank: RankHistory) -> str:
@@ -207,9 +208,10 @@ def _said(
     stack: Stack | None = None,
     *,
     seen_last: bool = False,
+    after: str = "",
     notes: tuple[str, ...] = (),
 ) -> HangVerdict:
     where = f"{'last seen ' if seen_last else ''}at {place_of(stack if stack is not None else rank.stack)}"
     comma = "," if seen_last else ""
-    text = f"rank {rank.rank} (pid {rank.pid}) {what}{comma} {where}."
+    text = f"rank {rank.rank} (pid {rank.pid}) {what}{comma} {where}{after}."
     return HangVerdict(grade, cause, (rank.rank,), spoken(text), notes)

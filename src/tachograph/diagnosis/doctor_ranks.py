@@ -1,4 +1,4 @@
-"""The history of a rank in the hub: its last pulses, and what the machine has shown of its process since."""
+"""The history of a rank in the hub: its last pulses, and its process as the machine shows it."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ class RankHistory:
         changed: when its operations were seen to change last.
         gone: when its process was seen to have ended; None while it is there.
         ended: the reason of its end, as it has told; empty where it has told none.
+        failure: the exception that ended it, and when, in nanoseconds since the epoch; empty and 0 where it told none.
         longest: seconds of the longest wait that has ended well.
         is_seen: its process can be seen.
         held: the stack that was read from outside since its last pulse; None for none.
@@ -84,6 +85,7 @@ class RankHistory:
         self.looks: deque[SeenProcess] = deque(maxlen=_LOOKS)
         self.gone: float | None = None
         self.ended = ""
+        self.failure = "", 0
         self.longest = 0.0
         self.is_seen = False
         self.held: Stack | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+PYSPY = "TACHOGRAPH_PYSPY"  # the program; "none" for none
 _TIMEOUT = 5.0  # seconds of py-spy: it takes 10 to 160 ms
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>")
+_LIBRARIES = (
+    *("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>"),
+    *(f"/tachograph/{room}/" for room in ("diagnosis", "elastic", "instrumentation", "metric", "monitor", "profiling")),
+)
 DISTRIBUTED = "/torch/distributed/"
 DEBUGGERS = ("/pdb.py", "/bdb.py", "/ipdb/", "/debugpy/", "/pydevd")
 # An event loop without an event: such a process waits for work, not for ever.
@@ -95,6 +100,9 @@ class PySpy:
 
 
 def _installed() -> str:
+    given = os.environ.get(PYSPY, "").strip()
+    if given:
+        return "" if given == "none" else given
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if beside.is_file() else shutil.which("py-spy") or ""
 

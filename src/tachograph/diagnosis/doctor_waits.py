@@ -33,7 +33,7 @@ class Operation(NamedTuple):
 
     @property
     def shape(self) -> tuple[str, str, str]:
-        """What has to be alike in all ranks: its name, and of some its sizes and types."""
+        """The part that has to be alike in all ranks: the name, and of some operations sizes and types."""
         return (self.name, self.sizes, self.types) if self.name in _ALIKE else (self.name, "", "")
 
 
@@ -74,7 +74,7 @@ class Alignment(NamedTuple):
 
 
 class RankGroups(NamedTuple):
-    """A rank's own view: its groups with their members and last numbers, and what its flight recorder has."""
+    """A rank's own view: its groups with their members and last numbers, and the operations in its flight recorder."""
 
     members: Mapping[str, tuple[int, ...]]
     numbers: Mapping[str, int]
@@ -138,7 +138,7 @@ def _mismatch(
 
 
 def roots(waits: Mapping[int, Wait], unable: Iterable[int]) -> Counter[int]:
-    """Return the ranks that others wait for, followed down to those that wait for nobody, with how many lead there.
+    """Return the ranks at the end of each chain of waits, with the number of chains that lead there.
 
     Args:
         waits: of the ranks.

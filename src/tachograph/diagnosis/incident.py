@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 HANG = "tachograph.hang"  # an event, and the gauge
-Grade = Literal["hang", "late"]
+Grade = Literal["hang", "late", "died"]
 
 
 class HangVerdict(NamedTuple):
     """The answer to who holds up a job.
 
     Attributes:
-        grade: ``hang`` is an alert; ``late`` is shown alone: the rank is alive.
+        grade: ``hang`` is an alert; ``late`` is shown alone: the rank is alive; ``died`` is of a rank whose end has
+            ended the others.
         cause: in a word or two, such as ``blocked`` or ``mismatch``.
         ranks: those that hold up the others.
         text: all of it in sentences.
@@ -28,7 +29,7 @@ class HangVerdict(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, tuple[int, ...]]:
-        """Tells one verdict from another, whatever time has passed."""
+        """The part that tells one verdict from another: the text changes with each second."""
         return self.grade, self.cause, self.ranks
 
 
@@ -53,12 +54,12 @@ class Incident:
         began: nanoseconds since the epoch.
         ended: the same; 0 while it lasts.
         verdict: the latest one.
-        hung: it was a hang at any time.
+        hung: it was a hang at any time, or is a death: then it is kept.
     """
 
     def __init__(self, number: int, began: int, verdict: HangVerdict) -> None:
         self.number, self.began, self.ended, self.verdict = number, began, 0, verdict
-        self.hung = verdict.grade == "hang"
+        self.hung = verdict.grade != "late"
 
     def data(self) -> dict[str, Any]:
         """Return it for JSON."""

@@ -11,9 +11,11 @@ from typing import Any
 
 from tachograph.runs.losses import Loss, in_words
 
+_MOST_HANGS, _MOST_WORDS = 30, 1500  # lines, and characters of one: a pipe holds 64 KiB
+
 
 class Announcement:
-    """Two lines of JSON, one when the hub listens and one at its end; the same in words on stderr.
+    """Lines of JSON, one when the hub listens, one a hang, and one at its end; the same in words on stderr.
 
     Args:
         descriptor: for the JSON; None for none.
@@ -28,6 +30,7 @@ class Announcement:
             os.fstat(descriptor)
         self._descriptor = descriptor
         self._quiet = quiet
+        self._hangs = 0
 
     def started(self, url: str, summary: Mapping[str, Any], *, owns: bool) -> bool:
         """Announce the hub's address, and its store; return False where the process that has started it hears nothing.
@@ -42,6 +45,14 @@ class Announcement:
             _say(f"{url}/ draws its runs, {url}/metrics shows this node; post OTLP to {url}")
             _say(f"{'run ' + summary['run'] + ',' if owns else 'runs are'} kept in {summary['store']}")
         return heard
+
+    def hang(self, line: str) -> None:
+        """Announce a hang, or its end: a few of them, so that a pipe without a reader is never full."""
+        self._hangs += 1
+        if self._hangs <= _MOST_HANGS:
+            self._write({"hang": line[:_MOST_WORDS]})
+        if not self._quiet:
+            _say(line)
 
     def ended(self, summary: Mapping[str, Any]) -> None:
         """Announce the end, with the points and events that are kept, and those that are lost."""

@@ -31,11 +31,12 @@ from tachograph.recording.ids import random_hex
 from tachograph.recording.journal import LOG
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import CALLS, FAILURE
 
 DESTINATION = "forward"
-_PRIVATE = frozenset({CALLS, FAILURE, LOG})  # texts of exceptions and of the program's own logging
+_PRIVATE = frozenset({CALLS, FAILURE, LOG, PULSE})  # texts of exceptions and of the program's own logging
 _MANY = 5000  # records of a request: about 1.5 MB, where a Collector takes 4 MiB over gRPC
 
 

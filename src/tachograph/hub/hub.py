@@ -28,6 +28,7 @@ from tachograph.hub._page import NodePage
 from tachograph.hub._run import LiveRun, Sent, apply
 from tachograph.hub._series import HubSeries, Limits
 from tachograph.hub._stream_decoder import StreamDecoder, is_beside, shape_of
+from tachograph.hub.doctors import Doctors
 from tachograph.hub.events import Events
 from tachograph.hub.processes import Incarnation, LiveProcess, LostProcess, life
 from tachograph.identity.launch import Launch
@@ -191,6 +192,7 @@ class Hub:
     Attributes:
         folder: the store.
         name: of the hub's own run, or else of the one that senders belong to which name none.
+        doctors: the hang doctors of the runs.
         repeat: seconds for which it does without a series that has not changed; 0 where that is to be sent each time.
     """
 
@@ -238,6 +240,7 @@ class Hub:
         )
         self._diagnoses = Diagnoses()
         self._archive = Archive(self._index, self._lock, self.registry)
+        self.doctors = Doctors(self.receive_logs)
         try:
             self._index.restore(self._began)
         except BaseException:
@@ -288,6 +291,7 @@ class Hub:
                     points += self._turned_away(resource, sender, rejected, named)
                     continue
                 process, incarnation = sender
+                self.doctors.heard(process.run.name, incarnation.key.pid)
                 if not incarnation.noted:
                     self._heard(incarnation)
                 for name, count, stream, refused in self._taken(resource, process, incarnation, now):
@@ -379,12 +383,17 @@ class Hub:
                     continue
                 process, incarnation = sender
                 run: LiveRun = process.run
-                by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, resource))
+                kept = self.doctors.take(run.name, resource)
+                if kept is not None:
+                    by_run.setdefault(run.name, (run, []))[1].append((process, incarnation, kept))
         for run, sent in by_run.values():
             new, lives, count = run.add_events(sent)
+            for _, incarnation, resource in sent:
+                self.doctors.look_for_failures(run.name, incarnation.key.pid, resource)
             with self._lock:
                 for each in lives:
                     apply(each)
+                    self.doctors.heard(run.name, each.incarnation.key.pid, each.record.reason)
                     self._heard(each.incarnation)
             self._totals["log_records"] += len(new)
             self.count("tachograph.hub.events", len(new))
@@ -429,6 +438,7 @@ class Hub:
             processes = [each for each in self._index.processes() if each.run not in left_out]
             others = [*life(processes), *self._diagnoses.points(processes)]
         others += self.registry.collect()
+        others += self.doctors.metrics()
         others += self._index.by_rank.metrics(self._lock, left_out)
         page = self._page.render(instruments, processes, others, form, left_out)
         if page.omitted:

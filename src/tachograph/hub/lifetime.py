@@ -23,6 +23,7 @@ from tachograph.exporters.batch import Batch
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.hardware import SHARED_MEMORY, observe
 from tachograph.hub._survivors import Survivors
+from tachograph.hub.doctors import LOOK
 from tachograph.hub.hub import Hub
 from tachograph.hub.server import HubServer
 from tachograph.identity.resource import instance_id
@@ -120,6 +121,7 @@ class Lifetime:
         survivors = Survivors()
         ticking = threading.Thread(target=self._tick, args=(survivors,), name="tachograph hub", daemon=True)
         ticking.start()
+        threading.Thread(target=self._look, name="tachograph doctor", daemon=True).start()
         serving = asyncio.create_task(self._server.serve(started))
         watching = asyncio.create_task(self._watch())
         observing = asyncio.create_task(self._observe())
@@ -201,6 +203,10 @@ class Lifetime:
     def _tick(self, survivors: Survivors) -> None:
         while not self._closing.wait(_TICK):
             self._tick_once(survivors)
+
+    def _look(self) -> None:
+        while not self._closing.wait(LOOK):
+            self._hub.doctors.look()
 
     def _tick_once(self, survivors: Survivors) -> None:
         try:

@@ -136,7 +136,7 @@ class HubServer:
         self._listener = listener
         self._receiver = Receiver(hub, forwarding, intake=intake, decoder=decoder)
         self._pages = ThreadPoolExecutor(1, "tachograph page")
-        self._studio = Studio(hub.folder, hub.name, failed=self._studio_failed)
+        self._studio = Studio(hub.folder, hub.name, failed=self._studio_failed, standing=hub.doctors.picture)
         self._scrapes = 0
         self._log_once = LogOnce()
         app = Starlette(

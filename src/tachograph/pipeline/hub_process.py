@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,7 @@ RESTARTS = 5
 _BACK_OFF = 0.2
 _LONGEST = _BACK_OFF * 2**RESTARTS
 _POLL = 0.005
+_MOST_HANGS = 30
 _IN_BACKGROUND = ("/bin/sh", "-c", '"$@" &', "sh")
 
 
@@ -40,6 +42,7 @@ class HubProcess:
         page: the address of the run's page.
         store: the file of the run.
         run: its id.
+        hangs: lines that it has said of hangs, the last few; :meth:`look_after` reads them.
 
     Raises:
         ImportError: a package cannot be imported that comes with this one; the message names it.
@@ -61,6 +64,7 @@ class HubProcess:
         self._environ = dict(environ)
         self._detached = detached
         self.pid: int | None = None
+        self.hangs: deque[str] = deque(maxlen=_MOST_HANGS)
         self._restarts = 0
         self._due: float | None = None
         self._buffered = b""
@@ -126,6 +130,7 @@ class HubProcess:
             OSError: it cannot be started now; it will be tried again.
         """
         if self.pid is not None and not self._reaped():
+            self._hear()
             return
         now = self._clock()
         if self.pid is not None:
@@ -138,6 +143,18 @@ class HubProcess:
             self._due = now + _LONGEST
             self._start()
             self._due = None
+
+    def _hear(self) -> None:
+        """Read its lines so far: see :attr:`hangs`. Its last one is left to :meth:`end`."""
+        while b"\n" in self._buffered or select.select([self._pipe], [], [], 0)[0]:
+            said = self._read(0.0)
+            if "points" in said or not said:
+                self._buffered = (json.dumps(said).encode() + b"\n" if said else b"") + self._buffered
+                return
+            if self._detached and self.pid == 0:
+                self.pid = int(said.get("pid", 0))
+            if "hang" in said:
+                self.hangs.append(str(said["hang"]))
 
     def _reaped(self) -> bool:
         if self._detached:  # its end of the pipe is closed

@@ -255,6 +255,13 @@ PROCESS_LAST_EXPORT = _ours(
 PROCESS_LOST = _ours(
     "tachograph.process.lost", "{process}", "counter", "Starts of the process that fell silent without a word."
 )
+HANGS = _ours(
+    "tachograph.hang",
+    "",
+    "gauge",
+    "1 while a job stands still, for each rank that holds it up; 0 after it.",
+    *("dl.rank", "cause"),
+)
 HUB = {
     metric.name: metric
     for metric in (
@@ -290,7 +297,7 @@ ALL = (
     *(STEP_DURATION, STEP_PHASE_DURATION, STEP_COUNT, STEP_SKIPPED, SAMPLES, TOKENS),
     *(CHECKPOINT_DURATION, COMPILE_DURATION, DEVICE_STEP_DURATION, DEVICE_PHASE_DURATION, MEMORY_ALLOCATED, MEMORY_RSS),
     *(GOODPUT, STRAGGLER, VERDICT),
-    *(PROCESS_LAST_EXPORT, PROCESS_LOST, *HUB.values()),
+    *(PROCESS_LAST_EXPORT, PROCESS_LOST, HANGS, *HUB.values()),
 )
 
 

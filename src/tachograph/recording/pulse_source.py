@@ -21,7 +21,7 @@ class PulseSource:
         self._load: Callable[[], Beat] | None = None
 
     def loaded_by(self, load: Callable[[], Beat]) -> None:
-        """Have ``load`` called where pulses are wanted: it returns what makes them."""
+        """Have ``load`` called where pulses are wanted: it returns their maker."""
         self._load = load
 
     def begin(self) -> Beat | None:

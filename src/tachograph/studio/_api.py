@@ -31,7 +31,7 @@ from tachograph.runs.x_axis import XAxis
 from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
-from tachograph.studio.occurrences import events
+from tachograph.studio.occurrences import events, incidents
 from tachograph.studio.overview import Overview, about, functions, progress
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
 
@@ -215,16 +215,24 @@ class Api:
         clock: nanoseconds since the epoch.
         abandoned: asked now and then whether to stop reading.
         writable: whether the page may change runs, as it is told.
+        standing: returns the ranks of a live run as they stand; None where nothing is known of them.
     """
 
     def __init__(
-        self, folder: Path, run: str, clock: Callable[[], int], abandoned: Callable[[], bool], *, writable: bool = False
+        self,
+        folder: Path,
+        run: str,
+        clock: Callable[[], int],
+        abandoned: Callable[[], bool],
+        *,
+        writable: bool = False,
+        standing: Callable[[str], Mapping[str, Any] | None] = lambda _: None,
     ) -> None:
         self._folder = folder
         self._own = run
         self._clock = clock
         self._abandoned = abandoned
-        self._writable = writable
+        self._writable, self._standing = writable, standing
         self._overview = Overview(folder, clock, abandoned)
 
     def ask(self, question: Question) -> dict[str, Any]:
@@ -241,6 +249,8 @@ class Api:
                 return self._read(run, lambda reading: self._run(reading, run))
             case ["runs", run, "calls"]:
                 return self._read(run, self._calls)
+            case ["runs", run, "doctor"]:
+                return self._read(run, lambda reading: {"live": self._standing(run), "incidents": incidents(reading)})
             case ["runs", run, "faults"]:
                 return self._read(run, self._faults)
             case ["runs", run, ("curves" | "samples" | "events") as what]:

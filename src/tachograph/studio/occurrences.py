@@ -7,10 +7,12 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from tachograph.diagnosis.incident import HANG, incident_of
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import event_of
 
+_MOST_NEWS = 10_000  # of incidents
 _OURS = ("tachograph.seq", "tachograph.stream", "tachograph.schema")
 _COLUMNS = "event.rowid, event.name, time, observed, scope, stream.name, seq, record, resource"
 _FROM = "FROM event JOIN stream ON stream.id = event.stream JOIN process ON process.id = process"
@@ -33,6 +35,15 @@ def events(look: Look, *, after: int, limit: int, names: Sequence[str] = ()) -> 
         )
     )
     return [event for row in rows[:limit] for event in _event(look, row)], len(rows) > limit
+
+
+def incidents(look: Look) -> list[dict[str, Any]]:
+    """Return the hangs of a run, the newest last, each as its last event tells it."""
+    found: dict[int, dict[str, Any]] = {}
+    for each in events(look, after=0, limit=_MOST_NEWS, names=(HANG,))[0]:
+        incident = incident_of(each["attributes"])
+        found[incident["began"]] = incident
+    return list(found.values())
 
 
 def newest(look: Look) -> int:

@@ -8,7 +8,7 @@ import hashlib
 import mimetypes
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from http import HTTPStatus
@@ -107,6 +107,7 @@ class Studio:
         token: with which requests may change and delete runs; None where none may.
         clock: nanoseconds since the epoch.
         failed: called for each answer that failed by an error of ours.
+        standing: returns the ranks of a live run as they stand; None where nothing is known of them.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Studio:
         token: str | None = None,
         clock: Callable[[], int] = time.time_ns,
         failed: Callable[[], None] = lambda: None,
+        standing: Callable[[str], Mapping[str, Any] | None] = lambda _: None,
     ) -> None:
         self._pages = Pages()
         self._warm = False
@@ -126,7 +128,7 @@ class Studio:
         self._waiting = 0
         self._pool = ThreadPoolExecutor(READERS, "tachograph studio")
         self._edits = Edits(folder, token)
-        self._api = Api(folder, run, clock, self._closing.is_set, writable=self._edits.allowed)
+        self._api = Api(folder, run, clock, self._closing.is_set, writable=self._edits.allowed, standing=standing)
         overview = Overview(folder, clock, self._closing.is_set, outlined=True)
         self._table = RunsTable(overview, run, clock, writable=self._edits.allowed)
         self._comparison = Comparison(overview, clock, self._closing.is_set)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli._command_line import FAILED, WRONG_USAGE, add_influxdb, fail, influxdb, parser, reason, seconds
 from tachograph.recording.journal import LOG
 from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA
+from tachograph.recording.pulse_source import PULSE
 from tachograph.runs.recorded import CALLS, FAILURE
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 5_000
 _NO_RECORD = b"\n\x00"  # ExportLogsServiceRequest with one empty ResourceLogs
 # In requests that only a hub of ours gets as they are.
-_PRIVATE = frozenset({CALLS, FAILURE, LOG})
+_PRIVATE = frozenset({CALLS, FAILURE, LOG, PULSE})
 _OWN_FORMS = tuple(each.encode() for each in (PACKED, "tachograph.beside", *_PRIVATE))
 _REPORT_EVERY = 0.2
 

@@ -1,0 +1,317 @@
+"""The hang doctor: from pulses and processes to a verdict, its grade, and incidents."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.diagnosis.doctor import Doctor
+from tachograph.diagnosis.doctor_processes import Processes
+from tachograph.diagnosis.doctor_stack import PySpy
+from tachograph.diagnosis.incident import HangVerdict, Incident, attributes_of, incident_of
+
+HERE = "this machine"
+TRAIN = [["/job/train.py", 40, "main"]]
+IN_TORCH = [["/x/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"], ["/job/train.py", 12, "main"]]
+
+
+class Job:
+    """A job of several ranks: their processes in a folder like /proc, their pulses, and a clock of its own."""
+
+    def __init__(self, folder: Path, world: int, *, hub: str = HERE, seen: bool = True) -> None:
+        self.folder, self.world, self.now, self.number = folder, world, 1000.0, 0
+        self.doctor = Doctor(
+            Processes(folder), PySpy(""), clock=lambda: self.now, wall=lambda: int(self.now * 1e9), here=hub
+        )
+        self.news: list[Incident] = []
+        self.cpu = dict.fromkeys(range(world), 0.0)
+        for rank in range(world if seen else 0):
+            self.process(rank)
+
+    def process(self, rank: int, state: str = "S", *, readable: bool = True) -> None:
+        """Write a process as proc(5) says."""
+        home = self.folder / str(100 + rank)
+        home.mkdir(exist_ok=True)
+        ticks = int(self.cpu[rank] * 100)
+        rest = " ".join([state, *"0" * 10, str(ticks), "0", *"0" * 6, "4711", "0"])
+        (home / "stat").write_text(f"{100 + rank} (python (3)) {rest}\n")
+        if readable:
+            (home / "io").write_text("rchar: 10\nwchar: 10\n")
+            (home / "wchan").write_text("futex_wait")
+
+    def pulse(self, rank: int, number: int, *, entry: list[Any] | None = None, **more: Any) -> None:
+        """Send the pulse of a rank that is at an operation; with an entry it waits in that."""
+        waits = entry is not None
+        body = {
+            "v": 1,
+            "n": self.number,
+            "t": self.now,
+            "rank": rank,
+            "world": self.world,
+            "pid": 100 + rank,
+            "machine": HERE,
+            "host": "node",
+            "gil": 0.0,
+            "left_out": [],
+            "cpu": self.cpu[rank],
+            "io": 20,
+            "groups": {"0": {"ranks": f"0-{self.world - 1}", "desc": "default_pg", "backend": "gloo", "seq": number}},
+            "status": {"0": [number, number - 1 if waits else number]},
+            "entries": [entry] if entry else [],
+            "threads": [["main", 3, IN_TORCH if waits else TRAIN]],
+        }
+        self.doctor.take({**body, **more})
+
+    def run(self, seconds: float, *pulses: Any) -> None:
+        """Let time pass: a pulse of each rank a second, and two looks."""
+        for half in range(int(seconds * 2)):
+            self.now += 0.5
+            self.number += 1
+            for each in pulses if half % 2 else ():
+                each()
+            self.news += self.doctor.look()
+
+    @property
+    def verdict(self) -> HangVerdict | None:
+        """The verdict that lasts."""
+        return None if self.doctor.open is None else self.doctor.open.verdict
+
+
+def entry(number: int, name: str = "all_reduce", sizes: str = "[[4]]") -> list[Any]:
+    """Return an operation that has not ended."""
+    return ["0", number, False, f"gloo:{name}", sizes, ["Float"], False, 1]
+
+
+def healthy(job: Job, seconds: float = 3.0) -> None:
+    """Let all ranks get on."""
+    for step in range(int(seconds)):
+        job.run(1.0, *[lambda rank=rank, step=step: job.pulse(rank, 20 + step) for rank in range(job.world)])
+
+
+def test_a_healthy_job(tmp_path: Path) -> None:
+    """Ranks that get on are not spoken of."""
+    job = Job(tmp_path, 2)
+    healthy(job, 20)
+    assert job.news == []
+
+
+def test_blocked(tmp_path: Path) -> None:
+    """A rank that does nothing while others wait hangs within ten seconds: rank, line, and the others' operation."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+    begun = job.now
+    job.run(
+        10,
+        lambda: job.pulse(0, 30, entry=entry(30)),
+        lambda: job.pulse(1, 29),
+        lambda: job.pulse(2, 30, entry=entry(30)),
+    )
+    assert [(each.verdict.grade, each.verdict.cause, each.verdict.ranks) for each in job.news] == [
+        ("hang", "blocked", (1,))
+    ]
+    text = job.news[0].verdict.text
+    assert "Rank 1 (pid 101) blocked for" in text
+    assert "at train.py:40 in main" in text
+    assert "Ranks 0 and 2 wait in all_reduce #30 of default_pg, sizes [[4]], at train.py:12 in main." in text
+    assert job.news[0].began / 1e9 - begun <= 10
+
+
+def test_busy_is_late(tmp_path: Path) -> None:
+    """A rank that computes is late, and no alert."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def compute() -> None:
+        job.cpu[1] += 0.9
+        job.process(1, "R")
+        job.pulse(1, 29, threads=[["main", job.number, TRAIN]])
+
+    job.run(60, lambda: job.pulse(0, 30, entry=entry(30)), compute)
+    assert {each.verdict.grade for each in job.news} == {"late"}
+    assert job.verdict is not None
+    assert job.verdict.cause == "busy"
+
+
+def test_a_long_wait_that_ended_well_is_the_measure(tmp_path: Path) -> None:
+    """A rank that does nothing hangs after three times the longest wait that this run has seen end well."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    wait, stand = (lambda: job.pulse(0, 30, entry=entry(30))), (lambda: job.pulse(1, 29))
+    job.run(4, wait, stand)
+    job.run(1, lambda: job.pulse(0, 31), lambda: job.pulse(1, 31))
+    job.run(9, lambda: job.pulse(0, 40, entry=entry(40)), lambda: job.pulse(1, 39))
+    assert [each.verdict.grade for each in job.news if each.hung] == []
+    job.run(7, lambda: job.pulse(0, 40, entry=entry(40)), lambda: job.pulse(1, 39))
+    assert job.verdict is not None
+    assert job.verdict.grade == "hang"
+
+
+def test_mismatch(tmp_path: Path) -> None:
+    """Another operation under one number: the minority is named."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+    waits = [lambda rank=rank: job.pulse(rank, 30, entry=entry(30)) for rank in (0, 2)]
+    job.run(8, *waits, lambda: job.pulse(1, 30, entry=entry(30, "broadcast")))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "mismatch", (1,))
+    assert "rank 1 calls broadcast" in job.verdict.text
+
+
+def test_stopped(tmp_path: Path) -> None:
+    """A stopped process is named with the line at which it was seen last."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    job.process(1, "T")
+    job.run(8, lambda: job.pulse(0, 30, entry=entry(30)))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "stopped", (1,))
+    assert "last seen at train.py:40" in job.verdict.text
+
+
+def test_died(tmp_path: Path) -> None:
+    """A process that has gone without a word, while others wait for it."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    (tmp_path / "101" / "stat").unlink()
+    job.run(8, lambda: job.pulse(0, 30, entry=entry(30)))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "killed", (1,))
+
+
+def test_the_first_death(tmp_path: Path) -> None:
+    """Of ranks that have all died the first one is told, with its exception and its last line."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+    for rank, second in ((2, 1), (0, 2), (1, 3)):
+        job.doctor.failed(100 + rank, f"RuntimeError: of rank {rank}", second * 10**9)
+        job.doctor.ended(100 + rank, "exception")
+        (tmp_path / str(100 + rank) / "stat").unlink()
+    job.run(1)
+    assert [each.verdict.key for each in job.news] == [("died", "died", (2,))]
+    words = (
+        "Rank 2 (pid 102) died 1.0 s before the next one: RuntimeError: of rank 2, last seen at train.py:40 in main."
+    )
+    assert job.news[0].verdict.text == words
+
+
+def test_gil_held(tmp_path: Path) -> None:
+    """A rank whose threads are not let run holds the GIL; without py-spy the verdict says what would show its line."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def work() -> None:
+        job.cpu[1] += 1.0
+        job.process(1, "R")
+        job.pulse(0, 30, entry=entry(30))
+
+    job.run(10, work)
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "GIL held", (1,))
+    assert "tachograph[doctor]" in job.verdict.text
+
+
+def test_heard_is_not_silent(tmp_path: Path) -> None:
+    """A rank whose exports arrive is let run, though its pulses do not come."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    job.run(10, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.doctor.heard(101))
+    assert job.verdict is None or job.verdict.cause != "GIL held"
+
+
+@pytest.mark.parametrize("file", ["/lib/python3.11/socketserver.py", "/lib/python3.11/pdb.py"])
+def test_servers_and_debuggers_are_patient(tmp_path: Path, file: str) -> None:
+    """An event loop without an event, and a debugger, are late at most."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    stack = [[file, 5, "wait"], *TRAIN]
+    wait = partial(job.pulse, 0, 30, entry=entry(30))
+    job.run(60, wait, partial(job.pulse, 1, 29, threads=[["main", 1, stack]]))
+    assert [each for each in job.news if each.hung] == []
+
+
+def test_an_incident_ends(tmp_path: Path) -> None:
+    """One incident from its first verdict to its end, which is told once."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    job.run(10, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    for step in range(5):
+        job.run(1, *[lambda rank=rank, step=step: job.pulse(rank, 40 + step) for rank in (0, 1)])
+    assert len({each.number for each in job.news}) == 1
+    assert job.news[-1].ended > job.news[-1].began
+    assert job.doctor.open is None
+
+
+def test_ranks_elsewhere(tmp_path: Path) -> None:
+    """A hub that sees only some of the ranks says which ones are missing."""
+    job = Job(tmp_path, 4)
+    healthy(job, 1)
+    partial = Job(tmp_path, 4)
+    for step in range(3):
+        partial.run(1.0, *[lambda rank=rank, step=step: partial.pulse(rank, 20 + step) for rank in (0, 1)])
+    partial.run(10, lambda: partial.pulse(0, 30, entry=entry(30)), lambda: partial.pulse(1, 29))
+    assert partial.verdict is not None
+    assert partial.verdict.text.endswith("Ranks 2-3 are elsewhere: not seen.")
+    assert partial.doctor.picture()["elsewhere"] == ["Ranks 2-3 are elsewhere: not seen."]
+
+
+def test_processes_that_cannot_be_seen(tmp_path: Path) -> None:
+    """Where /proc is hidden the verdict says so and waits longer; a process that was never seen has not died."""
+    job = Job(tmp_path, 2, seen=False)
+    healthy(job)
+    job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    assert job.verdict is not None
+    assert (job.verdict.grade, job.verdict.cause) == ("late", "blocked")
+    assert "cannot be seen" in job.verdict.text
+    job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    assert job.verdict.key == ("late", "blocked", (1,)) or job.verdict.grade == "hang"
+
+
+def test_reads_and_writes_that_cannot_be_seen(tmp_path: Path) -> None:
+    """In a container without ptrace, what a rank reads and writes is not known: the verdict says so."""
+    job = Job(tmp_path, 2, seen=False)
+    for rank in range(2):
+        job.process(rank, readable=False)
+    healthy(job)
+    job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    assert job.verdict is not None
+    assert "What rank 1 reads and writes cannot be seen from here." in job.verdict.text
+
+
+def test_a_rank_of_another_machine(tmp_path: Path) -> None:
+    """Pulses that come from elsewhere are aligned alike; their own figures stand for /proc."""
+    job = Job(tmp_path, 2, hub="another machine", seen=False)
+    healthy(job)
+    job.run(10, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "blocked", (1,))
+
+
+def test_what_is_no_pulse_is_left_alone(tmp_path: Path) -> None:
+    """Pulses of a newer version, without a rank, or from long ago change nothing."""
+    job = Job(tmp_path, 2)
+    for wrong in ({"v": 99}, {"t": 5.0}):
+        job.pulse(0, 1, **wrong)
+    job.doctor.take({"v": 1})
+    assert job.doctor.ranks == {}
+
+
+def test_picture(tmp_path: Path) -> None:
+    """Each rank's state, operation and line, of a job that gets on, too."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    job.run(4, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    first, second = job.doctor.picture()["ranks"]
+    assert (first["state"], first["operation"]) == ("waits", "all_reduce #30 of default_pg, sizes [[4]]")
+    assert (second["state"], second["line"]) == ("stands", "train.py:40 in main")
+    assert second["stacks"][0][0] == "main"
+
+
+def test_an_incident_survives_its_event() -> None:
+    """An incident is read back from its event as it was."""
+    made = Incident(3, 5, HangVerdict("hang", "blocked", (1, 2), "Rank 1 …", ("a note",)))
+    assert incident_of(attributes_of(made)) == made.data()
+    assert math.isclose(made.data()["began"], 5)
