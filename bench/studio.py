@@ -2,9 +2,9 @@
 
 Run: ``python bench/studio.py [--check]``. Goals: a metric of a million points is answered in a second, JSON included,
 and a zoom into a hundredth of it in 0.2 s; the table of 1,000 runs, of which one goes on, in 0.05 s (``--runs N``
-measures that alone, for N runs); 10 ranks that each record 50 points a second on 100 charts, watched live, cost the hub a tenth of a
-core; a week of a node's samples is answered in 0.3 s and 300 kB; ten points a second on each of the 1,000 curves are
-measured beside it.
+measures that alone, for N runs); 10 ranks that each record 50 points a second on 100 charts, watched live, cost the hub
+a tenth of a core; a week of a node's samples is answered in 0.3 s and 300 kB; ten points a second on each of the 1,000
+curves are measured beside it.
 """
 
 from __future__ import annotations
