@@ -648,3 +648,14 @@ def test_a_rank_shows_its_own_verdicts() -> None:
     (event,) = [event for event in journal.drain() if event.name == "tachograph.verdict"]
     assert event.attributes["severity"] == "critical"
     assert "num_workers=0" in str(event.attributes["evidence"])
+
+
+def test_the_setting() -> None:
+    """TACHOGRAPH_ANATOMY is ``true`` or ``false``; another value is said, and the default taken."""
+    from tachograph.instrumentation.torch_step import asks_for_anatomy
+
+    assert asks_for_anatomy({}, default=True)
+    assert not asks_for_anatomy({}, default=False)
+    assert not asks_for_anatomy({"TACHOGRAPH_ANATOMY": "false"}, default=True)
+    assert asks_for_anatomy({"TACHOGRAPH_ANATOMY": "true"}, default=False)
+    assert asks_for_anatomy({"TACHOGRAPH_ANATOMY": "perhaps"}, default=True)

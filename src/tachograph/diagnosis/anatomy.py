@@ -56,6 +56,10 @@ ident = threading.get_ident
 class Lane:
     """The marks of one thread.
 
+    Args:
+        device: see below.
+        stepping: called now and then while it trains.
+
     Attributes:
         marks: those that wait to be taken.
         add: appends one; while a step is timed on the device, it records an event, too.
@@ -64,9 +68,10 @@ class Lane:
         thread: its name.
     """
 
-    __slots__ = ("add", "device", "due", "marks", "thread")
+    __slots__ = ("_stepping", "add", "device", "due", "marks", "thread")
 
-    def __init__(self, device: DeviceClock) -> None:
+    def __init__(self, device: DeviceClock, stepping: Callable[[], object]) -> None:
+        self._stepping = stepping
         self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
         self.add: Callable[[Mark], object] = self.marks.append
         self.due = 0
@@ -76,6 +81,7 @@ class Lane:
     def stepped(self, now: int, optimizer: int) -> None:
         """Look after the device: an optimizer has stepped."""
         self.due = now + EVERY
+        self._stepping()
         if self.device.stepped(now, optimizer):
             self.add = self._add_timed
 
@@ -99,10 +105,12 @@ class Anatomy:
 
     Attributes:
         lanes: the marks of each thread that trains or fetches batches, by the thread's id.
+        stepping: called with each new lane, and twenty times a second at most while it trains; in its thread.
     """
 
     def __init__(self, failed: Callable[[Exception], object]) -> None:
         self.lanes: dict[int, Lane] = {}
+        self.stepping: Callable[[], object] = _rest
         self._failed = failed
         self._torch: Any = None
         self._undo: list[Callable[[], object]] = []
@@ -134,7 +142,8 @@ class Anatomy:
         """Return a new lane of this thread; None where there is none for it."""
         if self._closed or self._torch is None or len(self.lanes) >= _MOST_LANES:
             return None
-        return self.lanes.setdefault(ident(), Lane(DeviceClock(self._torch, self._failed)))
+        self.stepping()
+        return self.lanes.setdefault(ident(), Lane(DeviceClock(self._torch, self._failed), self.stepping))
 
     def _hook_torch(self, torch: ModuleType | Any) -> None:
         self._torch = torch
@@ -311,6 +320,10 @@ class Anatomy:
 def _codes(*classes: type) -> Iterator[CodeType]:
     for each in classes:
         yield from (method.__code__ for method in vars(each).values() if isinstance(method, FunctionType))
+
+
+def _rest() -> None:
+    """Do nothing: nothing takes the marks yet."""
 
 
 def _nothing(_code: CodeType) -> None:

@@ -40,6 +40,7 @@ from tachograph.recording.own_metrics import (
 )
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
+from tachograph.recording.switch import switch
 
 if TYPE_CHECKING:
     from tachograph.diagnosis.verdict import Verdict
@@ -77,6 +78,7 @@ class _Followed:
         self.epoch = time.time_ns() - time.perf_counter_ns()
         self.told = -1.0  # when its last event was logged, in seconds on the monotonic clock
         self.steps_told = -1
+        self.saved = 0  # checkpoints that were told
         self.skipped = 0
         self.device_steps = 0
         self.device, self.host = [0] * len(PHASES), [0] * len(PHASES)
@@ -130,13 +132,14 @@ class StepSeries:
         self._looks: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_LOOKS)
         self._verdicts: dict[str, int] = {}
         self._judged = time.monotonic()
-        registry.early.append(self.fold)
         journal.last_words.append(self._last_words)
-        self._begin()
+        anatomy.stepping = self._begin
         at_fork("anatomy", in_child=self._reset_in_child)
 
     def _begin(self) -> None:
-        self._task = timer.default.every("anatomy", _TICK, self.tick, registry=self._registry)
+        """Fold each second from now on, where this process trains: one that does not costs nothing."""
+        if self._task is None and switch.on:
+            self._task = timer.default.every("anatomy", _TICK, self.tick, registry=self._registry)
 
     def _reset_in_child(self) -> None:
         """Forget the parent's steps; a child that trains has its own."""
@@ -152,7 +155,6 @@ class StepSeries:
         at_fork("anatomy")
         if self._task is not None:
             self._task.close(1.0)
-        self._registry.early.remove(self.fold)
         self._journal.last_words.remove(self._last_words)
 
     def tick(self) -> None:
@@ -165,8 +167,6 @@ class StepSeries:
         if not self._folding.acquire(blocking=False):
             return
         try:
-            if self._task is None and self._anatomy.lanes:  # a forked child that trains
-                self._begin()
             for key, lane in list(self._anatomy.lanes.items()):
                 followed = self._followed.get(key)
                 if followed is None or followed.lane is not lane:
@@ -233,7 +233,9 @@ class StepSeries:
         totals = main.machine.totals()
         begun = (totals.end - main.machine.first) / _SECOND
         every = _OFTEN if begun < _AT_FIRST else _SELDOM
-        if not last and (now - main.told < every * 0.9 or totals.end == main.steps_told):
+        # A checkpoint is told at once: what comes after it is lost, should the process be killed.
+        saved, main.saved = totals.checkpoints > main.saved, totals.checkpoints
+        if not (last or saved) and (now - main.told < every * 0.9 or totals.end == main.steps_told):
             return
         main.told, main.steps_told = now, totals.end
         memory = dict(_memory())
