@@ -28,6 +28,7 @@ from tachograph.recording.curve import NOWHERE, CurveRecorder, recorder
 from tachograph.recording.losses import SeriesLosses
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
+from tachograph.recording.table import table_html
 from tachograph.recording.values import Number, Pending, is_readable
 
 __all__ = ["Metric", "MetricGroup", "MetricScale", "config", "log", "progress", "summary", "task", "workflow"]
@@ -182,6 +183,13 @@ class Metric:
 
     def __repr__(self) -> str:
         return f"<tachograph.Metric {self.key!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return its definition and its last value, which a notebook shows; the run has its curve."""
+        home = self._curves.home
+        last = None if home is None else home.gauge.current
+        about = {"metric": self.key, "group": self.group and self.group.name, "scale": self.scale and self.scale.name}
+        return table_html({**about, "throttle": self.throttle, "last value": last})
 
 
 # Not by assignment: a subclass may have a method of this name, which calls this one.

@@ -1,4 +1,4 @@
-"""Progress: loops that record how far they are, and their bars, drawn by tqdm on a terminal."""
+"""Progress: loops that record how far they are, and their bars: tqdm's on a terminal, HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -47,14 +47,67 @@ class Bar(Protocol):
         """Show it for the last time."""
 
 
-def on_terminal() -> bool:
-    """Tell whether a bar would be seen: stderr is a terminal, and of a node's ranks this is the first."""
+def is_seen() -> bool:
+    """Tell whether a bar would be seen: by a terminal or a notebook, and of a node's ranks this is the first."""
     if os.environ.get("LOCAL_RANK", "0").strip() not in {"", "0"}:
         return False
+    if in_notebook():
+        return True
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # no stderr, as under pythonw; or closed
         return False
+
+
+def in_notebook() -> bool:
+    """Tell whether the process is the kernel of a notebook, which shows HTML; IPython is not loaded for it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookBar:
+    """A bar of HTML in the output of a notebook's cell: no widget, and a saved notebook shows where it ended.
+
+    Args:
+        title: stands before it.
+        total: items; None where their number is not known.
+        clock: seconds.
+    """
+
+    def __init__(self, title: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        from IPython import display
+
+        show: Any = display.display
+        self._title, self._total, self._clock = title, total, clock
+        self._done, self._start, self._due = 0, clock(), -inf
+        self._shown = show(self, display_id=True)
+
+    def draw(self, done: int) -> None:
+        """Show how many items are done, a few times a second at most."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + SHORTEST
+            self.close(done)
+
+    def close(self, done: int) -> None:
+        """Show it for the last time."""
+        self._done = done
+        self._shown.update(self)
+
+    def __repr__(self) -> str:
+        return f"{self._title}: {self._done}" + ("" if self._total is None else f"/{self._total}")
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        seconds = self._clock() - self._start
+        rate = f" · {self._done / seconds:,.1f}/s" if self._done and seconds > 0 else ""
+        of = "" if self._total is None else f" of {self._total:,}"
+        label = escape(self._title)
+        place = f' value="{self._done}" max="{max(self._total, 1)}"' if self._total is not None else ""
+        bar = f'<progress aria-label="{label}"{place} style="width:20em"></progress>'
+        return f"<div>{label} {bar} {self._done:,}{of}{rate}</div>"
 
 
 class TerminalBar:
@@ -199,7 +252,7 @@ class Loop:
     def begin(self) -> None:
         """Record that nothing is done yet."""
         execution = self._execution
-        if on_terminal():
+        if is_seen():
             self._bar = _bar(self._key.key, self._total, self._place)
         if not execution.records:
             return
@@ -290,7 +343,7 @@ class Loop:
 
 def _bar(title: str, total: int | None, place: int) -> Bar | None:
     try:
-        return TerminalBar(title, total, stays=place == 1)
+        return NotebookBar(title, total) if in_notebook() else TerminalBar(title, total, stays=place == 1)
     except ImportError:
         _log_once("tqdm", "progress: no bar is drawn, tqdm is not installed")
     except Exception as error:  # noqa: BLE001 - a terminal that is none

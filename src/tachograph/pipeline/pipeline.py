@@ -34,6 +34,7 @@ from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.registry import Registry
+from tachograph.recording.table import table_html
 
 if TYPE_CHECKING:
     from tachograph.exporters.prometheus.endpoint import Endpoint
@@ -494,6 +495,11 @@ class Pipeline:
             if not self._left_by_all:
                 self._started += 1
             return not self._left_by_all
+
+    def _repr_html_(self) -> str:
+        """Return a table of where it delivers, which a notebook shows."""
+        about = {"run": self.settings.run_id, "drawn at": self.hub_url, "metrics at": self.metrics_url}
+        return table_html({**about, "state": "delivers" if self.running else "has ended"})
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - there are no subclasses, and typing.Self needs CPython 3.11
         """Return itself."""

@@ -14,6 +14,7 @@ Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`
 ``exponential``, ``intervals``, ``instrument``, ``registry``, ``columns``, ``closed_windows`` and ``own_metrics`` for
 metrics;
 ``chart``, ``curve``, ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events;
-``kept_calls`` for profiled functions; ``losses`` and ``log`` for trouble; ``switch``, ``wishes``, ``pulse_source``,
-``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this runs in.
+``kept_calls`` for profiled functions; ``table`` for notebooks; ``losses`` and ``log`` for trouble; ``switch``,
+``wishes``, ``pulse_source``, ``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for the process that all of this
+runs in.
 """

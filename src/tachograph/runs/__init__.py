@@ -15,6 +15,7 @@ from tachograph.runs.buckets import HistogramValues
 from tachograph.runs.catalogue import Summary
 from tachograph.runs.catalogue import listed as list  # noqa: A004 - as users type it: tachograph.runs.list()
 from tachograph.runs.catalogue import opened as open  # noqa: A004 - the same
+from tachograph.runs.drawing import CurveDrawing
 from tachograph.runs.ending import Ending, Failure
 from tachograph.runs.kept_calls import CallsOfFunction, ProfiledCall
 from tachograph.runs.losses import Loss
@@ -26,6 +27,7 @@ __all__ = [
     "Bucket",
     "CallsOfFunction",
     "Curve",
+    "CurveDrawing",
     "CurveSummary",
     "Ending",
     "Failure",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
 from tachograph.runs.blocks import DRAWN_REST, Block, Bucket, Raw, Sample, thin, unpack
+from tachograph.runs.drawing import CurveDrawing, drawing, run_html
 from tachograph.runs.ending import Ending, Failure, ending, failures
 from tachograph.runs.file import RunFile, look
 from tachograph.runs.file_lock import in_use
@@ -92,6 +93,30 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<tachograph run {self.id!r}>"
+
+    def _repr_html_(self) -> str:
+        metrics = self.metrics()
+        many = f"{len(metrics)}, {sum(metric.points for metric in metrics):,} points"
+        about = {"run": self.id, "name": self.name, "state": self.ended.state, "tags": ", ".join(self.tags)}
+        dictionaries = {"configuration": self.config, "results": self.summary}
+        names = list(dict.fromkeys(metric.name for metric in metrics))
+        return run_html({**about, "metrics": many}, dictionaries, names, self.plot)
+
+    def plot(self, *names: str, beside: Iterable[Run] = (), rank: int | None = None) -> CurveDrawing:
+        """Return the curves of metrics as a drawing, which a notebook shows; no other package is needed.
+
+        Args:
+            names: of the metrics, which share one axis.
+            beside: further runs, whose curves of these metrics are drawn with this run's.
+            rank: the only one whose curves are drawn.
+
+        Raises:
+            LookupError: there is no such metric, or no curve of it in this rank.
+            TypeError: no metric is named.
+        """
+        if not names:
+            raise TypeError('plot() draws metrics by their names, such as plot("loss")')
+        return drawing([self, *beside], names, rank=rank)
 
     @property
     def damage(self) -> Sequence[str]:
