@@ -264,7 +264,11 @@ def test_torchtitans_handler(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_rays_callback(tmp_path: Path) -> None:
-    """Values of the worker of rank zero are curves, nested ones by their path; they come from Ray's controller."""
+    """Values of the worker of rank zero are curves, nested ones by their path, to the last one.
+
+    They come from Ray's controller, which Ray kills. Its services, and workers that record nothing, are no processes of
+    the job.
+    """
     options = ("--run-id", "job", "--port", "0", "--linger", "0", "--")
     waits = {**beside("ray"), "RAY_raylet_start_wait_time_s": "300"}  # on a busy machine
     command = (str(EXAMPLES / "ray_callback.py"), str(tmp_path / "out"))
@@ -272,13 +276,10 @@ def test_rays_callback(tmp_path: Path) -> None:
     steps = [0, 1, 2, 3, 4]
     found = recorded(tmp_path)
     assert curves(found) == {"train/loss": steps, "step": steps, "memory/used": steps}
-    # Ray's services are no processes of the job.
-    assert {process.role for process in found.processes() if process.rank is None} <= {
-        None,
-        "",
-        "node",
-        "default_worker",
-    }
+    others = sorted(process.role for process in found.processes() if process.rank is None)
+    controller, cleaner = "default_worker", "default_worker"
+    # The driver, and two of about eight workers; the second one has recorded nothing but what Ray warns of in it.
+    assert others in (["", controller], ["", controller, cleaner]), others
 
 
 @pytest.mark.long

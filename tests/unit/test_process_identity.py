@@ -19,7 +19,7 @@ from tachograph.recording.registry import Registry
 class Process:
     """A process under zero code, with a journal, a registry and a clock of its own."""
 
-    def __init__(self, *, waits: bool) -> None:
+    def __init__(self, *, waits: bool = False, idles: bool = False) -> None:
         self.registry = Registry(enabled=True)
         self.journal = Journal(self.registry)
         self.now = 100.0
@@ -27,6 +27,7 @@ class Process:
         self.identity = AmbientIdentity(
             read_settings({}),
             waits=waits,
+            idles=idles,
             journal=self.journal,
             registry=self.registry,
             clock=lambda: self.now,
@@ -124,6 +125,24 @@ def leave(process: Process, *, dying: bool = False) -> None:
         raise ValueError("boom, token=12ab")
     finally:
         process.identity.take_leave(lambda: None, dying=dying)
+
+
+@pytest.mark.parametrize("first", ["value", "event", "rank"])
+def test_an_idle_worker_is_none_before_it_records(local: pytest.MonkeyPatch, first: str) -> None:
+    """A worker that a pool has ready is no process of the run before a value, an event or its rank."""
+    local.delenv("LOCAL_RANK")
+    process = Process(idles=True)
+    process.now += 10 * LONGEST_WAIT
+    assert not process.settle()
+    if first == "value":
+        process.registry.group("g").instrument("step.success").record(1)
+    elif first == "event":
+        process.journal.append("of.mine", 1, {})
+    else:
+        local.setenv("RANK", "3")
+    assert process.settle()
+    assert process.identity.resource.get("dl.rank") == (3 if first == "rank" else None)
+    assert process.settle()
 
 
 @pytest.mark.parametrize("dying", [False, True])

@@ -50,6 +50,8 @@ _SERVICES = (
     "ray/dashboard/agent.py",
     "ray/dashboard/dashboard.py",
 )
+# Those that it starts before there is work for them: many never get any.
+_POOLED = ("ray/_private/workers/default_worker.py",)
 
 _log = logging.getLogger("tachograph")
 _profiles: dict[tuple[str, ...], Profiles] = {}
@@ -92,7 +94,11 @@ def begin(*, directly: bool = True, forked: bool = False) -> None:
     asked = text(os.environ, HELPERS) == "1"
     known = text(os.environ, "RANK") or group_watch.joined()
     waits = not asked and not known and (forked or _is_child_of_multiprocessing())
-    begin_ambient(settings, waits=waits, directly=directly, again=partial(begin, directly=directly, forked=True))
+    idles = _is_of(_POOLED)
+    if idles:
+        unmark_start(os.environ)
+    again = partial(begin, directly=directly, forked=True)
+    begin_ambient(settings, waits=waits, idles=idles, directly=directly, again=again)
     if loads_instrumentors(os.environ):
         _instrument(os.environ)
 
@@ -161,7 +167,11 @@ def _instruments_all(environ: Mapping[str, str]) -> bool:
 def _is_errand() -> bool:
     if command_name().rpartition(".")[2] in ERRANDS:
         return True
-    return any(argument.endswith(_SERVICES) for argument in sys.orig_argv[1:])
+    return _is_of(_SERVICES)
+
+
+def _is_of(programs: tuple[str, ...]) -> bool:
+    return any(argument.endswith(programs) for argument in sys.orig_argv[1:])
 
 
 def _is_child_of_multiprocessing() -> bool:

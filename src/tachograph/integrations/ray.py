@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tachograph.instrumentation.bridges.trainers import note
 from tachograph.integrations._library import library
+from tachograph.pipeline import running_pipeline
 
 with library("ray", "ray[train]"):
     from ray.train import UserCallback
 
 _LIBRARY = "ray"
 _STEPS = ("global_step", "step", "iteration", "epoch")
+_PATIENCE, _PAUSE = 1.0, 30.0  # seconds: of a delivery, and until the next one after one that took longer
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 
 
@@ -23,8 +26,10 @@ class TachographCallback(UserCallback):  # type: ignore[misc]
     names. x is the first that is there of global_step, step, iteration and epoch, else the count of the values.
 
     Ray calls it in the process of the training's controller: under ``tachograph run`` that one records, too; a
-    ``start()`` in the driver does not reach it.
+    ``start()`` in the driver does not reach it. What it takes leaves at once: Ray kills that process in the end.
     """
+
+    _next = 0.0  # of monotonic time: of the next delivery
 
     def after_report(self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any) -> None:  # noqa: ARG002 - as it is called
         """Take the values of one ``ray.train.report``."""
@@ -32,6 +37,9 @@ class TachographCallback(UserCallback):  # type: ignore[misc]
         if isinstance(first, Mapping):
             step = next((first[name] for name in _STEPS if name in first), None)
             note(_LIBRARY, "take", dict(_flat(first)), step)
+            pipeline = running_pipeline()
+            if pipeline is not None and time.monotonic() >= self._next and not pipeline.flush(_PATIENCE):
+                self._next = time.monotonic() + _PAUSE
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,7 @@ from tachograph.identity.program import mark_start, program_name
 from tachograph.identity.rank import OWNER, awaits_rank, owner_mark
 from tachograph.identity.resource import announced, instance_id, is_beside, resource_attributes
 from tachograph.pipeline._failure import FAILED, MOST_TYPE, failure_of, raised
-from tachograph.pipeline._unheard import count_helper
+from tachograph.pipeline._unheard import count_helper, has_recorded
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
@@ -164,6 +164,7 @@ class AmbientIdentity:
         waits: it is not known before its rank is there: a process that may become a rank, or be a mere helper. One that
             is no helper, and whose launcher leaves its rank to ``torch.distributed``, waits for that as well, but no
             longer than :data:`LONGEST_WAIT` and for :data:`MOST_WAITING` events.
+        idles: it is not known before it has recorded something: a worker that is there before there is work for it.
         directly: the process was started by ``tachograph run`` itself; others without a rank have their program's name
             as their role, which tells them from it.
         journal: where its events are logged.
@@ -176,12 +177,14 @@ class AmbientIdentity:
         settings: Settings,
         *,
         waits: bool = False,
+        idles: bool = False,
         directly: bool = True,
         journal: journals.Journal = journals.default,
         registry: registries.Registry = registries.default,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._waits, self._directly, self._journal = settings, waits, directly, journal
+        self._idles = idles
         self._registry, self._clock = registry, clock
         self.on_renamed: Callable[[], object] = _nothing
         self._patient_until = clock() + LONGEST_WAIT
@@ -225,7 +228,7 @@ class AmbientIdentity:
         if identified == self._identified:
             return True
         if identified[0] is None and not text(os.environ, "RANK"):
-            if self._identified is None and (self._waits or self._is_patient()):
+            if self._identified is None and (self._waits or self._is_patient() or self._is_idle()):
                 return False
             if self._identified is not None and awaits_rank(os.environ):  # the rank follows: one change, not two
                 return True
@@ -253,6 +256,10 @@ class AmbientIdentity:
         if not awaits_rank(os.environ):
             return False
         return len(self._journal) < MOST_WAITING and self._clock() < self._patient_until
+
+    def _is_idle(self) -> bool:
+        self._idles = self._idles and not has_recorded(self._registry, self._journal, besides=1)
+        return self._idles
 
     def use(self) -> None:
         """Remember that a delivery was made under it: a change from here on is the end of this one."""

@@ -113,7 +113,9 @@ class Runtime:
         self.by_itself = True
         self.run(settings or settings_by_itself(), frozenset(), again=self.run_by_itself)
 
-    def run_ambient(self, settings: Settings, *, waits: bool, directly: bool, again: Callable[[], object]) -> None:
+    def run_ambient(
+        self, settings: Settings, *, waits: bool, idles: bool, directly: bool, again: Callable[[], object]
+    ) -> None:
         """Deliver though the program does not ask for it, to its end: zero code.
 
         It sets no global provider. Those that the program sets, at any time, stay as they are, and are joined.
@@ -126,7 +128,7 @@ class Runtime:
         self.pipeline = Pipeline(
             settings,
             self._registry,
-            identity=AmbientIdentity(settings, waits=waits, directly=directly),
+            identity=AmbientIdentity(settings, waits=waits, idles=idles, directly=directly),
             asked=frozenset(SIGNALS),
             unasked=True,
             on_settled=self._on_begun,

@@ -143,6 +143,21 @@ def say_undelivered(
         )
 
 
+def has_recorded(registry: Registry, journal: Journal, *, besides: int) -> bool:
+    """Tell whether the program has recorded anything yet: nothing has been delivered so far.
+
+    Args:
+        registry: of its values.
+        journal: of its events.
+        besides: events of ours in it.
+    """
+    for holder in list(journal.holders):
+        holder.hand_in(0.0, everything=True, pace=no_rest)
+    if len(journal) > besides or journal.records or registry.points.waiting():
+        return True
+    return any(series.recorded() for series in registry.series() if not isinstance(series, LastValue))
+
+
 def _waiting_values(registry: Registry, journal: Journal) -> int:
     """Return how many values the program has recorded that wait for delivery.
 

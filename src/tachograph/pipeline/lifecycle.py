@@ -161,7 +161,12 @@ def join() -> None:
 
 
 def begin_ambient(
-    settings: Settings, *, waits: bool = False, directly: bool = True, again: Callable[[], object]
+    settings: Settings,
+    *,
+    waits: bool = False,
+    idles: bool = False,
+    directly: bool = True,
+    again: Callable[[], object],
 ) -> None:
     """Deliver the values and events of a program that does not ask for it: zero code.
 
@@ -170,12 +175,13 @@ def begin_ambient(
     Args:
         settings: of the pipeline.
         waits: whether it delivers nothing before RANK is there: a process that may become a rank, or be a mere helper.
+        idles: whether it delivers nothing before it has recorded something: a worker that may never get any work.
         directly: whether ``tachograph run`` itself started the process; see
             :class:`tachograph.pipeline._process_identity.AmbientIdentity`.
         again: called in a forked child that may become a rank.
     """
     with runtime.lock:
-        runtime.run_ambient(settings, waits=waits, directly=directly, again=again)
+        runtime.run_ambient(settings, waits=waits, idles=idles, directly=directly, again=again)
 
 
 def running_pipeline() -> Pipeline | None:
