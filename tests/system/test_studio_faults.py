@@ -105,6 +105,7 @@ def faults(page: Tab, run: str) -> list[tuple[str, str]]:
     """Return kind and title of each fault that the page shows."""
     listed = page.open(f"/#/run/{run}").page.locator(".faults .fault")
     page.until(listed.count, "faults")
+    page.page.locator(".faults > summary").click()
     return [
         (one.get_attribute("data-kind"), one.locator(".fault-head > :first-child").inner_text()) for one in listed.all()
     ]
@@ -140,6 +141,12 @@ def test_a_fault_leads_to_its_place_by_keyboard(page: Tab) -> None:
     share = (at["x"] + at["width"] / 2 - over["x"]) / over["width"]
     assert abs(share - (20 - low) / (high - low)) < 0.02
     assert at["height"] >= 0.9 * over["height"]
+    card.get_by_role("button", name="log", exact=True).click()  # uPlot is made anew
+    page.until(lambda: abs(line.bounding_box()["x"] - at["x"]) < 20, "the same mark in the new plot")
+    card.get_by_role("button", name="heat map", exact=True).click()
+    page.until(line.is_hidden, "no lines")
+    card.get_by_role("button", name="heat map", exact=True).click()
+    page.until(line.is_visible, "the mark again")
     page.page.set_viewport_size({"width": 390, "height": 844})
     page.page.wait_for_timeout(500)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 390

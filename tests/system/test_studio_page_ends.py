@@ -44,6 +44,7 @@ def test_the_page_tells_how_runs_ended(tmp_path: Path) -> None:
         title = chips["failed"].get_attribute("title")
         assert title.startswith("failed with exit code 3; rank 1 failed first: ValueError: <img src=x")
         page.open("/#/run/failed").until(lambda: page.page.locator(".fault").count(), "what went wrong")
+        page.page.locator(".faults > summary").click()
         titles = page.page.locator(".fault-link, .fault-title").all_inner_texts()
         assert titles == ["Failed (exit code 3); rank 1 failed first: ValueError", "Rank 0 failed: RuntimeError"]
         assert page.page.locator(".fault-detail").first.inner_text() == EVIL

@@ -337,6 +337,7 @@ def test_what_was_lost_is_said_by_reason(page: Tab) -> None:
     page.open("/#/run/lossy")
     losses = page.page.locator(".losses")
     page.until(losses.count, "losses")
+    page.page.locator(".faults > summary").click()
     assert (
         losses.inner_text()
         == "Lost: 1\u202f221 points \u2013 queue_full (otlp) 1\u202f200, no_number (otlp) 17, missing 4"
@@ -361,6 +362,7 @@ def test_a_program_of_every_kind_of_value_has_them_in_sections(page: Tab) -> Non
     assert next(iter(page.drawn())) == "loss"
     assert "train_step" in page.page.locator("section[aria-label=Functions]").inner_text()
     assert "no metrics" not in page.text().lower()
+    page.page.locator(".faults > summary").click()
     assert "no_number (registry) 50" in page.text()
 
 

@@ -103,6 +103,7 @@ def test_the_file_shows_what_the_hub_shows(store: Path, tmp_path: Path, browser:
         until(page, lambda: drawn(page) == served)
         assert page.evaluate("window.hurt") is None
         assert "loss: first NaN at step 77" in page.locator(".faults").inner_text()
+        page.locator(".faults > summary").click()
         page.locator(".fault-link").first.click()
         page.wait_for_selector(".fault-mark", state="attached")
         card = page.locator(".card").filter(has=page.get_by_role("heading", name="loss", exact=True))

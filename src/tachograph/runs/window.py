@@ -30,8 +30,9 @@ _BRANCHES = (
     " sum(CASE WHEN {first} >= ?2 AND {last} <= ?3 THEN n ELSE 0 END), sum(n), min({first}), max({last})"
     " FROM block WHERE curve = ?1 GROUP BY branch ORDER BY branch"
 )
-_ENDS = "SELECT t0, t1, x0, x1 FROM block WHERE curve = ? AND branch = ? ORDER BY seq0"
-_WHOLE = "SELECT form, pairs, rest FROM block WHERE curve = ? AND branch = ? ORDER BY seq0"
+_SEEN = "FROM block WHERE curve = ? AND branch = ? AND x1 >= ? AND x0 <= ? ORDER BY seq0"
+_ENDS = f"SELECT t0, t1, x0, x1, n {_SEEN}"
+_WHOLE = f"SELECT form, pairs, rest {_SEEN}"
 
 
 class Drawing(NamedTuple):
@@ -116,13 +117,17 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
                 drawn = drawn._replace(line=average.at(drawn.x), going=average.state)
             elif not drawn.exact:
                 drawn = drawn._replace(line=means(found.pairs[0], how.pairs, drawn.x))
-            yield drawn._replace(knots=_knots(look, curve, branch, many)) if how.knots and own else drawn
+            yield drawn._replace(knots=_knots(look, curve, branch, (how.low, how.high))) if how.knots and own else drawn
 
 
-def _knots(look: Look, curve: int, branch: int, many: int) -> list[list[float]]:
-    blocks = [(row[0], row[1], row[2], row[3]) for row in look.rows(_ENDS, curve, branch)]
+def _knots(look: Look, curve: int, branch: int, window: tuple[float, float]) -> list[list[float]]:
+    """Return pairs of time and x of what is in a window of x: the nearer a reader looks, the closer they are."""
+    blocks, many = [], 0
+    for *ends, count in look.rows(_ENDS, curve, branch, *window):
+        blocks.append((ends[0], ends[1], ends[2], ends[3]))
+        many += count
     try:
-        whole = look.rows(_WHOLE, curve, branch) if len(blocks) <= FEW and many <= FEW_POINTS else ()
+        whole = look.rows(_WHOLE, curve, branch, *window) if len(blocks) <= FEW and many <= FEW_POINTS else ()
         few = [(row[0], row[1], row[2]) for row in whole]
         return knots(blocks, few)
     except ValueError:  # damaged, which whoever reads its points notes

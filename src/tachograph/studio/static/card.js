@@ -1,7 +1,7 @@
 /** A chart in its card: loaded when it comes into view, drawn when something has changed. */
 
 import { Curve } from "./curve.js";
-import { element, fill, say } from "./element.js";
+import { element, say } from "./element.js";
 import { count, number } from "./format.js";
 import { across } from "./extent.js";
 import { forget, invalidate } from "./frame.js";
@@ -14,12 +14,13 @@ import { Plot } from "./plot.js";
 import { many, together } from "./ranks.js";
 import { MARKS } from "./strokes.js";
 import { dress, nameOf, resumed } from "./style.js";
-import { showTable } from "./table.js";
+import { Numbers } from "./table.js";
 import { follow } from "./theme.js";
 import { axisOf, placing } from "./xaxis.js";
 
 const AGAIN = 1000; // milliseconds between two fetches of what has grown too long
 const RETRY = 5000; // milliseconds until what failed is fetched again
+const TABLE = 2000; // milliseconds between two looks at the numbers of a chart that is live
 const WAITING = 64; // messages; what is missing after them is fetched again
 const NEAR = "300px"; // how far out of view a chart is loaded
 const seen = new WeakMap();
@@ -85,8 +86,9 @@ export class Card {
     this.state = element("p", { class: "state", role: "status", text: "loading …" });
     this.host = element("div", { class: "plot" }, this.state);
     this.note = element("span", { class: "note" });
-    this.table = element("div", { class: "table-behind", hidden: true });
-    this.title = element("h3", { text: this.source.title });
+    this.numbers = new Numbers();
+    this.table = this.numbers.node;
+    this.title = element("h3", { text: this.source.title, title: this.source.title });
     this.node = element(
       "section",
       { class: "card", tabindex: "0", "aria-label": `Chart ${this.source.title}`, on: { keydown: (event) => this.#key(event) } },
@@ -237,6 +239,7 @@ export class Card {
     const ranks = Math.max(0, ...curves.map((curve) => curve.ranks ?? 0));
     const notes = [this.trouble, this.source.remark, ranks ? `median of ${ranks} ranks, from least to greatest` : "", resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.below && this.range.log ? `${count(this.plot.below, "value is", "values are")} not above 0: a logarithmic axis has none of them` : "", this.#axes()];
     say(this.note, notes.filter(Boolean).join(" · "));
+    if (!this.table.hidden) this.renewing ??= setTimeout(() => this.#renewTable(), this.table.firstChild ? TABLE : 0);
   }
 
   /** Say of axes without a name what they are: the first is left, the second right. */
@@ -270,7 +273,7 @@ export class Card {
     const { marks, began } = this.settings;
     if (!marks.length) return [];
     const place = placing(this.axis, began, curves);
-    return marks.map((each) => ({ ...each, x: place(each.time) })).filter(({ x }) => x !== null);
+    return marks.map((each) => ({ ...each, x: place(each) })).filter(({ x }) => x !== null);
   }
 
   /** Show what another source has: the same chart with a metric more, or one less, or with other axes. */
@@ -426,12 +429,14 @@ export class Card {
   toggleTable() {
     this.table.hidden = !this.table.hidden;
     this.tableButton.setAttribute("aria-expanded", String(!this.table.hidden));
-    if (this.table.hidden) fill(this.table);
+    if (this.table.hidden) this.numbers.clear();
     else this.#renewTable();
   }
 
   #renewTable() {
-    if (!this.table.hidden) showTable(this.table, this.plot.curves, this.source);
+    clearTimeout(this.renewing);
+    this.renewing = null;
+    if (!this.table.hidden) this.numbers.show(this.plot.curves, this.source);
   }
 
   #toggle(key) {
@@ -471,6 +476,7 @@ export class Card {
     this.loading?.abort();
     this.zooming?.abort();
     clearTimeout(this.later);
+    clearTimeout(this.renewing);
     forget(this);
     this.plot.destroy();
     this.node.remove();

@@ -9,7 +9,7 @@ import { X_CHOICES } from "./view.js";
 const NEWEST = 100; // runs that are offered: the table has all
 const SEVERAL = "\n"; // no run's id
 const AT_REST = 120; // milliseconds without a change of the smoothing after which it is asked for
-const CHIPS = 32; // ranks with a button each; more are written
+const CHIPS = 8; // ranks with a button each; more are written
 
 /** The bar of choices. */
 export class Controls {

@@ -9,6 +9,7 @@ import { showPlace } from "./marks.js";
 const MOST = 4; // reasons of losses that are named without being asked for
 const OFTEN = 5000; // milliseconds between two questions
 const QUIET = new Set(["restart", "dropped", "slow"]); // a run may go well with these
+const BRIEF = 3; // faults that the line names while it is shut
 const LONG = 300; // characters of a message that scrolls
 
 /** The faults of a run; hidden where there are none. */
@@ -29,8 +30,9 @@ export class Faults {
     this.words = element("p", { class: "quiet", role: "status" });
     this.heading = element("span");
     this.goodput = new Goodput();
-    this.node = element("section", { class: "faults", "aria-label": "What went wrong", hidden: true },
-      element("h2", {}, this.heading, " ", this.count), this.list, this.losses, this.words);
+    this.brief = element("span", { class: "fault-brief quiet" });
+    this.node = element("details", { class: "faults", "aria-label": "What went wrong", hidden: true },
+      element("summary", {}, element("h2", {}, this.heading, " ", this.count), this.brief), this.list, this.losses, this.words);
   }
 
   /** Ask what went wrong, some seconds after the last time at the earliest; `now` for at once. */
@@ -55,6 +57,8 @@ export class Faults {
     const focused = [...this.list.querySelectorAll("button")].indexOf(document.activeElement);
     fill(this.list, ...listed.map((fault) => this.#item(fault)), ...left.map(([kind, many]) => element("li", { class: "quiet", text: `and ${number(many)} more: ${kind}` })));
     if (focused >= 0) this.list.querySelectorAll("button")[focused]?.focus();
+    const lost = losses.length ? `lost: ${count(losses.reduce((sum, { points }) => sum + points, 0), "point")}` : "";
+    this.brief.textContent = [...listed.slice(0, BRIEF).map(({ title }) => title), lost].filter(Boolean).join(" · ");
     const unfolded = this.losses.firstChild?.open ?? false;
     fill(this.losses, losses.length ? lossesOf(losses) : null);
     if (losses.length) this.losses.firstChild.open = unfolded;

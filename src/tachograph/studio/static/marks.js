@@ -25,19 +25,12 @@ export async function showPlace(cards, place, words) {
 }
 
 function draw(card, place, words) {
-  const { u } = card.plot;
-  const { min, max } = u.scales.x;
-  const x = card.axis.time ? place.time / 1e9 : card.axis.elapsed ? (place.time - card.settings.began) / 1e9 : place.x;
-  if (card.zoom && (x < min || x > max)) card.reset();
+  for (const { plot } of card.settings.cards) plot.pin = null;
   for (const old of document.querySelectorAll(".fault-mark")) old.remove();
-  const line = element("div", { class: "fault-mark", role: "img", "aria-label": words, title: words });
-  const put = () => {
-    const at = u.valToPos(x, "x");
-    line.hidden = !Number.isFinite(at) || at < -1 || at > u.over.clientWidth + 1;
-    line.style.setProperty("left", `${at}px`);
-  };
-  u.over.append(line);
-  u.hooks.draw.push(put);
-  put();
+  const at = () => (card.axis.time ? place.time / 1e9 : card.axis.elapsed ? (place.time - card.settings.began) / 1e9 : card.axis.key === "step" ? NaN : place.x);
+  const { min, max } = card.plot.u.scales.x;
+  if (card.zoom && (at() < min || at() > max)) card.reset();
+  card.plot.pin = { at, line: element("div", { class: "fault-mark", role: "img", "aria-label": words, title: words }) };
+  card.plot.redraw();
   card.node.setAttribute("aria-description", words);
 }

@@ -2,7 +2,7 @@
 
 import { across, along, drawable, ofX, ofY, sturdy } from "./extent.js";
 import { brief, clocks, elapsed, powers, ticks } from "./format.js";
-import { beyond, dots, envelope, fillBetween, marks, projection, rulers, trace } from "./strokes.js";
+import { beyond, dots, envelope, fillBetween, marks, means, projection, rulers, trace } from "./strokes.js";
 import { colours } from "./theme.js";
 import { listen } from "./touch.js";
 
@@ -38,6 +38,7 @@ export class Plot {
     this.log = this.robust = false;
     this.ends = {}; // of y axes by hand
     this.marks = []; // events: {x, bad, restart}
+    this.pin = null; // the place of a fault that was asked for: {at(): x, line: an element}
     this.below = 0; // values that a logarithmic axis has not
     this.labels = {}; // what axes say: their splits and texts
     this.zoomed = null;
@@ -186,6 +187,17 @@ export class Plot {
     ctx.clip();
     this.paint(ctx, uPlot.pxRatio);
     ctx.restore();
+    this.#pinned();
+  }
+
+  /** Put the line of a fault at its place; in another plot's element where uPlot was made anew. */
+  #pinned() {
+    if (!this.pin) return;
+    const { at, line } = this.pin;
+    const left = this.u.valToPos(at(), "x");
+    line.hidden = !(left >= -1 && left <= this.u.over.clientWidth + 1);
+    line.style.setProperty("left", `${left}px`);
+    if (line.parentNode !== this.u.over) this.u.over.append(line);
   }
 
   /** Draw all curves with a context: that of the canvas, or of a picture of it. */
@@ -251,7 +263,7 @@ function longest(low, high) {
 
 function stroke(context, curve, values, to, width) {
   context.beginPath();
-  const many = trace(context, curve, values, to);
-  context.lineWidth = many > DENSE * to.width ? 1 : width;
+  if (values !== curve.y && means(context, curve, values, to, width)) context.lineWidth = width;
+  else context.lineWidth = trace(context, curve, values, to) > DENSE * to.width ? 1 : width;
   context.stroke();
 }

@@ -43,7 +43,6 @@ function joined(curves) {
     x: of(found), y: of(values).map(median),
     nonfinite: curves.flatMap(({ nonfinite }) => nonfinite).sort((one, other) => one[0] - other[0]),
     points: curves.reduce((sum, { points }) => sum + points, 0),
-    knots: curves.find(({ knots }) => knots)?.knots,
     exact: same && curves.every(({ exact }) => exact),
   };
   const { run, metric, scale, attributes, compared } = first;

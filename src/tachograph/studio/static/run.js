@@ -95,7 +95,7 @@ export class RunPage {
     }
     this.shell.banner("");
     this.shell.head.replaceChildren(...this.header.line);
-    fill(this.shell.main, this.header.node, this.faults.goodput.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.progress.node), this.sections.bar, this.empty, this.sections.groups,
+    fill(this.shell.main, this.header.node, this.faults.goodput.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.sections.bar, this.progress.node), this.empty, element("h2", { class: "unseen", text: "Charts" }), this.sections.groups,
       this.dictionaries.node, this.timeline.node, this.functions.node, this.machine.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
@@ -157,7 +157,7 @@ export class RunPage {
   /** Say that there is nothing to see, where that is so: of a run that goes on, no metric. */
   #nothing() {
     const live = this.state === "running";
-    this.empty.hidden = this.filled || (!live && (this.told || this.timeline.says));
+    this.empty.hidden = this.filled || (!live && (this.told || this.timeline.says || !this.machine.node.hidden));
     this.empty.textContent = live ? "No metrics yet: they appear here as soon as the run records some." : "This run has recorded no metrics.";
   }
 

@@ -5,6 +5,7 @@ import { colours } from "./theme.js";
 
 const ALONE = 5; // pixels to each side of a band of one point
 const WIDE = 3; // pixels of a column of an envelope: in each of them are both a smallest and a largest value
+const [COLUMN, MANY] = [2, 8]; // widths of a line, and points, of which an average is one mean
 const FEW = 14; // pixels a point from which on each gets a dot
 
 /**
@@ -79,6 +80,30 @@ export function trace(context, curve, values, to) {
   }
   finish();
   return end - begin;
+}
+
+/**
+ * Trace an average of points in view through its means of some pixels each, where there are more points than pixels: an
+ * average that goes up and down would cover its band.
+ * @returns {boolean} whether there are so many.
+ */
+export function means(context, { x: xs }, values, to, width) {
+  const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
+  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  const column = Math.max(COLUMN * width, (MANY * to.width) / (end - begin));
+  if ((end - begin) * width < to.width) return false;
+  for (let place = begin; place < end;) {
+    const first = to.x(xs[place]);
+    let [at, sum, many] = [0, 0, 0];
+    for (; place < end && to.x(xs[place]) - first < column; place += 1) {
+      if (to.log && values[place] <= 0) continue;
+      at += to.x(xs[place]);
+      sum += to.y(values[place]);
+      many += 1;
+    }
+    if (many) context.lineTo(at / many, Math.max(to.top - 9999, Math.min(to.bottom + 9999, sum / many)));
+  }
+  return true;
 }
 
 /** Fill what is between two values of each point of a curve in view; where one of them is not known there is a gap. */

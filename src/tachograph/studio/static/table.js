@@ -5,45 +5,60 @@ import { number, when } from "./format.js";
 
 const ROWS = 200;
 
-/**
- * Show the points that a chart draws.
- * @param {HTMLElement} into - emptied first.
- * @param {Array<Curve>} curves - as they are drawn.
- * @param {Object} source - of the chart: its axes, and a hint how to have all of it.
- */
-export function showTable(into, curves, source) {
-  const { x: axis } = source.axes;
-  const columns = columnsOf(curves);
-  const rows = joined(columns);
-  const at = (x) => (axis.time ? when(x * 1e9) : number(x, 9));
-  const body = element("tbody");
-  const more = element("button", { type: "button", class: "plain small" });
-  let shown = 0;
-  const showMore = () => {
-    for (const [x, values] of rows.slice(shown, shown + ROWS)) {
-      body.append(
-        element("tr", {}, element("th", { scope: "row", class: "number", text: at(x) }),
-          ...columns.map((_, place) => element("td", { class: "number", text: values[place] === undefined ? "" : number(values[place], 9) }))),
-      );
+/** The table of what a chart draws; it stays as its reader has it when points come. */
+export class Numbers {
+  constructor() {
+    this.node = element("div", { class: "table-behind", hidden: true });
+    this.head = element("tr");
+    this.body = element("tbody");
+    this.words = element("p", { class: "quiet" });
+    this.box = element("div", { class: "scroll", tabindex: "0", role: "group" },
+      element("table", { class: "data" }, element("thead", {}, this.head), this.body));
+    this.more = element("button", { type: "button", class: "plain small", on: { click: () => this.#add() } });
+    this.rows = [];
+  }
+
+  /** Show the points of curves, as they are drawn, and a hint how to have all; what was unfolded and seen stays so. */
+  show(curves, source) {
+    const { x: axis } = source.axes;
+    const columns = columnsOf(curves);
+    const before = this.rows[0]?.[0];
+    this.rows = joined(columns);
+    const heads = [axis.time ? "time" : axis.units || "x", ...columns.map((curve) => heading(curve, columns))];
+    const same = JSON.stringify(heads) === this.heads;
+    this.heads = JSON.stringify(heads);
+    this.columns = columns.length;
+    this.at = (x) => (axis.time ? when(x * 1e9) : number(x, 9));
+    const { scrollTop: top, scrollHeight: height } = this.box;
+    const fresh = same ? Math.max(0, this.rows.findIndex(([x]) => x <= before)) : 0; // come since, at the top
+    const shown = same ? Math.min(this.rows.length, Math.max(ROWS, this.body.rows.length + fresh)) : ROWS;
+    if (!same) fill(this.head, ...heads.map((text) => element("th", { scope: "col", class: "number", text })));
+    fill(this.body);
+    this.#add(shown);
+    const exact = columns.every((curve) => curve.exact);
+    fill(this.words, exact ? "Every recorded point. " : "Thinned: of each stretch the smallest and the largest value; zoom in for all. ",
+      source.hint ? element("span", {}, "All of it, as CSV: ", element("code", { text: source.hint })) : null);
+    this.box.setAttribute("aria-label", `Table of ${source.title}`);
+    if (!this.node.firstChild) fill(this.node, this.words, this.box, this.more);
+    if (same && top > 0) this.box.scrollTop = top + (fresh && this.box.scrollHeight - height);
+  }
+
+  #add(many = ROWS) {
+    const begin = this.body.rows.length;
+    for (const [x, values] of this.rows.slice(begin, begin + many)) {
+      this.body.append(element("tr", {}, element("th", { scope: "row", class: "number", text: this.at(x) }),
+        ...Array.from({ length: this.columns }, (_, place) => element("td", { class: "number", text: values[place] === undefined ? "" : number(values[place], 9) }))));
     }
-    shown = Math.min(rows.length, shown + ROWS);
-    more.textContent = `${rows.length - shown} more`;
-    more.hidden = shown === rows.length;
-  };
-  more.addEventListener("click", showMore);
-  showMore();
-  const exact = columns.every((curve) => curve.exact);
-  fill(
-    into,
-    element("p", { class: "quiet" }, exact ? "Every recorded point. " : "Thinned: of each stretch the smallest and the largest value; zoom in for all. ",
-      source.hint ? element("span", {}, "All of it, as CSV: ", element("code", { text: source.hint })) : null),
-    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `Table of ${source.title}` },
-      element("table", { class: "data" },
-        element("thead", {}, element("tr", {}, element("th", { scope: "col", class: "number", text: axis.time ? "time" : axis.units || "x" }),
-          ...columns.map((curve) => element("th", { scope: "col", class: "number", text: heading(curve, columns) })))),
-        body)),
-    more,
-  );
+    const left = this.rows.length - this.body.rows.length;
+    this.more.textContent = `${left} more`;
+    this.more.hidden = left === 0;
+  }
+
+  clear() {
+    this.rows = [];
+    this.heads = "";
+    fill(this.node);
+  }
 }
 
 /** Return what is drawn of curves as columns: their points, with an average also that, and what is beside them. */

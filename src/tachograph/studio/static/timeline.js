@@ -63,7 +63,7 @@ export class Timeline {
       const bad = tone(each) === "bad";
       const name = restart ? "restart" : each.name;
       const who = each.rank === null ? "" : `rank ${each.rank}`;
-      found.push({ time: each.time, name, bad, restart, words: [name, who, when(each.time)].filter(Boolean).join(" · ") });
+      found.push({ time: each.time, rank: each.rank, name, bad, restart, words: [name, who, when(each.time)].filter(Boolean).join(" · ") });
     }
     const first = found.filter(({ bad, restart }) => bad || restart);
     return [...first, ...found.filter(({ bad, restart }) => !bad && !restart)].slice(0, LINES);

@@ -2,7 +2,7 @@
 
 import { state } from "./route.js";
 
-export const X_CHOICES = { own: "its own x", step: "step", relative: "time since the start", wall: "time of day" };
+export const X_CHOICES = { own: "its own x", step: "step", relative: "since the start", wall: "time of day" };
 const ZOOM = "zoom."; // names in the address: of an x axis
 const RANGE = "y."; // of a chart
 const HEAT = "heat:";
