@@ -55,6 +55,7 @@ _MOST = (FIRST + 24) * _COLUMNS  # of those that wait; beyond, one point goes on
 
 
 Named = tuple[str, str, str]
+_made: Any = tuple.__new__  # a named tuple in half of the time: each point takes several
 
 
 class _Held(NamedTuple):
@@ -77,8 +78,10 @@ class _Held(NamedTuple):
         low, high = self if self.low <= later.low else later, self if self.high >= later.high else later
         values, nonfinite = self.values + later.values, self.nonfinite + later.nonfinite
         x, moment, value = later[:3]
-        odd = map(min, self[-len(ODD) :], later[-len(ODD) :])
-        return _Held(x, moment, value, low.low, low.low_x, high.high, high.high_x, values, nonfinite, *odd)
+        odd = map(min, self[-len(ODD) :], later[-len(ODD) :]) if nonfinite else NOTHING_ODD
+        numbers = x, moment, value, low.low, low.low_x, high.high, high.high_x, values, nonfinite, *odd
+        found: _Held = _made(_Held, numbers)
+        return found
 
 
 _NONE = array("d")
@@ -129,7 +132,9 @@ def _together(entries: Sequence[Any], before: int) -> _Held | None:
     )
     count = sum(many)
     x, value = float(before + count - 1), as_float(entries[-3])
-    return _Held(x, entries[-1], value, float(low), first, float(high), last, count, 0, *NOTHING_ODD)
+    numbers = x, entries[-1], value, float(low), first, float(high), last, count, 0, *NOTHING_ODD
+    found: _Held = _made(_Held, numbers)
+    return found
 
 
 def _ends(extreme: float, place: int, entries: Sequence[Any], many: Sequence[int], before: int) -> float:
@@ -272,7 +277,7 @@ class GaugeCurve:
     def _after(self, entries: Sequence[Any], state: _State) -> _State:
         """Return the state after entries."""
         out, interval, wanted = array("d"), self._curves.interval(), self._wanted()
-        place = tried = self._singly(entries, state, out)
+        place = tried = self._singly(entries, state, out) if state.singly > 0 else 0
         values, singly, due, held, points = state
         if place:
             singles = place // _STRIDE
@@ -309,7 +314,7 @@ class GaugeCurve:
                 held, due = None, moment + interval
         if not wanted:
             return _State(values, singly, due)
-        return _State(values, singly, due, held, points + out)
+        return _State(values, singly, due, held, points + out if out else points)
 
     def _singly(self, entries: Sequence[Any], state: _State, out: array[float]) -> int:
         """Add a point for each of the first entries, where each has one finite value; return the place behind them."""
@@ -343,17 +348,19 @@ class GaugeCurve:
         if self._lock.locked():
             return _NONE
         with self._lock:
-            state, now = self._state, self._curves.clock()
-            if state.held is not None and (everything or now >= state.due):
-                due = max(state.due, state.held.moment) + self._curves.interval()
-                state = state._replace(due=due, held=None, points=state.points + array("d", state.held))
-            found, wait = state.points, _WAIT if self._curves.interval() == INTERVAL else 0.0
+            values, singly, due, held, points = self._state
+            interval, now = self._curves.interval(), self._curves.clock()
+            if held is not None and (everything or now >= due):
+                due = max(due, held.moment) + interval
+                points = points + array("d", held)
+                held = None
+            found, wait = points, _WAIT if interval == INTERVAL else 0.0
             if found and not everything and now - found[1] < wait and len(found) < _CHUNK:
                 found = _NONE
-            rest = state._replace(points=_NONE) if found else state
-            self._state = rest
-            leave = rest.points[1] + wait if rest.points else inf
-            self.next = -inf if rest.singly > 0 or self._late else min(rest.due, leave)
+            rest = _NONE if found else points
+            self._state = _State(values, singly, due, held, rest)
+            leave = rest[1] + wait if rest else inf
+            self.next = -inf if singly > 0 or self._late else min(due, leave)
             return found
 
 
@@ -444,9 +451,10 @@ class GaugeCurves:
         left = max(_AT_ONCE, len(self._curves) // _PART) if self.interval() > INTERVAL else len(self._curves)
         for curve in list(self._curves):
             if not everything:
-                if not curve.is_due(now):
+                at = curve.next
+                if now < at and len(curve.buffer) < _LITTLE:  # as is_due(), which a call of it would double
                     continue
-                if now >= curve.next > -inf:
+                if now >= at > -inf:
                     left -= 1
                     if left < 0:
                         continue
