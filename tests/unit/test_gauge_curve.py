@@ -462,7 +462,7 @@ def test_values_are_the_same_points_whether_they_are_folded_one_by_one_or_togeth
     rows = []
     for value in values:
         for made in (together, singly):
-            made.now += 0.11  # so long that no value is held back
+            made.now += 0.41  # so long that no value is held back
             made.record(value)
         singly.curve.fold()
         rows += singly.rows(everything=False)

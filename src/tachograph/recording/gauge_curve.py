@@ -3,7 +3,7 @@
 ``record`` is all that runs while a program trains. Values are held in five variables of a closure,
 without a look at the clock: lowest, highest, last, how many, and for how many there is room. Whatever has no room, or
 is no finite number, takes the slow way, which reads the clock, and puts what was held, and itself, into a buffer; it
-opens the room again, so that it comes about twenty times a second, or every two where intervals are long. A fold takes
+opens the room again, so that it comes about five times a second, or every two where intervals are long. A fold takes
 the buffer into points.
 
 x is the number of values before.
@@ -38,7 +38,7 @@ from tachograph.recording.values import Pending, as_float, is_finite
 FIRST = 1000  # values of a series that are a point each
 FEW = 100  # series of a process; with more, an interval is longer
 INTERVAL, LONG_INTERVAL = 1.0, 10.0  # seconds a point
-_GLANCE, _LONG_GLANCE = 0.05, 2.0  # seconds between two looks at the clock, about
+_GLANCE, _LONG_GLANCE = 0.2, 2.0  # seconds between two looks at the clock, about
 _ROOM = 65_536  # values between them, at most
 _STRIDE = 5  # of a buffer: lowest, highest, last, how many, and when the last one was recorded
 _CHUNK = 512 * _STRIDE
