@@ -151,7 +151,8 @@ def limited_connection(base: Any, limit: TimeLimit) -> Any:
             connection.sock.settimeout(limit.left())
             base.send(connection, data[start : start + _SENT_AT_ONCE])
 
-    return type(base.__name__, (base,), {"send": send, "response_class": partial(LimitedResponse, limit=limit)})
+    response = staticmethod(partial(LimitedResponse, limit=limit))  # from CPython 3.14 on a partial would be a method
+    return type(base.__name__, (base,), {"send": send, "response_class": response})
 
 
 def limited_pools(limit: TimeLimit) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class SpoolFormat(Protocol):
 
 
 class Framed:
-    """Records with a head before them; what cannot be read stands for the items that were written there.
+    """Records with a head before them; one that cannot be read stands for the items that were written there.
 
     Attributes:
         begins_at: where the first record is.

@@ -383,7 +383,7 @@ def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundar
 
 
 class HistogramLayout(NamedTuple):
-    """The layout of what follows :func:`histogram_frame`: times, count and sum of a point, its buckets and extremes.
+    """The layout behind :func:`histogram_frame`: times, count and sum of a point, its buckets and extremes.
 
     Attributes:
         pack: takes what :func:`packed_histogram` gives it.
@@ -404,7 +404,7 @@ def histogram_layout(boundaries: tuple[float, ...]) -> HistogramLayout:
 
 
 def packed_histogram(layout: HistogramLayout, summary: ValueSummary, start: int, now: int) -> bytes:
-    """Return what follows :func:`histogram_frame` for a summary of at least one value."""
+    """Return the fields behind :func:`histogram_frame` for a summary of at least one value."""
     pack, before, after = layout
     count, total, low, high, at_most, *_ = summary
     integers, floats, lost = total
