@@ -23,10 +23,15 @@ def points(values: Sequence[float], metric: str = "loss", **more: Any) -> list[t
     return [(POINT, {"metric": metric, "x": float(x), "value": value, **more}) for x, value in enumerate(values)]
 
 
-def record(store: Path, run: str, *sent: tuple[str, Mapping[str, Any]], number: int = 0, day: int = 0) -> None:
-    """Record a run of one rank, on a day after the first one; again, to add the points of another rank to it."""
+def record(
+    store: Path, run: str, *sent: tuple[str, Mapping[str, Any]], number: int = 0, day: int = 0, apart: int = 1
+) -> None:
+    """Record a run of one rank, on a day after the first one; again, to add the points of another rank to it.
+
+    Its events are so many nanoseconds apart.
+    """
     hub = Hub(store, run=run, clock=lambda: START + day * 86_400 * SECOND)
-    hub.receive_logs(logs(rank(number, run=run), *sent, stream=f"{run}-{number}"))
+    hub.receive_logs(logs(rank(number, run=run), *sent, stream=f"{run}-{number}", apart=apart))
     hub.close()
 
 

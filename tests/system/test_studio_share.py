@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import stat
+import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from recorded_runs import points, record
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.identity.launch import Launch
+from tachograph.studio._api import MOST_PAIRS, Api, Question
 from tachograph.studio.share import bundled, shared_page
 from watched_week import store_week
 
@@ -26,6 +30,7 @@ pytest.importorskip("uvicorn")
 
 EVIL = "</script><script>window.hurt = 1</script><img src=x onerror='window.hurt = 1'><!-- \u2028 & é"
 RUN = "one"
+APART = 250_000_000  # nanoseconds between two points
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = [math.exp(-x / 50) for x in range(200)]
     for number in range(2):
         odd = [*values[:77], math.nan, *values[78:]]
-        record(store, RUN, *points(odd, "loss"), *points(values, EVIL, group=EVIL), number=number)
+        record(store, RUN, *points(odd, "loss"), *points(values, EVIL, group=EVIL), number=number, apart=APART)
     failure = ("tachograph.process.failure", {"exception.type": "ValueError", "exception.message": EVIL})
     hub = Hub(store, run=RUN)
     about = {"argv": ["python", "train.py", "--token", "***", EVIL], "host": "node-7"}
@@ -114,6 +119,60 @@ def test_the_file_shows_what_the_hub_shows(store: Path, tmp_path: Path, browser:
         page.goto(f"{path.as_uri()}#/")
         page.wait_for_selector("tbody tr")
         assert page.locator("tbody tr").count() == 1
+
+
+def lines(page: Any, title: str) -> list[list[list[float]]]:
+    """Return x, and what is drawn as the line, of each curve of a chart."""
+    page.wait_for_timeout(300)
+    (found,) = [each["curves"] for each in page.evaluate("__studio.drawn()") if each["title"] == title] or [[]]
+    return [[curve["x"], curve["y"] if curve["line"] is None else curve["line"]] for curve in found]
+
+
+@pytest.mark.parametrize("x", ["own", "step", "relative", "wall"])
+def test_a_file_has_every_axis_and_smooths_by_the_hubs_formula(
+    store: Path, tmp_path: Path, browser: Any, x: str
+) -> None:
+    """Each point, NaN among them, has the same place and the same average as on the hub's page, but for rounding."""
+    path = tmp_path / "run.html"
+    assert main(["runs", "share", RUN, "-o", str(path), "--store", str(store)]) == 0
+    words = f"#/run/{RUN}?x={x}&smooth=0.9"
+    with serving(store) as hub, tab(browser, hub.url, size=(1024, 900)) as page:
+        page.open(f"/{words}").loaded("loss")
+        page.until(lambda: lines(page.page, "loss"), "the curves")
+        served = lines(page.page, "loss")
+    with opened(browser, path) as page:
+        page.goto(f"{path.as_uri()}{words}")
+        page.reload()
+        until(page, lambda: lines(page, "loss"))
+        found = lines(page, "loss")
+        assert page.get_by_label("X axis of all charts").input_value() == x
+    assert [len(xs) for xs, _ in found] == [len(xs) for xs, _ in served]
+    for (xs, ys), (its_xs, its_ys) in zip(found, served, strict=True):
+        assert xs == pytest.approx(its_xs, rel=1e-15, abs=2e-6)  # microseconds
+        assert ys == pytest.approx(its_ys, rel=1e-6)
+
+
+@pytest.mark.parametrize("x", ["own", "relative"])
+def test_thinned_points_are_smoothed_nearly_as_by_the_hub(tmp_path: Path, browser: Any, x: str) -> None:
+    """Their means are smoothed, each as the points that it stands for: a noisy curve is off by some hundredths."""
+    noise = Random(3)  # noqa: S311 - no secret
+    values = [math.sin(x / 9000) + noise.gauss(0, 0.5) for x in range(60_000)]
+    record(tmp_path, "noisy", *points(values, "wave"), apart=APART)
+    path = tmp_path / "run.html"
+    path.write_text(shared_page(tmp_path, "noisy"))
+    with opened(browser, path) as page:
+        page.goto(f"{path.as_uri()}#/run/noisy?x={x}&smooth=0.99")
+        page.reload()
+        until(page, lambda: lines(page, "wave"))
+        ((xs, ys),) = lines(page, "wave")
+    api = Api(tmp_path, "noisy", time.time_ns, lambda: False)
+    asked = f"metric=wave&smooth=0.99&pairs={MOST_PAIRS}&x={x}".encode()
+    (hubs,) = api.ask(Question({"path": "/api/runs/noisy/curves", "query_string": asked}))["curves"]
+    assert len(xs) < len(hubs["x"])
+    truth = [hubs["line"][bisect_right(hubs["x"], at + 1e-6) - 1] for at in xs]
+    off = [abs(one - other) for one, other in zip(ys, truth, strict=True)]
+    assert sum(off) / len(off) < 0.02, (sum(off) / len(off), max(off))
+    assert max(off) < 0.2
 
 
 def test_a_week_of_the_machine_is_in_it(store: Path, tmp_path: Path, browser: Any) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import html
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,8 @@ from urllib.parse import quote, urlencode
 
 from tachograph.studio._api import Api, Question, Unanswered, text
 
-MOST_PAIRS, LEAST_PAIRS, PAIRS_OF_A_CURVE = 40_000, 20, 4000  # of a smallest and a largest value: in all, of a curve
+MOST_PAIRS, LEAST_PAIRS, PAIRS_OF_A_CURVE = 32_000, 20, 4000  # of a smallest and a largest value: in all, of a curve
+_ALONG = "step", "relative"  # axes that are in the file beside a curve's own; the time of day is made of the latter
 MOST_SAMPLES, LEAST_SAMPLES, SAMPLES_OF_A_SERIES = 20_000, 10, 200
 MOST_EVENTS = 2000
 _AT_ONCE = 500  # series in a question
@@ -31,6 +32,8 @@ def shared_page(store: Path, run: str) -> str:
     """Return the page of a run.
 
     Of very many curves or samples each has fewer points than the Studio shows: a million points are some megabytes.
+    Curves are along their own x, along the step and along the time; the page smooths them itself, by the hub's formula,
+    which of thinned and throttled points is that of their means: close to the hub's, but not the same.
 
     Raises:
         LookupError: there is no such run, or it cannot be read.
@@ -56,7 +59,16 @@ def _data(api: Api, run: str) -> dict[str, Any]:
     many = sum(max(1, curve["branches"]) for _, metric in metrics for curve in metric["curves"])
     pairs = min(PAIRS_OF_A_CURVE, max(LEAST_PAIRS, MOST_PAIRS // max(1, many)))
     names = dict.fromkeys((group, metric["metric"]) for group, metric in metrics)
-    curves = {text([group, name]): ask("/curves", metric=name, group=group, pairs=pairs) for group, name in names}
+
+    def lines(group: str, name: str, x: str, pairs: int) -> list[dict[str, Any]]:
+        found = ask("/curves", metric=name, group=group, pairs=pairs, x=x, knots=1)["curves"]
+        return [_rounded(each) for each in found]
+
+    curves = {}
+    for group, name in names:
+        own = lines(group, name, "own", pairs)
+        others = {x: _differences(own, lines(group, name, x, max(LEAST_PAIRS, pairs // 4))) for x in _ALONG}
+        curves[text([group, name])] = {"curves": own, "along": others}
     series = [each["series"] for each in found["series"]]
     stretches = min(SAMPLES_OF_A_SERIES, max(LEAST_SAMPLES, MOST_SAMPLES // max(1, len(series))))
     samples = [
@@ -68,11 +80,36 @@ def _data(api: Api, run: str) -> dict[str, Any]:
         "id": run,
         "run": {**found, "writable": False},
         "curves": curves,
+        "origin": _origin(lines, names),
         "samples": samples,
         "events": ask("/events", limit=MOST_EVENTS)["events"],
         "faults": ask("/faults"),
         "calls": ask("/calls"),
     }
+
+
+def _rounded(curve: dict[str, Any]) -> dict[str, Any]:
+    """Return a curve whose means, where it is thinned, have seven digits."""
+    line = curve["line"]
+    return curve if line is None else {**curve, "line": [float(f"{each:.7g}") for each in line]}
+
+
+def _differences(own: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return of curves along another axis only the columns that are not the same along their own."""
+    return [
+        {name: each[name] for name in ("x", "y", "line", "nonfinite", "exact") if each[name] != one[name]}
+        for one, each in zip(own, others, strict=True)
+    ]
+
+
+def _origin(lines: Callable[[str, str, str, int], list[dict[str, Any]]], names: Iterable[tuple[str, str]]) -> float:
+    """Return the time of day, in seconds, since which the relative times are counted."""
+    for group, name in names:
+        since, wall = (lines(group, name, x, LEAST_PAIRS) for x in ("relative", "wall"))
+        for one, other in zip(since, wall, strict=True):
+            if one["x"]:
+                return float(other["x"][0] - one["x"][0])
+    return 0.0
 
 
 def _page(said: Mapping[str, Any], *, title: str, remark: str) -> str:
