@@ -385,6 +385,7 @@ tachograph.shutdown()
     assert not {scope for scope, _ in exported(file)} & {"job", "torch.monitor"}
 
 
+@pytest.mark.torch  # an instrumentor that finds no torch looks at no provider
 @pytest.mark.parametrize("name", ["meter_provider", "logger_provider", "tracer_provider"])
 def test_no_provider_is_a_type_error(tmp_path: Path, name: str) -> None:
     """An argument that is no such provider is refused at the call, by its name; so is the class."""
