@@ -1,8 +1,8 @@
 """The command ``tachograph``: one module a command, and this one, which hands over to it.
 
-``run``, ``hub``, ``studio``, ``export``, ``diagnose``, ``init`` and ``runs`` are files; ``checking``, ``replaying``,
-``importing``, ``dashboards`` and ``top`` are folders, each with its ``command``. No other room uses anything of this
-one but :func:`main`.
+``run``, ``hub``, ``studio``, ``export``, ``diagnose``, ``doctor``, ``init`` and ``runs`` are files; ``checking``,
+``replaying``, ``importing``, ``dashboards`` and ``top`` are folders, each with its ``command``. No other room uses
+anything of this one but :func:`main`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _COMMANDS = {
     "init": ("tachograph.cli.init", "write files for Prometheus, Grafana, collectors, Compose, Kubernetes, Slurm …"),
     "dashboards": ("tachograph.cli.dashboards.command", "write dashboards for Grafana"),
     "top": ("tachograph.cli.top.command", "show a run in this terminal, live"),
+    "doctor": ("tachograph.cli.doctor", "show who waits for whom in a job, and the stacks of its ranks"),
     "diagnose": ("tachograph.cli.diagnose", "say why a run is slow, and where its time went"),
     "runs": ("tachograph.cli.runs", "list, show, tag, note, name, delete and prune runs"),
 }

@@ -17,6 +17,7 @@ _LIBRARIES = (
     *("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>"),
     *(f"/tachograph/{room}/" for room in ("diagnosis", "elastic", "instrumentation", "metric", "monitor", "profiling")),
 )
+_PLUMBING = ("/selectors.py", "/threading.py", "/queue.py", "/multiprocessing/")  # whose names tell a reader nothing
 DISTRIBUTED = "/torch/distributed/"
 DEBUGGERS = ("/pdb.py", "/bdb.py", "/ipdb/", "/debugpy/", "/pydevd")
 # An event loop without an event: such a process waits for work, not for ever.
@@ -61,7 +62,8 @@ def place_of(stack: Stack) -> str:
     if own is None:
         return "an unknown place"
     leaf = stack[0]
-    return str(own) if leaf == own or is_in(stack, (DISTRIBUTED,), 4) else f"{own} (in {leaf.function})"
+    plain = leaf == own or is_in(stack, (DISTRIBUTED,), 4) or is_in((leaf,), _PLUMBING)
+    return str(own) if plain else f"{own} (in {leaf.function})"
 
 
 class PySpy:

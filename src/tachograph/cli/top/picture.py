@@ -116,6 +116,7 @@ class Picture:
     def start_over(self) -> None:
         """Forget everything: another run is shown from now on."""
         self.about: Json = {}
+        self.hang: Json | None = None
         self.processes: list[Json] = []
         self.progress: list[Json] = []
         self.functions: list[Json] = []
@@ -160,6 +161,11 @@ class Picture:
     def take_faults(self, faults: Iterable[Json]) -> None:
         """Take the faults of the run, the most urgent first."""
         self.faults = list(faults)
+        self.version += 1
+
+    def take_hang(self, hang: Json | None) -> None:
+        """Take the verdict on a job that stands still; None where it gets on."""
+        self.hang = hang
         self.version += 1
 
     def take_progress(self, progress: Iterable[Json]) -> None:

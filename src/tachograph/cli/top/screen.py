@@ -37,6 +37,7 @@ STATES = {
 }
 KEYS = "q quit  ↑ ↓ PgUp PgDn scroll  Tab next table  r ranks  s sort  / filter  l runs"
 _NANO = 1_000_000_000
+_GRADES = ("waiting", "HANG")
 _MOST_DAMAGE = 3
 _WORDS = 400  # characters
 _STANDING = 30  # the state and the time, which are to be seen behind a long name
@@ -85,6 +86,11 @@ def header(picture: Picture, where: str, now: int, width: int) -> list[Text]:
     lines.append(Text(f"{program}{shortened(place, max(width - cell_len(program), _SMALLEST[0]))}", style="dim"))
     if about and about.get("ended", {}).get("failure"):
         lines += [Text(each, style="red") for each in wrap(printable(about["ended"]["words"], _WORDS), width)]
+    if picture.hang is not None:
+        loud, said = picture.hang["grade"] == "hang", printable(picture.hang["text"], 2 * _WORDS)
+        lines += [
+            Text(each, style="bold red" if loud else "yellow") for each in wrap(f"{_GRADES[loud]}: {said}", width)
+        ]
     lines += [Text(each, style="bold yellow") for each in wrap(printable(picture.trouble, _WORDS), width)]
     for each in picture.damage[:_MOST_DAMAGE]:
         lines += [Text(part, style="red") for part in wrap(f"damaged: {printable(each, _WORDS)}", width)]

@@ -86,8 +86,10 @@ class ServedRun:
             picture.take_run({**answer, "progress": _bars(answer.get("progress", ()))})
         with contextlib.suppress(HubRefused):  # a hub of an earlier version has no answer
             faults = self._ask("/faults")["faults"]
+            standing = self._ask("/doctor")["live"] or {}
             with picture.lock:
                 picture.take_faults(faults)
+                picture.take_hang(standing.get("open"))
         return answer
 
     def runs(self) -> list[Json]:

@@ -8,6 +8,7 @@ import { element, fill } from "./element.js";
 import { Faults } from "./faults.js";
 import { invalidate } from "./frame.js";
 import { Functions } from "./functions.js";
+import { Hang } from "./hang.js";
 import { Header } from "./header.js";
 import { Live } from "./live.js";
 import { Machine } from "./machine.js";
@@ -49,6 +50,7 @@ export class RunPage {
     this.moved = (names) => this.#moved(names);
     state.followers.add(this.moved);
     this.faults = new Faults(this.run, () => this.#all(), this.stop.signal);
+    this.hang = new Hang(this.run, this.stop.signal);
     this.machine = new Machine(this.run, this.stop.signal, () => this.sections.open("fmachine"));
     this.title = this.run;
     fill(shell.main, element("p", { class: "empty", text: "loading …" }));
@@ -95,7 +97,7 @@ export class RunPage {
     }
     this.shell.banner("");
     this.shell.head.replaceChildren(...this.header.line);
-    fill(this.shell.main, this.header.node, this.faults.goodput.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.sections.bar, this.progress.node), this.empty, element("h2", { class: "unseen", text: "Charts" }), this.sections.groups,
+    fill(this.shell.main, this.header.node, this.hang.node, this.faults.goodput.node, this.faults.node, element("div", { class: "strip" }, this.controls.node, this.sections.bar, this.progress.node), this.empty, element("h2", { class: "unseen", text: "Charts" }), this.sections.groups,
       this.dictionaries.node, this.timeline.node, this.functions.node, this.machine.node, this.sections.folded);
     this.live = new Live(this.run, {
       hello: (data) => this.#hello(data),
