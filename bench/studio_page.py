@@ -89,7 +89,7 @@ def job(speed: float) -> Iterator[tuple[str, Job]]:
 
 
 class Meter:
-    """Reads what Chromium counts of a page."""
+    """Reads Chromium's counts of a page."""
 
     def __init__(self, found: Tab) -> None:
         self._session = found.page.context.new_cdp_session(found.page)
@@ -157,7 +157,7 @@ def live(seconds: float) -> list[Goal]:
 
 
 def hour(speed: float) -> list[Goal]:
-    """Watch an hour of a job, all charts seen; compare the heap with what it was after ten minutes."""
+    """Watch an hour of a job, all charts seen; compare the heap with that after ten minutes."""
     with job(speed) as (address, sent), page(address) as found:
         time.sleep(1)
         opened(found, "/#/run/job", METRICS // 3)

@@ -121,7 +121,7 @@ def stretches(look: Look, curve: int, how: Drawing) -> Iterator[Stretch]:
 
 
 def _knots(look: Look, curve: int, branch: int, window: tuple[float, float]) -> list[list[float]]:
-    """Return pairs of time and x of what is in a window of x: the nearer a reader looks, the closer they are."""
+    """Return pairs of time and x within a window of x: the nearer a reader looks, the closer they are."""
     blocks, many = [], 0
     for *ends, count in look.rows(_ENDS, curve, branch, *window):
         blocks.append((ends[0], ends[1], ends[2], ends[3]))
