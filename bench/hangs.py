@@ -200,10 +200,9 @@ def _judged(one: Case, seconds: float, hang: dict[str, Any]) -> Outcome:
     right = one.guilty in named and hang["cause"] in (cause, *(["killed"] if one.kind == "kill" else []))
     text = hang["text"]
     at = re.search(r"hangs_job\.py:(\d+)", text)
-    line = "last seen" in hang["text"] or (bool(mark) and f"hangs_job.py:{line_of(mark)} " in hang["text"])
-    return Outcome(
-        one, seconds, right, operation in hang["text"], line and at is not None, not named <= allowed, hang["text"]
-    )
+    # Of a rank that was stopped or killed there is only the line at which it was seen last.
+    line = f"hangs_job.py:{line_of(mark)} " in text if mark else "last seen" in text and at is not None
+    return Outcome(one, seconds, right, operation in text, line, not named <= allowed, text)
 
 
 def main() -> int:
