@@ -155,3 +155,17 @@ def test_the_page_of_metrics(tmp_path: Path) -> None:
     assert only(page, "tachograph_verdict", dl_rank="1", verdict="straggler") == 2
     assert only(page, "dl_goodput_seconds", dl_rank="0", category="startup") == pytest.approx(5)
     assert len(shown(page, "dl_goodput_seconds")) == 9
+
+
+def test_ranks_are_compared_over_the_same_steps(tmp_path: Path) -> None:
+    """Ranks tell their totals at different steps of theirs: a short run's straggler is found all the same."""
+    hub = hub_of(tmp_path)
+    for each, phases, at in ((0, {**COMPUTE, "backward": 18.0}, (14, 60)), (1, {**COMPUTE, "forward": 14.0}, (45, 61))):
+        counted = metrics(rank(each), number("dl.step.count", 60, kind="counter"), scope="tachograph.step")
+        hub.receive_metrics(counted)
+        warm = {"warm.phases": totals(10, phases)["phases"], "warm.compiled": 0}
+        hub.receive_logs(logs(rank(each), *((EVENT, totals(steps, phases, **warm)) for steps in at), stream=f"s{each}"))
+    hub.close()
+    with look(RunFile(tmp_path / "runs" / "run.db")) as reading:
+        found = diagnosis(reading, 0, recent=False)
+    assert [(each.name, each.ranks) for each in found.verdicts] == [("straggler", (1,))]

@@ -256,10 +256,10 @@ class StepSeries:
         if not (last or now - self._judged >= _JUDGE_EVERY):
             return
         self._judged = now
-        from tachograph.diagnosis.verdict import CRITICAL, verdicts, window_of  # of no use to short programs
+        from tachograph.diagnosis.verdict import CRITICAL, verdicts, windows_of  # of no use to short programs
 
-        window = window_of(None, [*(each for _, each in looks if each is not said), said], recent=True)
-        found = {each.name: each for each in (verdicts([window]) if window is not None else ())}
+        told = [*(each for _, each in looks if each is not said), said]
+        found = {each.name: each for each in verdicts(windows_of([(None, told)], recent=True))}
         for name in {*self._verdicts, *found}:
             level = 0 if name not in found else 2 if found[name].severity == CRITICAL else 1
             if level != self._verdicts.get(name, 0):

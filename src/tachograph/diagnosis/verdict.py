@@ -102,39 +102,73 @@ class Window(NamedTuple):
 Totals = Mapping[str, Any]  # the attributes of an event ``tachograph.steps``
 
 
-def window_of(rank: int | None, totals: Sequence[Totals], *, recent: bool) -> Window | None:
-    """Return the window between a rank's totals; None where they do not tell.
+def windows_of(ranks: Sequence[tuple[int | None, Sequence[Totals]]], *, recent: bool) -> list[Window]:
+    """Return the windows of ranks, over the same steps where all have taken about as many.
 
     Args:
-        rank: see :class:`Window`.
-        totals: the oldest first.
-        recent: from the first of them on; else without the first third of the steps.
+        ranks: each with its totals, the oldest first.
+        recent: from the first of these on; else without the first third of the steps.
     """
-    last = totals[-1]
-    least = WARM_UP if recent else max(WARM_UP, last["steps"] * _WHOLE)
-    some = [each for each in totals if each["steps"] >= least]
-    if len(some) > 1:
-        first = some[0]
-    elif numbers(last, "warm.phases"):  # a short run
-        first = {"steps": WARM_UP, "phases": last["warm.phases"], "compiled": last.get("warm.compiled", 0)}
-    else:
-        return None
+    looks = [(rank, found) for rank, totals in ranks if len(found := _looks(totals, recent=recent)) > 1]
+    starts = [_start(found, recent=recent) for _, found in looks]
+    ends = [found[-1]["steps"] for _, found in looks]
+    if looks and min(ends) >= max(ends) * (1 - _APART) and max(starts) < min(ends):
+        starts, ends = [max(starts)] * len(looks), [min(ends)] * len(looks)
+    each = zip(looks, starts, ends, strict=True)
+    return [_window(rank, found, start, end) for (rank, found), start, end in each if start < end]
+
+
+def _looks(totals: Sequence[Totals], *, recent: bool) -> list[Totals]:
+    """Return the totals after the first steps, and those at their end where the others do not go back so far."""
+    found = [each for each in totals if each["steps"] > WARM_UP]
+    if found and numbers(found[-1], "warm.phases") and (len(found) == 1 or not recent):
+        last = found[-1]
+        return [{"steps": WARM_UP, "phases": last["warm.phases"], "compiled": last.get("warm.compiled", 0)}, *found]
+    return found
+
+
+def _start(found: Sequence[Totals], *, recent: bool) -> int:
+    first = int(found[0]["steps"])
+    if recent:
+        return first
+    return max(first, int(found[-1]["steps"] * _WHOLE))
+
+
+def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> Window:
+    first, last = _at(found, start), _at(found, end)
 
     def grown(key: str) -> int:
-        return int(last.get(key, 0)) - int(first.get(key, 0))
+        return round(float(last.get(key, 0)) - float(first.get(key, 0)))
 
-    memory = [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in some if "rss.rank" in each]
+    timed = [each for each in found if start <= each["steps"] and "rss.rank" in each]
     return Window(
         rank,
-        grown("steps"),
+        end - start,
         _between(first, last, "phases"),
         *(grown("skipped"), grown("compiled"), grown("checkpoints")),
         _between(first, last, "device"),
         grown("device.steps"),
-        last.get("workers"),
-        memory,
-        int(last.get("memory.limit", 0)),
+        found[-1].get("workers"),
+        [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in timed],
+        int(found[-1].get("memory.limit", 0)),
     )
+
+
+def _at(found: Sequence[Totals], steps: int) -> Totals:
+    """Return the totals after so many steps: between two looks as if all steps in between took as long."""
+    after = next(each for each in found if each["steps"] >= steps)
+    before = next((each for each in reversed(found) if each["steps"] <= steps), after)
+    apart = after["steps"] - before["steps"]
+    part = (steps - before["steps"]) / apart if apart else 0.0
+    between: dict[str, Any] = {}
+    for key in ("phases", "device"):
+        late = numbers(after, key)
+        early = numbers(before, key) or [0.0] * len(late)
+        between[key] = [a + (b - a) * part for a, b in zip(early, late, strict=False)]
+    for key in ("skipped", "compiled", "checkpoints", "device.steps"):
+        early_count = before.get(key, 0)
+        between[key] = early_count + (after.get(key, 0) - early_count) * part
+    return between
 
 
 def numbers(totals: Totals, key: str) -> list[float]:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from tachograph.diagnosis.goodput import Goodput, TrainingAttempt, goodput
 from tachograph.diagnosis.phases import PHASES
-from tachograph.diagnosis.verdict import Totals, Verdict, Window, numbers, scores, verdicts, window_of
+from tachograph.diagnosis.verdict import Totals, Verdict, Window, numbers, scores, verdicts, windows_of
 from tachograph.runs.file import Look
 from tachograph.runs.members import mapping, rank_of
 from tachograph.runs.recorded import END, event_of
@@ -125,8 +125,7 @@ def _rows(look: Look, where: str, *values: Any) -> Iterator[Totals]:
 def windows(streams: Sequence[StepStream], *, recent: bool) -> list[Window]:
     """Return the window of each rank's newest start: its last steps, or all but the first third of them."""
     newest = {stream.rank: stream for stream in streams}
-    found = [window_of(stream.rank, stream.totals, recent=recent) for stream in newest.values()]
-    return [window for window in found if window is not None]
+    return windows_of([(stream.rank, stream.totals) for stream in newest.values()], recent=recent)
 
 
 def diagnosis(look: Look, now: int, *, recent: bool) -> Diagnosis:
