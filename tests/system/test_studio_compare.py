@@ -162,6 +162,34 @@ def test_a_run_that_goes_on_stays_live(browser: Any, tmp_path: Path) -> None:
         hub.close()
 
 
+def test_a_zoom_asks_only_for_what_is_finer(browser: Any, store: Path, served: Alone) -> None:
+    """Runs whose points are all there are not asked again; one that was thinned is, until each point of it is there."""
+    record(store, "long", *points([math.sin(x / 99) for x in range(5000)], "loss"))
+    with tab(browser, served.url, size=SIZES["wide"]) as page:
+        page.open(address("sweep-00001", "sweep-00002", "long"))
+        page.until(lambda: len(page.loaded("loss")["loss"]["curves"]) == 3, "the lines")
+
+        def asked() -> list[str]:
+            return [
+                each.split("/runs/")[1].split("/")[0] for each in page.asked if "/curves" in each and "low=" in each
+            ]
+
+        def long() -> dict[str, Any]:
+            return next(each for each in page.drawn()["loss"]["curves"] if each["label"].startswith("long"))
+
+        assert not long()["exact"]
+        page.drag("loss", 0.3, 0.5)
+        page.until(lambda: long()["exact"], "each point")
+        assert asked() == ["long"]
+        shown = page.page.url
+        page.drag("loss", 0.4, 0.6)
+        page.until(lambda: page.page.url != shown, "the zoom in the address")
+        page.page.wait_for_timeout(500)
+        assert long()["exact"]
+        assert asked() == ["long"]
+        assert page.complaints == []
+
+
 def test_a_run_that_is_gone_says_so_and_offers_the_nearest(browser: Any, served: Alone) -> None:
     """The others are compared all the same; strange names are text."""
     with tab(browser, served.url) as page:

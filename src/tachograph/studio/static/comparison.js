@@ -10,7 +10,22 @@ const MOST_PAIRS = 1000; // buckets a run
 const ALL_PAIRS = 12_000; // buckets a chart
 const LEAST_PAIRS = 60;
 const AT_ONCE = 4; // questions: a browser has six connections to a hub
-const MOST_KEPT = 2000; // answers
+const MOST_KEPT = 2000; // runs, each along an axis, with a smoothing
+const MOST_PARTS = 8; // answers of each
+
+/** An answer: the curves of a run between two places on the axis; null for no end. */
+class Part {
+  constructor(low, high, curves) {
+    Object.assign(this, { low, high, curves });
+    this.exact = curves.every(({ exact }) => exact);
+  }
+
+  /** Tell whether it has all that a window shows: it is that of the window, or has each point of a wider one. */
+  holds(low, high) {
+    if (low === this.low && high === this.high) return true;
+    return this.exact && (this.low === null || (low !== null && low >= this.low)) && (this.high === null || (high !== null && high <= this.high));
+  }
+}
 
 /** What a card asks for a metric of several runs. */
 export class Comparison {
@@ -60,19 +75,23 @@ export class Comparison {
     return found;
   }
 
-  async #curves(run, query, signal) {
+  /** Return the lines of a run: of what is here already where that has each point of the window. */
+  async #curves(run, { low, high, ...query }, signal) {
     const key = JSON.stringify([run, query]);
-    let own = this.kept.get(key);
+    const known = this.kept.get(key) ?? [];
+    const renewed = this.live.has(run) && low === null && high === null;
+    let own = renewed ? null : known.find((part) => part.holds(low, high))?.curves;
     if (!own) {
       try {
-        const answer = await ask(`${pathOf(run)}/curves`, query, signal);
+        const answer = await ask(`${pathOf(run)}/curves`, { low, high, ...query }, signal);
         own = answer.curves.filter(({ kind }) => kind === this.metric.kind);
       } catch (error) {
         if (error.status === 404) return []; // it is gone, or has no points there
         throw error;
       }
       if (this.kept.size > MOST_KEPT) this.kept.clear();
-      if (!this.live.has(run)) this.kept.set(key, own);
+      const others = this.live.has(run) ? [] : known.slice(0, MOST_PARTS - 1); // of a run that goes on the newest
+      this.kept.set(key, [new Part(low, high, own), ...others]);
     }
     const telling = tellingKeys(own.map(({ attributes }) => attributes));
     const made = own.map((curve) => new Curve(curve, {
