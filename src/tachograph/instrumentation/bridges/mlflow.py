@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +19,7 @@ _LIBRARY = "mlflow"
 _OWN = "mlflow."  # its own tags begin with it
 _LATEST = 2**43  # milliseconds: times in nanoseconds fit 64 bits
 _ARTIFACT = "\0artifact"  # no name of a metric
+_WAIT = 10**9  # nanoseconds
 _SESSIONS = "mlflow.utils.autologging_utils.safety"
 
 
@@ -49,10 +54,34 @@ class TrackingNotes:
     def __init__(self, values: BridgedValues) -> None:
         self._values = values
         self._runs: dict[str, _Run] = {}
+        self._read_out: deque[tuple[int, int, Callable[[], object]]] = deque()  # process, time, and what takes a value
+        self._early = values.recording.registry.early
+        self._early.append(self.take_old)
+        atexit.register(self.take_all)
 
     def close(self) -> None:
-        """Forget the runs."""
+        """Take the values that wait, and forget the runs."""
+        self._early.remove(self.take_old)
+        atexit.unregister(self.take_all)
+        self.take_all()
         self._runs.clear()
+
+    def take_old(self, _pace: object = None) -> None:
+        """Take the values that have waited for a second."""
+        self._take_until(time.time_ns() - _WAIT)
+
+    def take_all(self) -> None:
+        """Take all values that wait: the process ends."""
+        self._take_until(sys.maxsize)
+
+    def _take_until(self, last: int) -> None:
+        while self._read_out and self._read_out[0][1] <= last:
+            try:
+                process, _, take = self._read_out.popleft()
+            except IndexError:  # another thread was at it
+                return
+            if process == os.getpid():  # not those of a forked child's parent
+                take()
 
     def _run(self, run_id: str) -> _Run:
         found = self._runs.get(run_id)
@@ -89,14 +118,19 @@ class TrackingNotes:
 
     def _take(self, run: _Run, key: str, value: Any, timestamp: Any, step: Any) -> None:
         x = run.step(key, step)
+        is_read_out = _is_autologging()
         # Values that MLflow's own autologging reads out of a trainer have steps of its own making.
-        counted = x is None or _is_autologging()
+        counted = x is None or is_read_out
         at = int(timestamp) * 1_000_000 if isinstance(timestamp, int | float) and 0 < timestamp < _LATEST else None
-        if calls.outermost is None:
+        if calls.outermost is None and not is_read_out:
             self._values.scalar(run.origin, key, value, x, counted=counted, time_unix_nano=at)
             return
         record = partial(self._values.scalar, run.origin, key, value, x, counted=counted, time_unix_nano=at)
-        if not self._values.passed_over(_LIBRARY, key, value, record):
+        if calls.outermost is None:
+            # The trainer logs them a moment later, with its own steps: the curve shall be its. MLflow keeps some for a
+            # later batch, where its store is slow: then the trainer's value would begin a second one.
+            self._read_out.append((os.getpid(), time.time_ns(), record))
+        elif not self._values.passed_over(_LIBRARY, key, value, record):
             record()
 
     def log_param(self, _client: Any, run_id: str, key: str, value: Any, *_args: Any, **_more: Any) -> None:
