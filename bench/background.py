@@ -8,7 +8,7 @@ same instruments beside it. Processor time tells on a busy machine, too; wall ti
 
 Then, in one thread: collecting and encoding beside the SDK's, also where no series has changed, a POST to loopback, and
 what the encoder keeps of a series. ``idle`` is a process that records nothing any more. ``--kinds``, ``--series``,
-``--ways`` choose rows; all of them take eight minutes on two cores, and less where ``--at-once`` runs several, four
+``--ways`` choose rows; all of them take ten minutes on two cores, and less where ``--at-once`` runs several, four
 cores each. ``--beside FOLDER`` measures another version's sources (its ``src``) in the same run. A busy machine makes
 processor time longer, up to twice: ``loop`` is that of the same few lines in each process, by which rows of different
 moments can be compared. With ``BENCH_RESULTS``, a folder, all of it is also written there, as JSON.
