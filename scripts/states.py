@@ -50,8 +50,8 @@ def main() -> None:
             if chosen.readme:
                 for dark, file in ((False, "studio.png"), (True, "studio-dark.png")):
                     with tab(browser, url, size=(1280, 580), dark=dark) as found:
-                        found.open(PATHS["ranks"]).loaded("loss", "step_time")
-                        over = found.card("loss").locator(".u-over")
+                        found.open(PATHS["ranks"]).loaded("training")
+                        over = found.card("training").locator(".u-over")
                         box = over.bounding_box()
                         over.hover(position={"x": 0.3 * box["width"], "y": 0.45 * box["height"]})
                         found.page.wait_for_timeout(500)
@@ -81,7 +81,7 @@ def sheets(browser: object, out: Path) -> None:
     """Put all pictures of a width and scheme on one."""
     for width in WIDTHS:
         for scheme in ("light", "dark"):
-            files = sorted(out.glob(f"*-{width}-{scheme}.png"))
+            files = sorted(out.glob(f"[!s]*-{width}-{scheme}.png"))
             shown = "".join(
                 f'<figure style="margin:0"><figcaption style="font:14px sans-serif">{each.stem}</figcaption>'
                 f'<img src="file://{each}" width="{240 if width == "390" else 620}"></figure>'

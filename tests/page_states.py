@@ -39,7 +39,7 @@ for step in range(40, 90) if {again} else range(60):
 PATHS = {
     "finished": "/#/run/finished",
     "ranks": "/#/run/ranks",
-    "ranks-heat": "/#/run/ranks?y.training/step_time=heat:deviation",
+    "ranks-heat": "/#/run/ranks?y.training/training=heat:deviation",
     "many": "/#/run/many",
     "odd": "/#/run/odd",
     "resumed": "/#/run/resumed",
@@ -48,7 +48,7 @@ PATHS = {
     "histograms": "/#/run/histograms",
     "empty": "/#/run/empty",
     "names": "/#/run/names",
-    "smooth": "/#/run/long?smooth=0.6",
+    "averaged": "/#/run/long?smooth=0.6",
     "gone": "/#/run/finishd",
     "no-metric": "/#/run/many?find=metirc+7",
     "runs": "/#/",
@@ -72,7 +72,10 @@ def _ranks(store: Path) -> None:
     for number in range(RANKS):
         slow = 1.6 if number == STRAGGLER else 1.0
         about = {"group": "training", "x_units": "step"}
-        told = [(DEFINITION, {"metric": name, **about, "scale": name}) for name in ("loss", "step_time")]
+        told = [
+            (DEFINITION, {"metric": name, **about, "scale": name, "units": "s" if "time" in name else ""})
+            for name in ("loss", "step_time")
+        ]
         for step in range(200):
             told += [
                 (POINT, {"metric": name, "group": "training", "x": float(step), "value": value})
