@@ -129,12 +129,25 @@ def _start(one: Case, folder: Path, harmless: float) -> subprocess.Popen[bytes]:
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    """End the job with all of its processes, also those that are stopped."""
+    """End the job with all of its processes, also those that are stopped; ``run`` ends by itself, if it can."""
     left = _family(job.pid)
-    for pid in left:
+    _kill([pid for pid in left if pid != job.pid and str(JOB) in _command_line(pid)])
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        job.wait(10)
+    _kill(left)
+    job.wait()
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    job.wait()
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    return ""
 
 
 def _family(pid: int) -> list[int]:

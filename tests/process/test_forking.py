@@ -56,7 +56,7 @@ def test_every_part_is_in_the_order_and_nothing_else_hooks_into_forks() -> None:
     own = set()
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        named += re.findall(r'\bat_fork\(\s*"(\w+)"', text)
+        named += set(re.findall(r'\bat_fork\(\s*"(\w+)"', text))
         if "os.register_at_fork(" in text:
             own.add(path.relative_to(PACKAGE).as_posix())
     assert sorted(named) == sorted(get_args(Part))

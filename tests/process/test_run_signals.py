@@ -41,6 +41,7 @@ COUNTING = """
 
 
 @pytest.mark.usefixtures("untraced")
+@pytest.mark.usefixtures("untraced")  # the tracer holds a lock in each call: a handler may wait for it for ever
 def test_signals_are_passed_on_once(tmp_path: Path) -> None:
     """What is sent to ``tachograph run`` alone reaches the job, once each; what SIGTERM does is its decision."""
     numbers = [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH]

@@ -192,7 +192,6 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
     assert found.summary == {"best": 0.75}
 
 
-@pytest.mark.long
 def test_a_disabled_wandb_has_the_same_values(tmp_path: Path) -> None:
     """W&B disabled: values, configuration and results are those that it has offline."""
     seed = secrets.randbelow(2**40)
@@ -273,7 +272,6 @@ for number, mode in enumerate(("offline", "disabled")):
 """
 
 
-@pytest.mark.long
 def test_two_runs_of_wandb_are_two_groups(tmp_path: Path) -> None:
     """A second run in the process is a group of its own, which is said; values are those of the moment of the call."""
     path = write(tmp_path, TWO_RUNS)

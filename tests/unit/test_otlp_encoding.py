@@ -399,15 +399,18 @@ def test_exporting_alone_is_no_reason_to_export(destinations: list[str]) -> None
     registry, whole = Registry(), True
     made = MetricsEncoder("there", registry, is_whole=lambda: whole, pace=no_rest)
     registry.group("g").instrument("loss").record(1.0)
-    encode(made, registry)
+    assert list(made.requests(Batch(registry.columns(), None, [], {}, 1)))
     whole = False
     for seconds in (0.25, 0.5):
         for destination in destinations:
             registry.export_duration.record(seconds, {"destination": destination})
         assert not list(made.requests(Batch(registry.columns(), None, [], {}, 1)))
+    for later, sent in ((2_000_000_001, True), (3_900_000_000, False)):  # so that an idle process is not taken for lost
+        registry.export_duration.record(1.0, {"destination": destinations[0]})
+        assert bool(list(made.requests(Batch(registry.columns(), None, [], {}, later)))) is sent
     whole = True
     points = encode(made, registry)["tachograph", "tachograph.export.duration"].histogram.data_points
-    assert [point.count for point in points] == [2] * len(destinations)
+    assert [point.count for point in points] == [4, *[2] * (len(destinations) - 1)]
 
 
 def test_all_leaves_after_a_collection_that_was_not_sent_to_its_end() -> None:

@@ -171,8 +171,10 @@ class HistogramMessages:
             if number % _HISTOGRAMS == _HISTOGRAMS - 1:
                 pace()
 
-    def parts(self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
-        """Yield the messages: as above, but that those with an interval that waits are new, too, and echoes are not.
+    def parts(
+        self, column: HistogramColumn, now: int, lose: Lose, *, whole: bool, beside: bool, echoes: bool
+    ) -> Iterator[Part]:
+        """Yield the messages: as above, but that those with an interval that waits are new, too.
 
         Args:
             column: as above.
@@ -180,6 +182,7 @@ class HistogramMessages:
             lose: as above.
             whole: as above.
             beside: yield the exponential histograms of intervals, too.
+            echoes: what exporting alone has changed is new; else it waits.
         """
         summaries, before = column.summaries, self.sent
         self.sent = list(summaries)
@@ -190,7 +193,7 @@ class HistogramMessages:
             wanted = [new is not old and bool(new.added) for new, old in zip(summaries, before, strict=True)]
             for place in held:
                 wanted[place] = bool(summaries[place].added)
-            for place in self._echoes:
+            for place in () if echoes else self._echoes:
                 wanted[place], self.sent[place] = False, before[place]
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
             content: list[bytes] = []
@@ -282,11 +285,13 @@ class ColumnMessages:
             if joins:
                 other.join(column, pace)
 
-    def parts(self, columns: Sequence[Column], now: int, lose: Lose, *, whole: bool, beside: bool) -> Iterator[Part]:
+    def parts(
+        self, columns: Sequence[Column], now: int, lose: Lose, *, whole: bool, beside: bool, echoes: bool
+    ) -> Iterator[Part]:
         """Yield the messages: see :meth:`GaugeMessages.parts` and :meth:`HistogramMessages.parts`."""
         for column in columns:
             if isinstance(column, GaugeColumn):
                 yield from self._gauges[column.rows.scope].parts(column, now, lose, whole=whole)
             else:
                 of = self._histograms[column.rows.scope]
-                yield from of.parts(column, now, lose, whole=whole, beside=beside)
+                yield from of.parts(column, now, lose, whole=whole, beside=beside, echoes=echoes)

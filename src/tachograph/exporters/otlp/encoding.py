@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 POINTS_PER_REQUEST = 1000
+_ECHOES_EVERY = 2_000_000_000  # ns: an idle process is heard so often; a hub takes it for lost after five seconds
 _SLICE = 16  # points between two rests; of a gauge three count as one
 _AS_DELTAS: frozenset[Kind] = frozenset({"counter", "histogram"})
 
@@ -84,6 +85,7 @@ class MetricsEncoder:
         self._in_place, self._is_delta = aggregation != AGGREGATIONS[0], temporality != "cumulative"
         self._receiver = receiver, self._in_place, self._is_delta
         self._is_whole, self._is_complete = is_whole, False
+        self._echoed = 0  # when echoes were last sent, in nanoseconds since the epoch
         self._templates: dict[tuple[str, ...], MetricTemplate] = {}
         deltas, spreads = left(registry, self._receiver)
         self._deltas = self._new_deltas() if deltas is None else deltas
@@ -153,10 +155,11 @@ class MetricsEncoder:
     def _parts(self, batch: Batch, columns: Sequence[Column], others: Sequence[MetricPoints]) -> Iterator[Part]:
         asked = self._is_whole() if self._is_whole is not None and batch.metrics else None
         whole = asked is not False or not self._is_complete
-        metrics, now = self._collected(batch, others, whole=whole)
+        echoes = self._echo(batch, whole=whole)
+        metrics, now = self._collected(batch, others, echoes=echoes)
         self._is_complete = self._is_complete and not batch.metrics
         beside = self._beside is not None and self._beside()
-        for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside):
+        for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside, echoes=echoes):
             yield part
             self._pace()
         before, after = self._templates, dict[tuple[str, ...], MetricTemplate]()
@@ -192,6 +195,13 @@ class MetricsEncoder:
             self._templates = after  # one that is collected no more is forgotten
             self._is_complete = True
 
+    def _echo(self, batch: Batch, *, whole: bool) -> bool:
+        """Tell whether values that come of exporting alone are sent: with all others, and at times."""
+        due = whole or abs(batch.time_unix_nano - self._echoed) >= _ECHOES_EVERY
+        if due and batch.metrics:
+            self._echoed = batch.time_unix_nano
+        return due
+
     def _sdk_parts(self, sdk: MetricsData) -> Iterator[Part]:
         from tachograph.exporters.otlp._sdk_metrics import encoded_sdk_metrics
 
@@ -200,7 +210,7 @@ class MetricsEncoder:
             self._pace()
 
     def _collected(
-        self, batch: Batch, others: Sequence[MetricPoints], *, whole: bool
+        self, batch: Batch, others: Sequence[MetricPoints], *, echoes: bool
     ) -> tuple[Iterable[MetricPoints], int]:
         """Return the metrics of a batch without columns, those of windows with all their news, and their time."""
         metrics: Iterable[MetricPoints] = others
@@ -209,7 +219,7 @@ class MetricsEncoder:
             now = self._windows.time_of(others, now) if batch.metrics else now
             metrics = self._windows.read(others, now, self._pace)
         self._spreads.end(now)
-        return metrics if whole else (metric for metric in metrics if not is_echo(metric.scope, metric.name)), now
+        return metrics if echoes else (metric for metric in metrics if not is_echo(metric.scope, metric.name)), now
 
     def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
         """Return the messages of an instrument with one point, or none, and the number of points."""
