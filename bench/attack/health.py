@@ -63,15 +63,17 @@ def _withheld(pid: int) -> float:
 
 def outcome(samples: list[Sample]) -> tuple[dict[str, float], float, float]:
     """Return milliseconds by their words, the 99.9th percentile without the withheld time, and that of ``late``."""
-    waits, late = [each.wait for each in samples], percentile([each.late for each in samples], 0.999)
+    waits, late = [each.wait for each in samples], [each.late for each in samples]
     own = percentile([max(0.0, each.wait - each.withheld) for each in samples], 0.999)
+    control = percentile(late, 0.999)
     words = {
         "median {:.1f} ms": percentile(waits, 0.5),
         "99.9th percentile {:,.0f} ms": percentile(waits, 0.999),
         "at most {:,.0f} ms": max(waits),
         "99.9th percentile without waiting for a processor {:,.0f} ms": own,
+        "of a process that only sleeps, late by {:,.0f} ms": control,
     }
-    return {each: seconds * 1e3 for each, seconds in words.items()}, own, late
+    return {each: seconds * 1e3 for each, seconds in words.items()}, own, control
 
 
 def percentile(samples: list[float], share: float) -> float:
