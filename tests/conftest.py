@@ -37,8 +37,18 @@ def _hold_tracing() -> None:
 
 
 def pytest_configure() -> None:
-    """Let no worker of pytest-xdist be traced twice: by these variables, and by pytest-cov."""
+    """Let no worker of pytest-xdist be traced twice, by these variables and by pytest-cov; and ignore no signal.
+
+    What a script starts in the background, or with nohup, ignores some, and so would all programs of the tests.
+    """
     _hold_tracing()
+    for number, handler in (
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from browser import Tab, chromium, tab
 from page_states import PATHS, served_states
@@ -66,7 +67,7 @@ def test_charts_begin_near_the_top(browser: Any, url: str, width: int) -> None:
 @pytest.mark.parametrize("width", SIZES)
 def test_axe_finds_no_violation(browser: Any, url: str, width: int, *, dark: bool) -> None:
     """In no state at any width, light or dark, with what unfolds unfolded; the console says nothing of scripts."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    axe = Axe()
     found = {}
     for state in PATHS:
         with tab(browser, url, size=SIZES[width], dark=dark) as page:
