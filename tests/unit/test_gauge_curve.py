@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tachograph.recording.accumulators import LastValue
@@ -452,6 +452,9 @@ VALUES = st.lists(
 
 
 @given(VALUES)
+@example(
+    [0, 0, 10**400, 0, 10**400, 10**400, 0, 10**400, 0, 0, 0, 0, -(2**70), -(2**70) - 1]
+)  # the same float: the first of them is the smallest
 def test_values_are_the_same_points_whether_they_are_folded_one_by_one_or_together(values: list[Any]) -> None:
     """Points that are asked for after each value are those that are asked for at the end, extremes and their x too."""
     together, singly = Made(), Made()

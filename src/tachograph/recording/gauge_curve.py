@@ -87,6 +87,7 @@ class _Held(NamedTuple):
 _NONE = array("d")
 _NO_VALUES = array("q", (0,))
 _ONE = 1
+_EXACT = 2**53  # integers up to it are floats of their own
 
 
 class _State(NamedTuple):
@@ -127,8 +128,8 @@ def _together(entries: Sequence[Any], before: int) -> _Held | None:
         return None
     low, high = min(lows), max(highs)
     first, last = (
-        _ends(low, lows.index(low), entries, many, before),
-        _ends(high, highs.index(high), entries, many, before),
+        _ends(low, _place(low, lows), entries, many, before),
+        _ends(high, _place(high, highs), entries, many, before),
     )
     count = sum(many)
     x, value = float(before + count - 1), as_float(entries[-3])
@@ -137,10 +138,17 @@ def _together(entries: Sequence[Any], before: int) -> _Held | None:
     return found
 
 
+def _place(extreme: float, found: Sequence[Any]) -> int:
+    """Return where the extreme was first: integers that are the same float are the same value."""
+    if -_EXACT <= extreme <= _EXACT:
+        return found.index(extreme)
+    return [*map(float, found)].index(float(extreme))
+
+
 def _ends(extreme: float, place: int, entries: Sequence[Any], many: Sequence[int], before: int) -> float:
     """Return the x of an extreme in an entry: its end, where it is the last value, else its beginning."""
     end = before + sum(many[: place + 1]) - 1
-    return float(end if entries[place * _STRIDE + 2] == extreme else end - (many[place] - 1))
+    return float(end if as_float(entries[place * _STRIDE + 2]) == float(extreme) else end - (many[place] - 1))
 
 
 class GaugeCurve:
