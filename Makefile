@@ -2,7 +2,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
-# Where PyTorch's CPU build comes from; out of reach, pip looks where it always does.
+# Source of PyTorch's CPU build; out of reach, pip looks where it always does.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Debian packages that `make test` installs where that needs no question; empty: none.
 DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-color-emoji faketime

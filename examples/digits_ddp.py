@@ -31,7 +31,7 @@ from tachograph import prof, put_metric
 GROUP = "digits"
 HELD_OUT = 297
 
-# What a name says by itself is enough for most metrics; these say more.
+# The name alone is enough for most metrics; these say more.
 tachograph.declare("samples", group=GROUP, kind="counter", unit="{sample}", description="Samples trained on.")
 tachograph.declare(
     "correct", group=GROUP, kind="histogram", boundaries=range(0, 33, 4), description="Right answers in a batch."

@@ -1,4 +1,4 @@
-"""What /metrics pages say, as a short table: one line a series, one column a rank."""
+"""Series of /metrics pages, as a short table: one line a series, one column a rank."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
 _HEAD = """# Metrics
 
-Every metric that Tachograph makes by itself; this page is made from the code by `python scripts/reference.py`. What you
-record has the names that you give it; the rule is at the [end](#what-you-record).
+Every metric that Tachograph makes by itself; this page is made from the code by `python scripts/reference.py`. Metrics
+of your own have the names that you give them; the rule is at the [end](#names-of-your-own-metrics).
 
 On `/metrics` and behind a collector every series also carries `dl_rank`, `dl_role`, `dl_run_id` and `otel_scope_name`
 (the group); everything else about a process is in `target_info`. Units are UCUM.
@@ -43,7 +43,7 @@ They tell of the last 10 to 20 seconds. The quantiles come from the exponential 
 within 1.1 % where the greatest value of a rank is at most a thousand times the least, within 2.2 % up to a million
 times, and never outside of these two.
 
-## What you record
+## Names of your own metrics
 
 | you record | metric |
 |---|---|
@@ -72,7 +72,7 @@ ends at the time of its event, and begins where the one before it ended.
 
 - In an export before which no window has closed, the last value comes again, with the export's time and without a
   start, so that the series does not go stale.
-- Points of one series are at least a millisecond apart. Where Stats of one name close together, or a window closes
+- Points of one series are at least a millisecond apart. If Stats of one name close together, or a window closes
   late, the later point's time is moved by that much: Prometheus refuses a request with two values in one millisecond.
 - 65,536 windows of a name may wait for the slowest destination, and 98,304 in all. Beyond that the oldest of the `Stat`
   that adds one goes, which is counted once a window and destination, with the reason `windows_full`.

@@ -2,7 +2,7 @@
 # One node of train.sbatch, as srun starts it: an agent for telemetry, and this node's part of the job.
 #   node.sh train.py …
 #
-# What is wrong with the agent is said here at once, and the job runs all the same, with a hub of its own on this node.
+# Trouble with the agent is said here at once, and the job runs all the same, with a hub of its own on this node.
 # Its exit code is the job's. May be set:
 #   GATEWAY                URL of the gateway (collector-config/gateway.yaml)
 #   GATEWAY_TOKEN, or GATEWAY_TOKEN_FILE  the secret that it asks for

@@ -36,11 +36,11 @@ class _Made(NamedTuple):
 
 
 _ALL = (
-    _Made("tachograph-training", "Training", "What the program records, by rank.", training),
+    _Made("tachograph-training", "Training", "The program's own records, by rank.", training),
     _Made("tachograph-torchrun", "torchrun", "Restarts, workers, lost processes, the telemetry itself.", torchrun),
     _Made("tachograph-functions", "Functions", "Calls, durations and failures of profiled functions.", functions),
-    _Made("tachograph-machine", "GPUs and machine", "What the hardware does beside the training.", machine),
-    _Made("tachograph-hub", "Hubs", "What hubs take in, refuse and have lost.", hub),
+    _Made("tachograph-machine", "GPUs and machine", "Hardware beside the training.", machine),
+    _Made("tachograph-hub", "Hubs", "Traffic, refusals and losses of hubs.", hub),
     _Made("tachograph-points", "Points", "Points of MetricsLogger by step, role and uid.", points, INFLUXDB),
 )
 

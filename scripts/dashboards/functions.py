@@ -29,7 +29,7 @@ def functions(board: Board) -> Board:
     for share in (0.5, 0.99):
         expression = quantile(share, "function.duration", _CHOSEN, by=_BY)
         board.lines(f"p{share * 100:g}", Query(expression, _NAME), unit="s", low=0)
-    board.row("Where the time goes")
+    board.row("Time by function")
     spent = total(rate("function.duration", _CHOSEN, suffix="_sum"), *_BY)
     board.lines("Time spent a second", Query(spent, _NAME), unit="percentunit", low=0, about="Over all ranks.")
     by_rank = mean("function.duration", _CHOSEN, by=(*_BY, "dl_rank"))

@@ -18,6 +18,10 @@ _WORDS = "what|whatever|who|whoever|whom|whose|somebody|someone|something|nobody
 _IN_PLACE_OF_A_NOUN = re.compile(rf"(?:{_WORDS})\b", re.IGNORECASE)
 # "Return what was read": a relative pronoun behind a noun ("a span whose end is known") is fine.
 _AS_AN_OBJECT = re.compile(r"\b(?:what|whatever|whoever|somebody|nobody|anybody)\b", re.IGNORECASE)
+# At the start of a sentence, a heading or a cell: "What leaves when", "Where a name is missing". A question may.
+_AT_A_START = re.compile(r"\b(?:What|Whatever|Who|Whoever|Whose|Where|Wherever)\b(?![^.\n]*\?)")
+_WRITTEN = ("*.md", "docs/*.md", "docs/upstream/*.md", "deploy/**/*", "collector-config/*", "examples/*", "src/**/*")
+_TEXTS = {".md", ".py", ".yml", ".yaml", ".json", ".js", ".css", ".html", ".sh", ".ipynb"}
 _ELSEWHERE = re.compile(r"\b(?:HAZARDS|DESIGN|STYLE)\b|\bshared/")
 
 
@@ -44,6 +48,18 @@ def test_first_lines_name_their_thing() -> None:
         if root != PACKAGE or path.relative_to(root).parts[0] not in _ROOMS_TO_BE_WRITTEN
         for number, line in first_lines(path.read_text())
         if without_a_noun(line)
+    ]
+    assert found == []
+
+
+def test_no_sentence_begins_with_a_question_word() -> None:
+    """No heading, sentence or message of pages, code, rules or the Studio begins with "what", "who" or "where"."""
+    paths = {path for pattern in _WRITTEN for path in ROOT.glob(pattern) if path.suffix in _TEXTS}
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted(paths)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if _AT_A_START.search(line)
     ]
     assert found == []
 

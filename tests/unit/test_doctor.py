@@ -278,7 +278,7 @@ def test_reads_and_writes_that_cannot_be_seen(tmp_path: Path) -> None:
     healthy(job)
     job.run(20, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
     assert job.verdict is not None
-    assert "What rank 1 reads and writes cannot be seen from here." in job.verdict.text
+    assert "Reads and writes of rank 1 cannot be seen from here." in job.verdict.text
 
 
 def test_a_rank_of_another_machine(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What went wrong in a run, as the Studio's API tells it: each fault once, with its place; of a good run nothing."""
+"""Faults of a run, as the Studio's API tells it: each fault once, with its place; of a good run nothing."""
 
 from __future__ import annotations
 

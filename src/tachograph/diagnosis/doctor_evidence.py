@@ -197,7 +197,7 @@ def _spins(recent: Sequence[SeenStack]) -> bool:
 def _unseen(rank: RankHistory, usage: Usage | None) -> str:
     if usage is None:
         return f"The process of rank {rank.rank} cannot be seen from here: another user's, or /proc hides it."
-    return f"What rank {rank.rank} reads and writes cannot be seen from here."
+    return f"Reads and writes of rank {rank.rank} cannot be seen from here."
 
 
 def _said(

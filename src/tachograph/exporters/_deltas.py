@@ -126,7 +126,7 @@ _SLICE = 64
 class ClosedWindowReader:
     """Gives one reader each closed window as a point of its own, from when the reader is made.
 
-    A window's point has the window's start and end as its times. Where no window has closed since the last collection,
+    A window's point has the window's start and end as its times. If no window has closed since the last collection,
     the gauge is as it was: the point of the last window, at the time of the collection, so that what watches the series
     does not take it for gone. Points of a series come in order and at least a millisecond apart: where Stats of one
     name close together, or a window late, the later point's time is moved.

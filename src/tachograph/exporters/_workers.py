@@ -44,7 +44,7 @@ class Served(Protocol):
 class Workers:
     """Daemon threads that do the jobs of queues, in turn.
 
-    Where several queues share them, one whose job hangs (a file on a dead NFS server, a terminal that nobody reads)
+    If several queues share them, one whose job hangs (a file on a dead NFS server, a terminal that nobody reads)
     holds up no other: from the next :meth:`start` for another one on, a further thread serves those, until the job
     returns. There is at most one such thread for each queue that hangs.
 

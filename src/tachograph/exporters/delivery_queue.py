@@ -253,7 +253,7 @@ class DeliveryQueue:
     def close(self, timeout: float) -> None:
         """Deliver everything queued, and end, within ``timeout`` seconds.
 
-        What is left then waits on the disk, where there is a spool; else it is counted (``shutdown``).
+        Items that are left then wait on the disk, where there is a spool; else they are counted (``shutdown``).
         """
         with self._lock:
             if self._deadline is not None:

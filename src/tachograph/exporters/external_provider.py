@@ -7,8 +7,8 @@ values are in them, hence the minimum and the sum may be below zero; the extreme
 not known. For that the callable that a reader calls for its points is ours until :meth:`ExternalProvider.close`;
 nothing else is changed.
 
-Where the provider, or one of its readers, is of a make that is not known, all readers are replayed into instead, from
-then on and for good: the values of a distribution go, one by one, into a synchronous histogram. Where not every value
+If the provider, or one of its readers, is of a make that is not known, all readers are replayed into instead, from
+then on and for good: the values of a distribution go, one by one, into a synchronous histogram. If not every value
 can be (more than 2,000 a second, folded before it was joined, negative, added up by a ``Stat``), no value is invented:
 the exact ``<name>.count`` and ``<name>.sum`` are published beside the histogram, and the values that it lacks are
 counted as ``tachograph.dropped`` (``destination="sdk"``). The sum of a series that holds negative values may fall, so

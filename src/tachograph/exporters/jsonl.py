@@ -92,7 +92,7 @@ class JsonLines:
             self._file.close()
             message = "%s: %s was deleted while it was written: it goes on in a new one"
             self._log_once("deleted", message, NAME, self.path)
-        # Where others have cut it in the middle of a line, this one must not be a part of that.
+        # If others have cut it in the middle of a line, this one must not be a part of that.
         is_torn = fate in ("cut", "changed") and not self._file.ends_with(b"\n")
         self._file.append(b"\n" + line if is_torn else line)
 

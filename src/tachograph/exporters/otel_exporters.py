@@ -224,6 +224,6 @@ def signals_of(value: object) -> frozenset[Signal]:
 
 
 def _is_a(value: object, module: str, name: str) -> bool:
-    # Where nobody has loaded the module, nothing can be an instance of its classes: the SDK is not loaded for it.
+    # If nobody has loaded the module, nothing can be an instance of its classes: the SDK is not loaded for it.
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and isinstance(value, base)

@@ -180,7 +180,7 @@ class SdkExporter:
     """Hands each batch to an exporter as ``MetricsData``, in the temporality that it prefers for counters, histograms.
 
     Histograms keep their explicit buckets, whatever aggregation it prefers. Each closed window of a Stat is a point of
-    its gauges. What the SDK instruments of other libraries hold is passed on as it was collected. All calls of the
+    its gauges. Points of other libraries' SDK instruments are passed on as they were collected. All calls of the
     exporter come from one thread, one at a time.
 
     Args:

@@ -36,8 +36,8 @@ class ReaderFeed:
     """Feeds a reader that the program has handed over, from :meth:`open` to :meth:`close`, which shuts it down.
 
     A periodic reader keeps its own interval, and collects once more at its end; one that is asked, for Prometheus or in
-    a test, collects whenever it is asked, after the end nothing. What SDK instruments of other libraries hold in our
-    own provider comes with it. In a forked child the reader collects nothing.
+    a test, collects whenever it is asked, after the end nothing. Points of other libraries' SDK instruments in our
+    own provider come with it. In a forked child the reader collects nothing.
 
     Args:
         reader: one that no provider has.

@@ -319,7 +319,7 @@ class Spool:
     def take(self, items: int | None) -> tuple[list[SpoolRecord], int, bool]:
         """Return the oldest records that were not taken yet, from one segment.
 
-        What was taken waits for :meth:`end` or :meth:`give_back`. A record of which nothing can be sent comes alone.
+        The taken records wait for :meth:`end` or :meth:`give_back`. A record of which nothing can be sent comes alone.
 
         Args:
             items: as many, or some more; None for one record.

@@ -171,7 +171,7 @@ class WindowedMetricReader(MetricReader):
         self._size = window_nanoseconds("WindowedMetricReader", window)
         super().__init__(
             preferred_temporality=dict.fromkeys(_DELTA, AggregationTemporality.DELTA),
-            # What the SDK's own periodic reader asks; there is no public name for it.
+            # As the SDK's own periodic reader asks; there is no public name for it.
             preferred_aggregation=getattr(destination, "_preferred_aggregation", None),
         )
         self._clock = clock

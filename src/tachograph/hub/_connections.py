@@ -67,7 +67,7 @@ class Connections:
     """The connections of a server, on the event loop's thread.
 
     One address may have at most half as many as there are descriptors, all addresses together five eighths: the rest
-    is for files. Where there are too many, the one that has waited longest without a request is closed; those that
+    is for files. If there are too many, the one that has waited longest without a request is closed; those that
     never sent one come first.
 
     Args:

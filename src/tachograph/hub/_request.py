@@ -191,7 +191,7 @@ def _busy() -> Refusal:
 def pieces(body: bytes, *, metrics: bool, size: int = PIECE) -> Iterator[bytes]:
     """Yield messages that, decoded one into the other, give the whole request.
 
-    Where a resource, a scope or a metric is split, each piece repeats its fields. Parts that cannot be split are one
+    If a resource, a scope or a metric is split, each piece repeats its fields. Parts that cannot be split are one
     piece: a record that is larger, bytes that are no message, and a message that would grow by half.
 
     Args:

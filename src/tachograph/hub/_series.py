@@ -145,7 +145,7 @@ class HubSeries:
     def latest(self, time: int, value: Any, now: int = 0) -> None:
         """Take a value that stands for itself: that of a gauge, or of a sum that may fall.
 
-        One that is older than the newest is late, and changes nothing. Where another one follows that is later by about
+        One that is older than the newest is late, and changes nothing. If another one follows that is later by about
         as much as the hub's clock has gone on meanwhile, the sender's clock was set back: then it counts.
 
         Args:

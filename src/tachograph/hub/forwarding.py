@@ -43,9 +43,9 @@ _MANY = 5000  # records of a request: about 1.5 MB, where a Collector takes 4 Mi
 class Forwarding:
     """Posts requests to ``<url>/v1/<signal>``: gzip, in order, tried again for a minute, bounded while they wait.
 
-    Where TACHOGRAPH_SPOOL_LIMIT is set they wait on the disk, too, for as long as it takes: in
-    ``<store>/spool/forward-<host>/<sender>``, from where this hub sends them. What it leaves there at its end no other
-    hub takes: ``tachograph replay`` sends it.
+    If TACHOGRAPH_SPOOL_LIMIT is set they wait on the disk, too, for as long as it takes: in
+    ``<store>/spool/forward-<host>/<sender>``, from where this hub sends them. Those that it leaves there at its end no
+    other hub takes: ``tachograph replay`` sends them.
 
     Args:
         url: base URL of the receiver. Headers, certificates and the time-out are those of OTEL_EXPORTER_OTLP_*.
@@ -152,7 +152,7 @@ def readable_elsewhere(signal: Signal, body: bytes) -> Iterator[tuple[bytes, int
     """Yield a stored request as a receiver can read it that is no hub of ours: as requests, each with its items.
 
     Every packed point is a record, some thousand a request, whatever TACHOGRAPH_CURVES says: the request was kept to be
-    sent. Private records are left out. What any receiver can read, or none, stays as it is.
+    sent. Private records are left out. A request that any receiver can read, or none, stays as it is.
     """
     request: Any = ExportLogsServiceRequest() if signal == "logs" else ExportMetricsServiceRequest()
     try:

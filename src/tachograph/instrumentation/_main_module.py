@@ -31,7 +31,7 @@ _log = logging.getLogger("tachograph")
 class MainModule:
     """Calls back while the script's top level runs: before the next statement after each definition.
 
-    Where the script runs already, its definitions are passed on at once. Where a debugger or a coverage tool traces the
+    If the script runs already, its definitions are passed on at once. If a debugger or a coverage tool traces the
     process, the script's functions cannot be found: this is logged once.
 
     Args:

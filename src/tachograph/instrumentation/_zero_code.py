@@ -117,7 +117,7 @@ def zero_code_settings(environ: Mapping[str, str]) -> Settings:
     """Return the settings of zero code.
 
     Under ``tachograph run`` TACHOGRAPH_ENDPOINT is the destination, TACHOGRAPH_INTERVAL (milliseconds) the interval.
-    Where the destination is the hub that ``run`` has started, ``OTEL_EXPORTER_*`` and the choice of exporters do not
+    If the destination is the hub that ``run`` has started, ``OTEL_EXPORTER_*`` and the choice of exporters do not
     apply; an endpoint that the user named gets the headers, the protocol and so on of those variables, and no signal
     whose exporter is ``none``. Without TACHOGRAPH_ENDPOINT all is as for ``start()``.
 

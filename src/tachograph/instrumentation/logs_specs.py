@@ -67,7 +67,7 @@ class TachographLogsSpecs(_torch.DefaultLogsSpecs):  # type: ignore[misc]
 def _begin() -> None:
     """Begin zero code in this process, and set the variables with which its workers begin.
 
-    Where zero code has begun already, its workers have these variables from there.
+    If zero code has begun already, its workers have these variables from there.
     """
     if begun():
         return

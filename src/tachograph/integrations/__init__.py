@@ -5,5 +5,5 @@ Each is a subclass of its library's own, in a module that is named after the lib
 ImportError that says what to install.
 
 Values go where all values of the process go: under ``tachograph run``, after :func:`tachograph.start`, or into the
-program's own OpenTelemetry. Where the library's bridge is on as well, each value counts once.
+program's own OpenTelemetry. If the library's bridge is on as well, each value counts once.
 """

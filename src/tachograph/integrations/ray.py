@@ -26,7 +26,7 @@ class TachographCallback(UserCallback):  # type: ignore[misc]
     names. x is the first that is there of global_step, step, iteration and epoch, else the count of the values.
 
     Ray calls it in the process of the training's controller: under ``tachograph run`` that one records, too; a
-    ``start()`` in the driver does not reach it. What it takes leaves at once: Ray kills that process in the end.
+    ``start()`` in the driver does not reach it. Its values leave at once: Ray kills that process in the end.
     """
 
     _next = 0.0  # of monotonic time: of the next delivery

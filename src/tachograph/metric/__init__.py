@@ -117,7 +117,7 @@ class Metric:
 
         Numbers of Python, NumPy and torch (one element); a bool is 0 or 1; NaN and infinities are recorded as they are.
         Anything else is counted as dropped, and said once. ``at`` is x; without it, the seconds since the execution
-        began. Where it goes back, a new branch of the curve begins.
+        began. If it goes back, a new branch of the curve begins.
         Points hold double precision.
 
         An attribute that holds a plain function: ``record = metric.record`` outside the loop is as good.

@@ -373,7 +373,7 @@ def progress(
     Write ``for item in progress(items)``. An item counts when it is done, that is when the next one is asked for. The
     journal gets a point at the start, one every 0.1 s, and one at the end, also of a loop that is left early: ``value``
     (items done), ``rate`` (items a second since the start) and, where the length is known, ``total`` and ``eta``
-    (seconds); gauges are ``<key>``, ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. Where stderr is a terminal, a
+    (seconds); gauges are ``<key>``, ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. If stderr is a terminal, a
     bar is drawn there.
 
     Loops may be nested and repeated: the second of a key is ``<key>#2``, and so on. Of many short ones, 100 at once and

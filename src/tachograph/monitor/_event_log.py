@@ -259,7 +259,7 @@ class EventLog:
     def hand_out(self, *, wait: bool = True) -> None:
         """Give this thread's events to the handlers, unless this thread is doing so already.
 
-        Where each event that a handler gets leads to another one (the handler, or a trace function, logs it), handlers
+        If each event that a handler gets leads to another one (the handler, or a trace function, logs it), handlers
         get :data:`CHAIN` of these, and the others are counted; exporters get them all.
 
         Args:

@@ -122,7 +122,7 @@ class GivenIdentity:
             self._journal.tell(STARTED, {"interval": settings.interval, "run_start": RUN_START})
 
     def settle(self, deliver: Callable[[], object]) -> bool:
-        """Return True: it is known. Where the process has joined a process group meanwhile, look it up again."""
+        """Return True: it is known. If the process has joined a process group meanwhile, look it up again."""
         if self.known and group_watch.joined() != self._group:
             if self._used:
                 self._used = False

@@ -186,7 +186,7 @@ class Routes:
     def hold_back(self, before: Mapping[int, int]) -> bool:
         """Tell whether no receiver has taken anything since :meth:`delivered`, and each one of events has some waiting.
 
-        More events would be encoded for nothing, where they are dead; where they are slow, these keep them busy. Where
+        More events would be encoded for nothing, where they are dead; where they are slow, these keep them busy. If
         a disk keeps what waits, none is for nothing.
         """
         routes = [route for route in self if route.events]
@@ -371,7 +371,7 @@ def to_hub(url: str, settings: Settings, registry: Registry, *, hurries: Callabl
     """Return the route to a hub of ours: all but spans.
 
     Args:
-        url: its base URL. What the user's own OTLP endpoint needs does not apply to it.
+        url: its base URL. Settings of the user's own OTLP endpoint do not apply to it.
         settings: of the pipeline.
         registry: where losses are counted.
         hurries: as for :func:`build_routes`.

@@ -31,7 +31,7 @@ _log = logging.getLogger("tachograph")
 
 
 class Feed(Protocol):
-    """Where a pipeline's events come from; see :class:`EventFeed`."""
+    """The source of a pipeline's events; see :class:`EventFeed`."""
 
     def waiting(self) -> int:
         """Return how many events there are to deliver; 1 where some may come from elsewhere."""

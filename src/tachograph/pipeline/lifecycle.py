@@ -196,7 +196,7 @@ def shutdown(timeout: float | None = None) -> None:
     It takes no longer than the end of the process does, see :meth:`tachograph.Pipeline.shutdown`, and no longer than
     ``timeout`` seconds, where that is less.
 
-    Where a ``start()`` is ended, the exporters of ``configure`` and the databases of a ``MetricsLogger`` go on.
+    If a ``start()`` is ended, the exporters of ``configure`` and the databases of a ``MetricsLogger`` go on.
     Does nothing where nothing runs. Under zero code it takes off only the destinations that :func:`start` has added.
     """
     running = runtime.pipeline
@@ -349,7 +349,7 @@ def _after_fork_in_child() -> None:
         runtime.waiting = True
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
-        # Where multiprocessing has forked, it forgets now the handlers for the end of its child: see _bootstrap.
+        # If multiprocessing has forked, it forgets now the handlers for the end of its child: see _bootstrap.
         util.register_after_fork(runtime, lambda _: end_with_the_process())
 
 

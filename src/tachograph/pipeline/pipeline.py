@@ -451,7 +451,7 @@ class Pipeline:
             self._sigterm.close()
 
     def await_signal(self) -> None:
-        """Where SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
+        """If SIGTERM is about to end the process, let it: a program that ends in that moment has not ended well."""
         if self._sigterm is None or os.getpid() != self._pid:
             return
         if self._sigterm.dying and self._ending.acquire(timeout=LONGEST_EXIT):  # its thread delivers the rest

@@ -1,6 +1,6 @@
 """The watch for a MeterProvider that the program sets, to deliver into it with or without a ``start()``.
 
-It begins with the first metric group, and neither imports OpenTelemetry nor starts a thread. Where the program imports
+It begins with the first metric group, and neither imports OpenTelemetry nor starts a thread. If the program imports
 the API, an instrument without callbacks is created through the API's proxy. OpenTelemetry specification, "Metrics API",
 "MeterProvider": instruments created before a provider was set work with that one later. Python's API makes the real
 instrument inside ``set_meter_provider``, and asks for the callbacks then: that is the moment to join.

@@ -161,7 +161,7 @@ class ClosedWindows:
     def make_room(self, history: WindowHistory) -> None:
         """Forget the oldest windows of a Stat that has too many, or is the one that adds to too many.
 
-        Its newest one stays. Readers that had not taken them are told. Where the lock is held, nothing happens until
+        Its newest one stays. Readers that had not taken them are told. If the lock is held, nothing happens until
         the next window.
         """
         count = max(1, len(history.records) // _SHARE)

@@ -1,7 +1,7 @@
 """Columns: the plain series of a group, with one value each, as a collection takes them: all at once, not one by one.
 
 Most metrics have one series. Their constant parts are rows that stay the same from one collection to the next; a
-collection adds their values. Whoever wants points gets them made of both; the OTLP encoder, which runs most often, does
+collection adds their values. Readers of points get them made of both; the OTLP encoder, which runs most often, does
 without.
 """
 

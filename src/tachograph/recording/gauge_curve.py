@@ -1,7 +1,7 @@
 """A gauge's curve: every value of its first thousand, then a point an interval with the extremes of all of its values.
 
 ``record`` is all that runs while a program trains. Values are held in five variables of a closure,
-without a look at the clock: lowest, highest, last, how many, and for how many there is room. Whatever has no room, or
+without a look at the clock: lowest, highest, last, how many, and for how many there is room. One that has no room, or
 is no finite number, takes the slow way, which reads the clock, and puts what was held, and itself, into a buffer; it
 opens the room again, so that it comes about five times a second, or every two where intervals are long. A fold takes
 the buffer into points.
@@ -455,7 +455,7 @@ class GaugeCurves:
     def take(self, *, everything: bool) -> Iterator[PackedPoints]:
         """Yield the points that are due, or all that were recorded so far."""
         now = self.clock()
-        # Where many are due at once they are spread over the next ones, and are due apart from then on.
+        # If many are due at once they are spread over the next ones, and are due apart from then on.
         left = max(_AT_ONCE, len(self._curves) // _PART) if self.interval() > INTERVAL else len(self._curves)
         for curve in list(self._curves):
             if not everything:

@@ -54,7 +54,7 @@ Reason = Literal[
     "helper",
 ]
 REASONS: Mapping[Reason, str] = {
-    "no_number": "What was recorded is no number: its `__float__` or `item` is missing, or raised.",
+    "no_number": "The recorded value is no number: its `__float__` or `item` is missing, or raised.",
     "attribute": "An attribute's own code raised when it was read: the value was recorded without it.",
     "negative": "A negative value would have made a counter go backwards.",
     "nonfinite": "NaN or an infinity came where there is no such number: in InfluxDB's line protocol, in a sum.",
@@ -125,7 +125,7 @@ DROPPED = _ours(
     "tachograph.dropped",
     "{item}",
     "counter",
-    "What was not recorded or not delivered, by reason.",
+    "Items that were not recorded or not delivered, by reason.",
     *("reason", "destination"),
 )
 NONFINITE = _ours("tachograph.nonfinite", "{value}", "counter", "Recorded values that were NaN or infinite.", "metric")
@@ -133,7 +133,7 @@ RESENT = _ours(
     "tachograph.resent",
     "{item}",
     "counter",
-    "What was sent again because its answer was lost: it may have arrived twice. No loss.",
+    "Items that were sent again because an answer was lost: they may have arrived twice. No loss.",
     "destination",
 )
 ERRORS = _ours("tachograph.errors", "{error}", "counter", "Errors that were kept away from the program.", "where")
@@ -147,7 +147,7 @@ BRIDGE_NOT_TAKEN = _ours(
     "tachograph.bridge.not_taken",
     "{item}",
     "counter",
-    "What a library was given that makes no curve: images, texts, tables; and log records that came too fast.",
+    "Items given to a library that make no curve: images, texts, tables; and log records that came too fast.",
     *("library", "kind"),
 )
 

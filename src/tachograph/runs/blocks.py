@@ -203,7 +203,7 @@ def extremes(sample: Sample) -> list[float]:
 def told(sample: Sample) -> list[tuple[float, float]]:
     """Return x and value of those that an interval tells beside its last one: extremes, and the first of each odd kind.
 
-    Where it tells only the number of values that are not finite, as earlier versions did, they are NaN at its x.
+    If it tells only the number of values that are not finite, as earlier versions did, they are NaN at its x.
     """
     x, more = sample.x, sample.more
     found: list[tuple[float, float]] = []

@@ -27,7 +27,7 @@ class Stamps:
     """The files of a store's runs with their stamps.
 
     SQLite writes a run through a log beside its file, so that whoever begins or ends to write one changes the folder.
-    Where that is as it was only runs with a log are looked at, and all of them each :data:`WHOLE` seconds, for files
+    If that is as it was only runs with a log are looked at, and all of them each :data:`WHOLE` seconds, for files
     that another program than SQLite writes.
 
     Args:

@@ -62,7 +62,7 @@ class FileLocks:
 class Store:
     """A run's file, opened, and made where there was none: readable by its owner only.
 
-    Where too many are open it is closed until it is used again. Writes of several threads go in one after the other.
+    If too many are open it is closed until it is used again. Writes of several threads go in one after the other.
     No committed write is lost when the process is killed, at any point (SQLite, "Write-Ahead Logging",
     "synchronous=NORMAL").
 
@@ -154,7 +154,7 @@ class Store:
     def trouble(self) -> str:
         """Return a change of the file by another program: ``deleted``, ``damaged``, or empty for none.
 
-        Where another program has written into it, it is checked, which reads all of it; others write meanwhile.
+        If another program has written into it, it is checked, which reads all of it; others write meanwhile.
         """
         with self._taking_over:
             if self._closed or self._known is None:
@@ -275,7 +275,7 @@ class Store:
     def _with_its_log(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         """Return a connection whose log is as we left it, or as others did through SQLite.
 
-        Where the log was deleted, its content is still at hand, and goes into the file. Where it was written into,
+        If the log was deleted, its content is still at hand, and goes into the file. If it was written into,
         nothing may follow until :meth:`trouble` has looked: transactions behind a gap are lost.
 
         Raises:

@@ -296,7 +296,7 @@ def samples(
     """Return the samples of series: times in nanoseconds, and values, or of histograms those since the sample before.
 
     Of histograms these are counts and sums, and quantiles and extremes where the store has them, with ``error``, the
-    largest share by which a quantile may be off. Where there are very many samples, ``joined`` neighbours are one: its
+    largest share by which a quantile may be off. If there are very many samples, ``joined`` neighbours are one: its
     count, sum and extremes are those of all, its quantiles those of the one with the largest value. Very many of a
     gauge are its means, with ``min`` and ``max``; of a counter the last ones of stretches of time.
 

@@ -114,7 +114,7 @@ def put_metric_bytes() -> None:
     Handed("e.taken", "load_seconds", [2]),
 )
 def a_shorter_name_that_is_taken() -> None:
-    """Where a name without its suffix is taken by another unit, the later one keeps its full name."""
+    """If a name without its suffix is taken by another unit, the later one keeps its full name."""
     put_metric("load_ms", 5, "e.taken")
     put_metric("load_seconds", 2, "e.taken")
 
@@ -180,7 +180,7 @@ def a_stream() -> None:
 def a_configured_group() -> None:
     """`configure(handler, group)` gives a handler the group's points, name and value exactly as they were passed.
 
-    What is recorded still reaches the exporters.
+    Recorded values still reach the exporters.
     """
     configure(Keeping(), "e.configured")
     put_metric("loss", 1, "e.configured")

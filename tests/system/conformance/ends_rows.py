@@ -84,5 +84,5 @@ def a_fork() -> None:
 
 @row(Counter("x.exit", "last.success", 1), Handed("x.exit", "last.success", [1]))
 def an_exit() -> None:
-    """What is recorded just before the end of the process leaves."""
+    """Values recorded just before the end of the process leave."""
     put_metric("last.success", 1, "x.exit")

@@ -155,7 +155,7 @@ def a_point_without_a_field() -> None:
 
 @row(Lost("closed", 2), point("l.closed", {}, {"loss": 1.0}))
 def a_point_after_close() -> None:
-    """What comes after `close()` is counted; what came before has arrived."""
+    """Points after `close()` are counted; points before it have arrived."""
     with logger() as one:
         one.log("l.closed", {}, {"loss": 1.0})
     one.log("l.closed", {}, {"loss": 2.0})

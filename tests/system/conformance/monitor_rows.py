@@ -197,7 +197,7 @@ def a_stat_that_is_destroyed() -> None:
     Histogram("torch.monitor", "m.open", 1, 3.0, 3.0, 3.0),
 )
 def a_window_open_at_the_end() -> None:
-    """What is in an open window at the end of the process is logged."""
+    """The open window is logged at the end of the process."""
     stat = Stat("m.open", [Aggregation.MEAN], HOUR)
     stat.add(3.0)
     _kept.append(stat)

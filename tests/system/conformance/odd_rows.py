@@ -78,7 +78,7 @@ def a_huge_integer() -> None:
     Handed("o.text", "loss", ["low", None, None]),
 )
 def a_string_and_none() -> None:
-    """What is no number is not recorded, and counted; a handler gets it as it is."""
+    """A value that is no number is not recorded, and counted; a handler gets it as it is."""
     for value in ("low", None, 1j):
         put_metric("loss", value, "o.text")
 

@@ -53,7 +53,7 @@ _log_once = LogOnce()
 class InfluxDB:
     """Writes points to one InfluxDB, or to another server that takes its lines.
 
-    Where the server is away for longer, points wait on the disk, and leave in order once it is back; what a process
+    If the server is away for longer, points wait on the disk, and leave in order once it is back; what a process
     could not deliver before its end, the next one of the same destination does. Only a line whose answer was lost is
     sent twice, and that is one point: InfluxDB overwrites what has the same measurement, tags and time.
 

@@ -193,7 +193,7 @@ class MetricTemplate:
 
         Of a number: the beginning of its point, that of one with a start, and the attributes. Of a histogram: the
         attributes of a point with exponential buckets, nothing, and those of one with explicit ones. They are found by
-        their address, which they keep as long as they are kept here. Where a source makes them anew
+        their address, which they keep as long as they are kept here. If a source makes them anew
         each time, the old ones go.
         """
         found = self._series.get(id(attributes))

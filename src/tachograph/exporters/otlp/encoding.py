@@ -1,7 +1,7 @@
 """Metrics as OTLP requests: bytes, put together from templates of each series and the numbers of a collection.
 
 Requests are of bounded size, and between slices of points the encoder rests, since it shares the interpreter with a
-program that trains. What one series holds can only cost that series.
+program that trains. A series with an odd value costs that series alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MetricsEncoder:
         registry: where they are counted.
         windows: whether each closed window of a Stat is a point; else there is one of the last window.
         temporality: what the registry's sums and histograms are sent as, ``lowmemory`` as deltas, all of them being
-            synchronous. What SDK instruments hold leaves as it was collected.
+            synchronous. Points of SDK instruments leave as they were collected.
         points_per_request: at which a request is complete.
         aggregation: of the registry's histograms, but those of Stats, whose windows keep no single values.
         beside: tells whether the receiver takes the exponential histograms of intervals, too, beside explicit ones: our

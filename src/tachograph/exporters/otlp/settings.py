@@ -1,4 +1,4 @@
-"""Where and how one signal leaves as OTLP: OpenTelemetry specification, "OpenTelemetry Protocol Exporter"."""
+"""Destination and form of one signal as OTLP: OpenTelemetry specification, "OpenTelemetry Protocol Exporter"."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class PrometheusCollector:
 
         prometheus_client.REGISTRY.register(tachograph.PrometheusCollector())
 
-    Our own page leaves it out, so that nothing is there twice. Where the program's MeterProvider has OpenTelemetry's
+    Our own page leaves it out, so that nothing is there twice. If the program's MeterProvider has OpenTelemetry's
     Prometheus reader in that registry, everything recorded is there by that way already: take one of the two. A forked
     child that records nothing yields nothing. A colon in a name is ``_`` in prometheus_client's OpenMetrics. The
     registry asks for no names when it is registered (``describe``), so that ``?name[]=`` finds none of ours.

@@ -49,7 +49,7 @@ _rest = partial(time.sleep, REST)
 class TargetFile:
     """A target for Prometheus's file_sd, for as long as the endpoint serves.
 
-    Where the store cannot be written nothing else happens: it is logged, and counted as an error at ``target_file``.
+    If the store cannot be written nothing else happens: it is logged, and counted as an error at ``target_file``.
 
     Args:
         store: the folder of the store; made, for this user only, where there is none.

@@ -170,7 +170,7 @@ def _name_for_classic(found: Iterable[Family]) -> None:
 def _name_for_openmetrics(found: Sequence[Family]) -> None:
     """Set the names and kinds behind ``# TYPE``.
 
-    A counter's OpenMetrics name is without ``_total``, that of an info without ``_info``. Where another family has that
+    A counter's OpenMetrics name is without ``_total``, that of an info without ``_info``. If another family has that
     name, or where there is nothing else in it, the counter stays under its own name as a family of unknown type, the
     info as a gauge.
     """

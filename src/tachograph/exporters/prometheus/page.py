@@ -237,7 +237,7 @@ class _Rendering:
     def _again(self, points: Sequence[Sequence[Any]], block: _Block, seen: set[str]) -> bool:
         """Write numbers that have the rows of the last page, in calls that do it for all of them.
 
-        Where any of them has another row, is there twice or is no finite float, nothing is written, and the result is
+        If any of them has another row, is there twice or is no finite float, nothing is written, and the result is
         False. Text of the last page is written again where all values are the same objects.
         """
         attributes, values = islice(zip(*points, strict=True), 2)

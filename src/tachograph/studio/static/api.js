@@ -1,4 +1,4 @@
-/** What the hub is asked, and what it answers. */
+/** Requests to the hub, and its answers. */
 
 import { answerOf, shared } from "./shared.js";
 

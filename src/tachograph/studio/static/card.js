@@ -301,7 +301,7 @@ export class Card {
     if (x) this.settings.zoom(this.axis.key, x);
   }
 
-  /** What is to be seen of x or of y is another part: detail is fetched, where there is more. */
+  /** Another part of x or of y is to be seen: detail is fetched, where there is more. */
   async seen() {
     this.range = this.settings.range(this.id);
     invalidate(this, true);

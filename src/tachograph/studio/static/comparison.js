@@ -27,7 +27,7 @@ class Part {
   }
 }
 
-/** What a card asks for a metric of several runs. */
+/** The request of a card for a metric of several runs. */
 export class Comparison {
   /**
    * @param {Object} metric - of the answer: group, metric, kind, x, y, runs.

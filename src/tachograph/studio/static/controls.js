@@ -1,4 +1,4 @@
-/** What a reader chooses for all charts of a run: ranks, another run, smoothing. */
+/** A reader's choices for all charts of a run: ranks, another run, smoothing. */
 
 import { ask } from "./api.js";
 import { element, fill } from "./element.js";

@@ -1,4 +1,4 @@
-/** What a reader says about a run: its name, tags and notes; and its end, for good. */
+/** A reader's words about a run: its name, tags and notes; and its end, for good. */
 
 import { change, mayChange, takeToken } from "./api.js";
 import { element, fill } from "./element.js";

@@ -1,4 +1,4 @@
-/** What went wrong in a run, at the top of its page: each fault leads to its place in the charts. */
+/** Faults of a run, at the top of its page: each fault leads to its place in the charts. */
 
 import { ask, pathOf } from "./api.js";
 import { element, fill, say } from "./element.js";
@@ -31,7 +31,7 @@ export class Faults {
     this.heading = element("span");
     this.goodput = new Goodput();
     this.brief = element("span", { class: "fault-brief quiet" });
-    this.node = element("details", { class: "faults", "aria-label": "What went wrong", hidden: true },
+    this.node = element("details", { class: "faults", "aria-label": "Faults", hidden: true },
       element("summary", {}, element("h2", {}, this.heading, " ", this.count), this.brief), this.list, this.losses, this.words);
   }
 
@@ -62,7 +62,7 @@ export class Faults {
     const unfolded = this.losses.firstChild?.open ?? false;
     fill(this.losses, losses.length ? lossesOf(losses) : null);
     if (losses.length) this.losses.firstChild.open = unfolded;
-    say(this.heading, listed.length && listed.every(({ kind }) => kind === "slow") ? "Why it is slow" : "What went wrong");
+    say(this.heading, listed.length && listed.every(({ kind }) => kind === "slow") ? "Why it is slow" : "Faults");
     this.count.textContent = listed.length > 1 ? ` ${listed.length}` : "";
     this.node.classList.toggle("loud", listed.some(({ kind }) => !QUIET.has(kind)));
     this.node.hidden = !listed.length && !losses.length;
@@ -97,6 +97,6 @@ function lossesOf(losses) {
     element("summary", { text: `Lost: ${count(all, "point")} – ${short.join(", ")}` }),
     element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of losses" },
       element("table", { class: "data" },
-        element("thead", {}, element("tr", {}, ...["Reason", "Destination", "Points", "What it means"].map((text) => element("th", { scope: "col", text })))),
+        element("thead", {}, element("tr", {}, ...["Reason", "Destination", "Points", "Meaning"].map((text) => element("th", { scope: "col", text })))),
         element("tbody", {}, ...rows))));
 }

@@ -14,7 +14,7 @@ const FOLDED = [
 ];
 
 /**
- * Return the sections of a page in order, each with its charts in order. What people train by comes first: a group
+ * Return the sections of a page in order, each with its charts in order. Metrics that people train by come first: a group
  * with a loss before others, and in each the loss.
  * @param {Object} answer - of `/api/runs/{id}`.
  */

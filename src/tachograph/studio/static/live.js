@@ -1,4 +1,4 @@
-/** What happens in a run while the page is open, as the hub tells it; and whether the hub is there at all. */
+/** Events of a run while the page is open, as the hub tells them; and whether the hub is there at all. */
 
 import { ask, pathOf } from "./api.js";
 import { shared } from "./shared.js";

@@ -14,7 +14,7 @@ const LOOPBACK = /^(lo\d*|ifb\d+)$/; // traffic that goes nowhere, or that anoth
 const percent = (share) => `${number(100 * share, share < 0.0995 ? 2 : 3)} %`;
 const mode = (name, value) => (series) => series.attributes[name] === value;
 
-/** What each tile shows: which series, how a line is made of them, and how it is said. */
+/** Content of each tile: which series, how a line is made of them, and how it is said. */
 const TILES = [
   {
     title: "CPU", wanted: ({ name, attributes }) => name === "system.cpu.utilization" && attributes["cpu.mode"] === "idle",

@@ -1,4 +1,4 @@
-/** What the address says: which page, and what its reader has chosen there. */
+/** The page's address: which page it is, and its reader's choices. */
 
 /** Return the two parts of a hash: the path of a page, and the words behind it. */
 function parts(hash) {
@@ -51,7 +51,7 @@ export function listOf(word) {
 export const linkToComparison = (runs) => `#/compare?${new URLSearchParams({ runs: wordOf(runs) })}`;
 
 /**
- * What a reader has chosen, as words in the address: it is there again after a reload, by a link, and the back button
+ * A reader's choices, as words in the address: they are there again after a reload, by a link, and the back button
  * takes it back. Each part of the page has names of its own; what is as it was at first has no word.
  */
 class State {
@@ -94,7 +94,7 @@ class State {
   }
 
   /**
-   * Read the address again: it is another one, by the back button or by hand. Where the page is the same and something
+   * Read the address again: it is another one, by the back button or by hand. If the page is the same and something
    * follows, that is told which names have changed.
    * @returns {boolean} whether the page is the same.
    */

@@ -86,7 +86,7 @@ export class SeriesChart {
       .sort((one, other) => Number(one.rank || Infinity) - Number(other.rank || Infinity));
   }
 
-  /** What is drawn, by name: a histogram has p50 or the mean. */
+  /** The drawn quantity, by name: a histogram has p50 or the mean. */
   get names() {
     return this.drawn?.size ? this.all.filter((name) => this.drawn.has(name)) : this.all;
   }

@@ -4,7 +4,7 @@ import { averaged } from "./average.js";
 
 const node = document.getElementById("shared");
 
-/** What the file has; null on a page of a hub. */
+/** Content of the file; null on a page of a hub. */
 export const shared = node ? JSON.parse(node.textContent) : null;
 
 /**

@@ -1,4 +1,4 @@
-/** What each curve looks like, and what the legend calls it: colour by metric or by rank, whichever there are more of. */
+/** The look of each curve, and its name in the legend: colour by metric or by rank, whichever there are more of. */
 
 import { colours } from "./theme.js";
 

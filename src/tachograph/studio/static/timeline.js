@@ -27,7 +27,7 @@ export class Timeline {
       element("summary", { text: "List" }),
       element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of events" },
         element("table", { class: "data events" },
-          element("thead", {}, element("tr", {}, ...["Time", "Rank", "Event", "What it says"].map((text) => element("th", { scope: "col", text })))),
+          element("thead", {}, element("tr", {}, ...["Time", "Rank", "Event", "Text"].map((text) => element("th", { scope: "col", text })))),
           this.body)));
     this.details.addEventListener("toggle", () => this.show());
     this.node = element("section", { class: "block", "aria-label": "Events", hidden: true },
