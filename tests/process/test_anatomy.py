@@ -13,13 +13,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tachograph.diagnosis.anatomy import Anatomy, size_of
+from tachograph.diagnosis.anatomy import Anatomy, Lane, size_of
+from tachograph.diagnosis.anatomy_device import DeviceClock
 from tachograph.diagnosis.anatomy_series import AnatomyOfSteps
-from tachograph.diagnosis.phases import PHASES, Step, StepMachine, Totals
+from tachograph.diagnosis.phases import OPTIMIZER, OPTIMIZER_END, PHASES, Step, StepMachine, Totals
+from tachograph.exporters.batch import Batch
+from tachograph.exporters.otlp.encoding import MetricsEncoder
+from tachograph.exporters.prometheus.format import Format
+from tachograph.exporters.prometheus.page import Page
 from tachograph.instrumentation import TorchStepInstrumentor
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
+from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -594,6 +602,68 @@ def test_series_and_event_of_a_program() -> None:
     assert (said["steps"], said["samples"], said["tokens"]) == (10, 40, 640)
     assert sum(said["phases"]) == said["end"] - said["begin"]  # type: ignore[arg-type, operator]
     assert said["rss.rank"] > 10**7  # type: ignore[operator]
+
+
+UNSAMPLED = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags.get_default())
+
+
+def exemplars(registry: Registry) -> set[tuple[int, int]]:
+    """Return the traces and spans that are left at the duration of steps: the same over OTLP and on a page."""
+    now = time.time_ns()
+    encoder = MetricsEncoder("there", registry, temporality="cumulative", points_per_request=100, pace=lambda: None)
+    (message,) = [message for message, _ in encoder.messages(Batch(registry.columns(), None, [], {}, now))]
+    sent = [
+        (int.from_bytes(exemplar.trace_id, "big"), int.from_bytes(exemplar.span_id, "big"))
+        for scope in type(message).FromString(message.SerializeToString()).resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+        if metric.name == "dl.step.duration"
+        for exemplar in metric.histogram.data_points[0].exemplars
+        if 0 < now - exemplar.time_unix_nano < 60 * 10**9
+    ]
+    page = Page({}, {}, registry).render(registry.collect(), None, Format(openmetrics=True, version="1.0.0")).decode()
+    shown = [
+        (int(sample.exemplar.labels["trace_id"], 16), int(sample.exemplar.labels["span_id"], 16))
+        for family in text_string_to_metric_families(page)
+        if family.name == "dl_step_duration_seconds"
+        for sample in family.samples
+        if sample.exemplar
+    ]
+    assert sorted(sent) == sorted(shown)
+    return set(sent)
+
+
+def test_the_slowest_step_of_each_hundred_carries_its_trace() -> None:
+    """Of those that have one, also where they are not in time; the last steps, fewer than a hundred, do at the end."""
+    registry = Registry()
+    steps = AnatomyOfSteps(registry, Journal(registry))
+    lane = steps.anatomy.lanes[1] = Lane(DeviceClock(torch, never), lambda: None)
+    took = {40: 200, 150: 70, 210: 400, 215: 800}  # milliseconds, of different buckets: each shows one exemplar
+    now = time.perf_counter_ns() - 10**10
+    for number in range(220):
+        lane.add((OPTIMIZER, now, 1))
+        now += took.get(number, 1 + number % 7) * 10**6
+        lane.add((OPTIMIZER_END, now, 1, 7, number) if number != 215 else (OPTIMIZER_END, now, 1))
+    steps.series.fold()
+    assert exemplars(registry) == {(7, 40), (7, 150)}
+    steps.close()
+    assert exemplars(registry) == {(7, 40), (7, 150), (7, 210)}
+
+
+def test_a_step_has_the_span_at_its_end(spans: Spans) -> None:
+    """From the first step on, the one of each step; none where it is not sampled, or where the program has none."""
+    tracer, unsampled = spans.provider.get_tracer("training"), set_span_in_context(NonRecordingSpan(UNSAMPLED))
+    wanted: list[tuple[int, ...]] = []
+    with seen() as found:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for number, (x, y) in enumerate(loader()):
+            with tracer.start_as_current_span("step", unsampled if number == 3 else None) as span:
+                loss(model, x, y).backward()
+                optimizer.step()
+            wanted.append((span.get_span_context().trace_id, span.get_span_context().span_id) if number != 3 else ())
+        loss(model, x, y).backward()
+        optimizer.step()
+    assert [step.span for step in found.steps] == [*wanted, ()]
 
 
 def test_batches_have_their_sizes() -> None:

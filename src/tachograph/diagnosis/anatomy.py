@@ -39,6 +39,7 @@ from tachograph.diagnosis.phases import (
 )
 from tachograph.identity.import_hooks import ImportHook
 from tachograph.recording.interrupts import pass_on
+from tachograph.recording.trace_context import current_span, traces
 
 MOST_MARKS = 65_536  # of a thread, until they are taken
 _MOST_LANES = 64
@@ -63,27 +64,31 @@ class Lane:
     Attributes:
         marks: those that wait to be taken.
         add: appends one; while a step is timed on the device, it records an event, too.
-        due: when an optimizer has stepped from that time on, :meth:`stepped` is to be called.
+        due: from that time on the ends of optimizer steps are told to :meth:`stepped`; where the program traces, all.
         device: times some steps on its device.
         thread: its name.
     """
 
-    __slots__ = ("_stepping", "add", "device", "due", "marks", "thread")
+    __slots__ = ("_next", "_stepping", "add", "device", "due", "marks", "thread")
 
     def __init__(self, device: DeviceClock, stepping: Callable[[], object]) -> None:
         self._stepping = stepping
         self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
         self.add: Callable[[Mark], object] = self.marks.append
-        self.due = 0
+        self.due = self._next = 0
         self.device = device
         self.thread = threading.current_thread().name
 
     def stepped(self, now: int, optimizer: int) -> None:
-        """Look after the device: an optimizer has stepped."""
-        self.due = now + EVERY
-        self._stepping()
-        if self.device.stepped(now, optimizer):
-            self.add = self._add_timed
+        """Append the end of an optimizer's step with the program's current span, and look after the device."""
+        trace_id, span_id, _ = current_span()
+        self.add((OPTIMIZER_END, now, optimizer, trace_id, span_id) if trace_id else (OPTIMIZER_END, now, optimizer))
+        if now >= self._next:
+            self._next = now + EVERY
+            self._stepping()
+            if self.device.stepped(now, optimizer):
+                self.add = self._add_timed
+        self.due = 0 if traces() else self._next
 
     def _add_timed(self, mark: Mark) -> None:
         self.marks.append(mark)
@@ -190,8 +195,9 @@ class Anatomy:
             lane = lanes.get(ident())
             if lane is not None:
                 now = clock()
-                lane.add((OPTIMIZER_END, now, id(optimizer)))
-                if now >= lane.due:
+                if now < lane.due:
+                    lane.add((OPTIMIZER_END, now, id(optimizer)))
+                else:
                     lane.stepped(now, id(optimizer))
 
         self._undo.append(optimizers.register_optimizer_step_pre_hook(self._untraced(begins)).remove)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tachograph.diagnosis.anatomy import Anatomy, Lane
 from tachograph.diagnosis.phases import PHASES, Mark, Step, StepMachine, Totals
 from tachograph.recording import timer
+from tachograph.recording.accumulators import Distribution
 from tachograph.recording.curve import RUN_START
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import GilYield
@@ -40,6 +41,7 @@ from tachograph.recording.own_metrics import (
 )
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
+from tachograph.recording.summary import Exemplar
 from tachograph.recording.switch import switch
 
 if TYPE_CHECKING:
@@ -50,10 +52,13 @@ _TICK = 1.0  # seconds
 _OFTEN, _SELDOM = 1, 10  # seconds between two events, at first and later
 _AT_FIRST = 120  # seconds
 _LOOK_EVERY, _JUDGE_EVERY, _MOST_LOOKS = 5.0, 10.0, 60  # seconds; looks of five minutes, or of ten later
+_HUNDRED = 100  # steps, of which the slowest one is an exemplar
 _SLICE = 256  # marks between two rests
 _SECOND = 1e9
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_WORKERS = 256
+
+_NO_STEP = Step(0, 0, (), None, 0)
 
 Pace = Callable[[], None]
 
@@ -82,6 +87,7 @@ class _Followed:
         self.skipped = 0
         self.device_steps = 0
         self.device, self.host = [0] * len(PHASES), [0] * len(PHASES)
+        self._steps, self._slowest = 0, _NO_STEP
         self._registry = registry
         self._record: _Record | None = None
 
@@ -103,12 +109,25 @@ class _Followed:
             for phase, record in zip(step.phases, to.phases, strict=True):
                 if phase:
                     record(phase / _SECOND)
+            self._steps += 1
+            if step.span and step.duration > self._slowest.duration:
+                self._slowest = step
+            if self._steps % _HUNDRED == 0:
+                self.note_slowest()
+                self._slowest = _NO_STEP
         to.counted(len(steps))
         if self.machine.totals().unsized == 0:
             if samples := sum(step.samples or 0 for step in steps):
                 to.samples(samples)
             if tokens := sum(step.tokens for step in steps):
                 to.tokens(tokens)
+
+    def note_slowest(self) -> None:
+        """Leave an exemplar of the slowest step of this hundred: its trace, where it had a sampled span at its end."""
+        step = self._slowest
+        series = self._registry.group(STEPS).own(STEP_DURATION).series(self.more)
+        if step.span and isinstance(series, Distribution):
+            series.note(Exemplar(step.duration / _SECOND, step.end + self.epoch, *step.span))
 
 
 class StepSeries:
@@ -302,6 +321,7 @@ class StepSeries:
             steps = followed.machine.close()
             if steps:
                 self._record(followed, steps)
+            followed.note_slowest()
         if main.machine.totals().end != main.steps_told or main.told < 0:
             self._tell(last=True)
 

@@ -67,7 +67,8 @@ Phases = tuple[int, ...]
 class Step(NamedTuple):
     """A step: nanoseconds on the clock of the marks; ``phases`` in the order of :data:`PHASES`, their sum its length.
 
-    ``samples`` is None where a batch had no first dimension.
+    ``samples`` is None where a batch had no first dimension. ``span`` has the trace id and the span id at its end,
+    where the program traces.
     """
 
     begin: int
@@ -75,6 +76,7 @@ class Step(NamedTuple):
     phases: Phases
     samples: int | None
     tokens: int
+    span: tuple[int, ...] = ()
 
     @property
     def duration(self) -> int:
@@ -126,6 +128,7 @@ class RoundEnd(NamedTuple):
     samples: int
     tokens: int
     unsized: int
+    span: tuple[int, ...] = ()
 
 
 class StepMachine:
@@ -216,8 +219,8 @@ class StepMachine:
         """Return the state at the end of the last step; at the first mark, where there was none."""
         return self._closed or self._state(self._last)
 
-    def _state(self, now: int) -> RoundEnd:
-        return RoundEnd(now, tuple(self._phases), self._samples, self._tokens, self._unsized)
+    def _state(self, now: int, span: tuple[int, ...] = ()) -> RoundEnd:
+        return RoundEnd(now, tuple(self._phases), self._samples, self._tokens, self._unsized, span)
 
     def _begin_call(self, kind: int, now: int, who: int) -> None:
         if self._open and self._is_abandoned(kind, who):
@@ -250,6 +253,7 @@ class StepMachine:
         return kind == DATA and any(each[0] in {OPTIMIZER, BACKWARD} for each in self._open)
 
     def _abandon(self, now: int) -> None:
+        self._evaluated()
         self._phases[_OTHER] += now - self._last
         self._last = now
         self._open.clear()
@@ -291,7 +295,7 @@ class StepMachine:
         if not self._open and kind != COMPILE:
             self._before = kind
         if kind == OPTIMIZER:
-            self._stepped = self._round[mark[2]] = self._state(now)
+            self._stepped = self._round[mark[2]] = self._state(now, mark[3:])
             self._nested = bool(self._open)
         elif kind == CHECKPOINT:
             self.checkpoints.append(now - begin)
@@ -392,7 +396,7 @@ class StepMachine:
         begun = self._closed or ended
         phases = tuple(map(int.__sub__, ended.phases, begun.phases))
         samples = None if ended.unsized > begun.unsized else ended.samples - begun.samples
-        self._steps.append(Step(begun.end, ended.end, phases, samples, ended.tokens - begun.tokens))
+        self._steps.append(Step(begun.end, ended.end, phases, samples, ended.tokens - begun.tokens, ended.span))
         self._count += 1
         self._compiled += phases[_COMPILE] > 0
         if self._count == WARM_UP:

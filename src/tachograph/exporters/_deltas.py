@@ -18,7 +18,7 @@ from tachograph.recording.naming import Kind
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
 from tachograph.recording.points import HistogramPoint, MetricPoints, NumberPoint, series_key
 from tachograph.recording.registry import Registry
-from tachograph.recording.summary import Total, ValueSummary
+from tachograph.recording.summary import Exemplar, Total, ValueSummary
 from tachograph.recording.values import Number
 
 
@@ -26,6 +26,7 @@ from tachograph.recording.values import Number
 class _Seen:
     time_unix_nano: int
     state: Number | ValueSummary
+    exemplars: Sequence[Exemplar] = ()
 
 
 class Deltas:
@@ -53,8 +54,10 @@ class Deltas:
         if before is not None:
             found = _difference(point, before)
         if found is not None:
-            state = point.value if isinstance(point, NumberPoint) else point.summary
-            self._seen[key] = _Seen(now, state)
+            if isinstance(point, NumberPoint):
+                self._seen[key] = _Seen(now, point.value)
+            else:
+                self._seen[key] = _Seen(now, point.summary, point.exemplars)
         return found
 
     def forget(self) -> None:
@@ -100,7 +103,7 @@ def _difference(point: NumberPoint | HistogramPoint, before: _Seen) -> NumberPoi
     return point._replace(
         summary=_added(point.summary, before.state),
         start_unix_nano=start,
-        exemplars=tuple(seen for seen in point.exemplars if seen.time_unix_nano > start),
+        exemplars=tuple(seen for seen in point.exemplars if seen not in before.exemplars),
     )
 
 

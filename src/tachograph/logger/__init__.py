@@ -38,7 +38,6 @@ from tachograph.logger.influx_target import (
     MertricsLoggerWriteOptions,
 )
 from tachograph.logger.point import EVENT_NAME
-from tachograph.profiling.trace_context import TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
@@ -47,6 +46,7 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.naming import check_name
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
+from tachograph.recording.trace_context import TRACE, current_span
 
 __all__ = [
     "MertricsLoggerWriteOptions",

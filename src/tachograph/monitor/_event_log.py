@@ -20,7 +20,6 @@ from datetime import datetime
 
 from tachograph.monitor.event import Event, data_value_t, made, unix_nano
 from tachograph.monitor.stat_window import Entry
-from tachograph.profiling.trace_context import PROVIDER, TRACE, current_span
 from tachograph.recording import journal as journals
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
@@ -29,6 +28,7 @@ from tachograph.recording.journal import LIMIT, Journal, Later
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
+from tachograph.recording.trace_context import PROVIDER, TRACE, current_span
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.00005, 0.002
 CHAIN = 4096  # events that may be logged while a thread hands out its events, and that handlers get then

@@ -1,10 +1,9 @@
 """``@prof``: the calls of a function, their durations and their outcomes.
 
 A profiled function's place is taken by one of the same kind (``profiled``), whose calls a ``probe`` records: into the
-registry, for a handler of the group, and, where the program traces, as a span (``tracing``). ``trace_context`` tells
-journals and loggers the current span.
+registry, for a handler of the group, and, where the program traces, as a span (``tracing``).
 
-Beside the names below, the doors and the instrumentors use these four modules.
+Beside the names below, the doors and the instrumentors use these three modules.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from tachograph.identity.masking import masked_text
 from tachograph.instrumentation.bridges._instrumentor import BridgeInstrumentor
 from tachograph.instrumentation.bridges._values import BridgedValues
 from tachograph.profiling.probe import error_type
-from tachograph.profiling.trace_context import current_span
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.switch import switch
+from tachograph.recording.trace_context import current_span
 
 _LIBRARY = "logging"
 _OURS = "tachograph"  # our own logger, and the beginning of the names of our threads

@@ -12,6 +12,11 @@ PROVIDER = "_TRACER_PROVIDER"  # of that module: None as long as no provider is 
 NO_SPAN = (0, 0, 0)
 
 
+def traces() -> bool:
+    """Tell whether the program has a provider of tracers: without one no span is sampled."""
+    return getattr(sys.modules.get(TRACE), PROVIDER, None) is not None
+
+
 def current_span() -> tuple[int, int, int]:
     """Return the trace id, the span id and the flags of the current span where it is sampled, else zeros."""
     trace = sys.modules.get(TRACE)
