@@ -7,6 +7,8 @@ import json
 import math
 import os
 from array import array
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from hub_requests import exponential, metrics, rank
 from hubs import serving
 from influx_points import event, events, leave, leave_as_before
 from receivers import receiving
+from scripted import scripted
 from servers import free_port, influxdb1, influxql
 from tachograph.cli import main
 from tachograph.cli.replaying import recording
@@ -30,11 +33,18 @@ from tachograph.exporters.spool_format import SpoolRecord
 from tachograph.hub.hub import Hub, Rejected
 from tachograph.recording.journal import LOG, LogEvent, packed_event
 from tachograph.recording.packed_points import PackedPoints
+from tachograph.recording.pulse_source import PULSE
 from tachograph.recording.registry import Registry
 from tachograph.runs.recorded import CALLS, FAILURE, plain_attributes
 
 _WHO = {"dl.rank": 1}
 _SECRET = {"severity_number": 9, "severity_text": "INFO", "body": "secret"}
+_FAILED_CALL = [1_700_000_000_000_000_000, 0.5, "ValueError", "secret", ""]
+_PRIVATE = {
+    CALLS: {CALLS: json.dumps([{"group": "g", "function": "f", "slowest": [], "failed": [_FAILED_CALL]}])},
+    **dict.fromkeys((FAILURE, LOG), _SECRET),
+    PULSE: {PULSE: json.dumps({"said": "secret"})},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +200,9 @@ def curves_spooled(folder: Path) -> Path:
     points = PackedPoints(("loss",), "train", (), "", 0, times, x, values, {}, 0)
     gauge = PackedPoints(("load",), "", (), "", 0, times[:2], x[:2], values[:2], {})
     sent = [LogEvent("checkpoint", 1, 1, {"step": 3}, 1, 0, 0, 0, "s")]
-    sent += [LogEvent(name, 1, 1, _SECRET, 1, 0, 0, 0, "s.log") for name in (FAILURE, LOG)]
+    sent += [
+        LogEvent(name, 1, 1, said, place, 0, 0, 0, "s.log") for place, (name, said) in enumerate(_PRIVATE.items(), 1)
+    ]
     sent += [packed_event(points, 2, "s"), packed_event(gauge, 1, "s.p")]
     ((request, items),) = log_requests(sent, rank(0), lambda *_: None, lambda: None)
     spool = Spool(folder, 2**30)
@@ -225,7 +237,10 @@ def test_packed_points_are_a_record_each_for_a_foreign_receiver(tmp_path: Path) 
 
 
 def test_a_hub_of_ours_gets_packed_points_as_they_are(tmp_path: Path) -> None:
-    """Also where the request that holds them is the first one that it gets: nothing is unpacked, nothing is lost."""
+    """Also where the request that holds them is the first one that it gets: nothing is unpacked, nothing is lost.
+
+    Sent once more, they are there no second time.
+    """
     folder = curves_spooled(tmp_path / "spool")
     taken: list[str] = []
 
@@ -239,26 +254,97 @@ def test_a_hub_of_ours_gets_packed_points_as_they_are(tmp_path: Path) -> None:
             return super().receive_logs(request)
 
     with serving(tmp_path / "hub", kind=lambda store: Keeping(store, run="run")) as hub:
-        assert main(["replay", str(folder), "--to", "otlp", "--endpoint", hub.url]) == 0
-    assert sorted(taken) == ["checkpoint", LOG, "tachograph.points", "tachograph.points", FAILURE]
+        for _ in range(2):
+            assert main(["replay", str(folder), "--to", "otlp", "--endpoint", hub.url]) == 0
+            assert sorted(taken) == sorted(["checkpoint", "tachograph.points", "tachograph.points", *_PRIVATE])
+            taken.clear()
     found = tachograph.runs.open("run", tmp_path / "hub")
     assert [(each.name, each.points) for each in found.metrics()] == [("load", 2), ("loss", 6001)]
+    assert Counter(each.name for each in found.events()) == Counter(["checkpoint", FAILURE, LOG])
+    ((_, _, failed),) = found.calls
+    assert [(each.rank, each.error, each.message) for each in failed] == [(0, "ValueError", "secret")]
 
 
-def test_private_records_of_json_lines_leave_for_a_hub_of_ours_alone(tmp_path: Path) -> None:
-    """Another receiver gets the other events of a file that the exporter jsonl wrote."""
-    file = tmp_path / "out.jsonl"
+def _json_lines(file: Path) -> None:
+    """Write what the exporter jsonl writes of an event of the program's and of all private records."""
     output = JsonLines(file, Registry())
-    logged = [LogEvent(name, 1, 1, _SECRET, 1, 0, 0, 0, "s") for name in ("epoch", FAILURE, LOG, CALLS)]
-    output(Batch([], None, [], _WHO, 1, logged))
+    logged = {"epoch": _SECRET, **_PRIVATE}.items()
+    events = [LogEvent(name, 1, 1, said, place, 0, 0, 0, "s") for place, (name, said) in enumerate(logged, 1)]
+    output(Batch([], None, [], rank(1), 1, events))
     output.close(5)
+
+
+def _exported_events(file: Path) -> None:
+    """Write an exported run with the same events."""
+    event = {"kind": "event", "rank": 1, "time_unix_nano": 1, "stream": "s"}
+    logged = {"epoch": {}, **_PRIVATE}.items()
+    lines = [{**event, "name": name, "attributes": said, "seq": place} for place, (name, said) in enumerate(logged, 1)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("write", [_json_lines, _exported_events])
+def test_private_records_of_lines_leave_for_a_hub_of_ours_alone(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    """Another receiver gets the other events of a file that the exporter jsonl, or an export of a run, wrote."""
+    file = tmp_path / "out.jsonl"
+    write(file)
     assert b"secret" in file.read_bytes()
     with receiving() as there:
         base = there.url.removesuffix("/v1/metrics")
         assert main(["replay", str(file), "--to", "otlp", "--endpoint", base]) == 0
         got = b"".join(body for _, _, body in there.requests)
     assert b"epoch" in got
-    assert [name for name in (FAILURE, LOG, CALLS) if name.encode() in got] == []
+    assert [name for name in _PRIVATE if name.encode() in got] == []
+
+
+@pytest.mark.parametrize("write", [_json_lines, _exported_events])
+def test_private_records_of_lines_arrive_at_a_hub_of_ours(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    """They are in the run as they were, once, however often the file is sent."""
+    file = tmp_path / "out.jsonl"
+    write(file)
+    with serving(tmp_path / "hub", kind=lambda store: Hub(store, run="run")) as hub:
+        for _ in range(2):
+            assert main(["replay", str(file), "--to", "otlp", "--endpoint", hub.url]) == 0
+    found = tachograph.runs.open("run", tmp_path / "hub")
+    ((_, _, failed),) = found.calls
+    assert [(each.rank, each.error, each.message) for each in failed] == [(1, "ValueError", "secret")]
+    (logged,) = [each.attributes for each in found.events() if each.name == LOG]
+    assert _SECRET.items() <= dict(logged).items()
+
+
+def _numbered(folder: Path) -> Path:
+    """Leave a hundred requests behind, each with a number, and return the folder."""
+    spool = Spool(folder, 2**30)
+    for number in range(100):
+        spool.append(SpoolRecord("logs", b"%d" % number, 1))
+    spool.close()
+    return folder
+
+
+def test_what_a_receiver_has_taken_is_not_sent_again(tmp_path: Path) -> None:
+    """After 429, 503 and a reset only the request without an answer comes again, and the next replay sends the rest.
+
+    The rest is what it has handed over since it last noted what has arrived: after each 64.
+    """
+    line = ["replay", str(_numbered(tmp_path / "spool")), "--to", "otlp", "--delete", "--timeout", "3", "--endpoint"]
+    with scripted(["takes", "busy", "takes", "reset", "away", *["takes"] * 71, *["away"] * 1000]) as there:
+        assert main([*line, there.url]) == 1
+    assert there.numbers == [0, 1, 2, *range(2, 73)]
+    assert there.unanswered == {2}
+    with scripted(["takes", "busy", "reset"]) as there:
+        assert main([*line, there.url]) == 0
+    assert there.numbers == [64, 65, *range(65, 100)]
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_what_was_refused_is_there_for_the_next_replay(tmp_path: Path) -> None:
+    """A wrong path, or a wrong token, costs nothing: what a receiver has refused counts as arrived by no replay."""
+    line = ["replay", str(_numbered(tmp_path / "spool")), "--to", "otlp", "--delete", "--endpoint"]
+    with scripted(["refuses"] * 100) as there:
+        assert main([*line, there.url]) == 1
+    with scripted() as there:
+        assert main([*line, there.url]) == 0
+    assert there.numbers == list(range(100))
+    assert list((tmp_path / "spool").iterdir()) == []
 
 
 @pytest.mark.parametrize(

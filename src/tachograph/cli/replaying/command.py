@@ -126,7 +126,8 @@ class _Replay:
                 return f"not everything has arrived ({lost})"
             if not arrived and time.monotonic() - began >= self._timeout:
                 return f"not everything has arrived within {self._timeout:g} s"
-            recording.accept(some[-1].end)
+            if not self._losses.is_refused():  # else that is left for the next replay, with what follows
+                recording.accept(some[-1].end)
             self._report()
         return ""
 

@@ -252,10 +252,16 @@ class RefusedCount:
 
     def refused(self) -> str:
         """Return the number of refused ones since the last call, by reason; empty where there was none."""
-        refused: Counter[str] = Counter()
-        refused.update({reason: n for reason, n in self._counts().items() if reason in _FOR_WHAT_THEY_ARE})
-        since, self._told = refused - self._told, refused
+        since = self._refused() - self._told
+        self._told += since
         return _text(since)
+
+    def is_refused(self) -> bool:
+        """Tell whether there was one since the last call of :meth:`refused`."""
+        return bool(self._refused() - self._told)
+
+    def _refused(self) -> Counter[str]:
+        return Counter({reason: n for reason, n in self._counts().items() if reason in _FOR_WHAT_THEY_ARE})
 
     def others(self) -> str:
         """Return how many were lost though nothing is wrong with them, by reason; empty where none was."""

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from tachograph.recording.journal import SCHEMA, LogEvent
+from tachograph.recording.journal import LOG, RECORD_FIELDS, SCHEMA, LogEvent
 
 _LONG = {FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64}
 _IDS = {"trace_id", "span_id", "parent_span_id"}
@@ -151,8 +151,12 @@ def _event(record: Mapping[str, Any]) -> LogEvent | None:
         return None
     stream, seq = str(attributes.pop("tachograph.stream", "")), int(attributes.pop("tachograph.seq", 0))
     observed = int(record.get("observedTimeUnixNano", 0))
+    name = record.get("eventName", "")
+    if name == LOG:
+        fields = record.get("severityNumber", 0), record.get("severityText", ""), _value(record.get("body", {}))
+        attributes |= zip(RECORD_FIELDS, fields, strict=True)
     return LogEvent(
-        record.get("eventName", ""),
+        name,
         int(record.get("timeUnixNano", observed)),
         observed,
         attributes,

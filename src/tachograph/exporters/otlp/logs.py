@@ -104,7 +104,8 @@ def _record(event: LogEvent) -> bytes:
         parts.append(_SPAN.pack(0x45, event.trace_flags, b"\x4a\x10", ids[0], b"\x52\x08", ids[1]))
     attributes = event.record_attributes()
     if event.name == LOG:
-        parts += _fields(*(attributes.pop(key) for key in RECORD_FIELDS))
+        severity, severity_text, body = RECORD_FIELDS  # all there, unless they come out of a file
+        parts += _fields(attributes.pop(severity, 0), attributes.pop(severity_text, ""), attributes.pop(body, ""))
     for key, value in attributes.items():
         kind = value.__class__  # the plain types first: events hold little else, and there are many of them
         if kind is float:
