@@ -25,6 +25,8 @@ from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.prometheus.format import Format
 from tachograph.exporters.prometheus.page import Page
 from tachograph.instrumentation import TorchStepInstrumentor
+from tachograph.metric import log
+from tachograph.metric._log import _tables
 from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 from tracing_on import Spans, program_that_traces  # noqa: F401 - one is a fixture
@@ -602,6 +604,31 @@ def test_series_and_event_of_a_program() -> None:
     assert (said["steps"], said["samples"], said["tokens"]) == (10, 40, 640)
     assert sum(said["phases"]) == said["end"] - said["begin"]  # type: ignore[arg-type, operator]
     assert said["rss.rank"] > 10**7  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_tokens_that_the_program_logs_are_counted_instead(every: int) -> None:
+    """From the first ones on, and never both: also where batches of ``input_ids`` were counted before that."""
+    registry = Registry()
+    _tables.reset()
+    journal = Journal(registry)
+    steps = AnatomyOfSteps(registry, journal)
+    try:
+        model = nn.Embedding(16, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        rows = [{"input_ids": torch.arange(16)} for _ in range(40)]
+        for number, batch in enumerate(torch.utils.data.DataLoader(rows, batch_size=4), start=1):
+            model(batch["input_ids"]).sum().backward()
+            optimizer.step()
+            steps.series.fold()
+            if number % every == 0:
+                log({"loss": 0.5, "tokens": 100 * every})
+    finally:
+        steps.close()
+        _tables.reset()
+    (counted,) = [metric for metric in registry.collect() if metric.name == "dl.tokens"]
+    assert [point.value for point in counted.points] == [1000]  # type: ignore[union-attr]
+    assert [event.attributes["tokens"] for event in journal.drain() if event.name == "tachograph.steps"][-1] == 1000
 
 
 UNSAMPLED = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags.get_default())

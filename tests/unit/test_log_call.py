@@ -319,3 +319,23 @@ def test_nan_is_a_value_and_counted() -> None:
         if hasattr(point, "value")
     }
     assert counted["odd.values"] == 2
+
+
+def test_tokens_are_summed() -> None:
+    """``tokens`` without a group are added up, once, in whatever dictionary they come; points are as ever."""
+    assert _tables.tokens() is None
+    for _ in range(ROWS + 10):
+        tachograph.log({"tokens": 3})
+    assert _tables.tokens() == 3 * (ROWS + 10)
+    for value in (4, math.nan, -1, math.inf, "five", np.int64(6)):
+        tachograph.log({"loss": 1.0, "tokens": value}, step=1)
+    tachograph.log({"train/tokens": 1000, "tokens/s": 1000})
+    tachograph.log({"tokens": 1000}, group="train")
+    assert _tables.tokens() == _tables.tokens() == 3 * (ROWS + 10) + 10
+    assert len(taken()["", "tokens"]) == ROWS + 10 + 5
+    for number in range(MOST_TABLES + 1):
+        tachograph.log({f"other{number}": 1})
+    assert not any(place[-1] == "tokens" for place in _tables.tables)
+    assert _tables.tokens() == 3 * (ROWS + 10) + 10
+    _tables.reset()
+    assert _tables.tokens() is None

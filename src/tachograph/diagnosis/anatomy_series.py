@@ -21,6 +21,7 @@ from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import GilYield
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
+from tachograph.recording.logged_tokens import logged_tokens
 from tachograph.recording.own_metrics import (
     CHECKPOINT_DURATION,
     COMPILE_DURATION,
@@ -88,6 +89,8 @@ class _Followed:
         self.device_steps = 0
         self.device, self.host = [0] * len(PHASES), [0] * len(PHASES)
         self._steps, self._slowest = 0, _NO_STEP
+        self.tokens = 0
+        self._logged: int | None = None  # tokens that the program has logged
         self._registry = registry
         self._record: _Record | None = None
 
@@ -119,8 +122,20 @@ class _Followed:
         if self.machine.totals().unsized == 0:
             if samples := sum(step.samples or 0 for step in steps):
                 to.samples(samples)
-            if tokens := sum(step.tokens for step in steps):
+            if logged_tokens.total() is None and (tokens := sum(step.tokens for step in steps)):
                 to.tokens(tokens)
+                self.tokens += tokens
+
+    def record_logged_tokens(self) -> None:
+        """Count the tokens that the program logs, from the first ones on, which the batches' own were already."""
+        total = logged_tokens.total()
+        if total is None:
+            return
+        more = max(0, total - self.tokens) if self._logged is None else total - self._logged
+        self._logged = total
+        if more > 0:
+            self.metric(TOKENS)(more)
+            self.tokens += more
 
     def note_slowest(self) -> None:
         """Leave an exemplar of the slowest step of this hundred: its trace, where it had a sampled span at its end."""
@@ -206,6 +221,7 @@ class StepSeries:
             pace()
         self._record_device(followed)
         if followed is self._main:
+            followed.record_logged_tokens()
             self._record_rare(followed)
 
     def _record(self, followed: _Followed, steps: Sequence[Step]) -> None:
@@ -300,7 +316,7 @@ class StepSeries:
             "phases": list(ended.phases),
             "rest": [all_ - of_steps for all_, of_steps in zip(totals.phases, ended.phases, strict=True)],
             "samples": ended.samples,
-            "tokens": ended.tokens,
+            "tokens": main.tokens,
             **{f"rss.{whose}": size for whose, size in memory.items()},
         }
         if main.machine.warm is not None:

@@ -12,7 +12,7 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from tachograph.recording.accumulators import LastValue
 from tachograph.recording.chart import Definition, MetricGroup, finite
 from tachograph.recording.forking import at_fork
 from tachograph.recording.ids import NumberSequence
+from tachograph.recording.logged_tokens import TOKENS, logged_tokens
 from tachograph.recording.naming import check_name
 from tachograph.recording.packed_points import LEFT_OUT, PackedPoints, first_branch
 from tachograph.recording.points import Attributes
@@ -35,6 +36,7 @@ _WAIT = 2 * 10**9  # nanoseconds for which rows wait for others, to leave togeth
 MOST_TABLES = 1024
 MOST_WAITING = 2**20  # values in packed rows that wait to leave, 8 MiB; beyond, the oldest go
 _FAR = sys.float_info.max
+_TOKENS = ("", TOKENS)  # group and metric
 _DEPTH = 32  # of nested dictionaries: one that holds itself has no end
 
 
@@ -80,11 +82,14 @@ class _Table:
         gauges: of each.
         counted: its steps are counts of calls, which two threads may append in another order.
         attributes: those that distinguish its curves from others of the same names.
+
+    Attributes:
+        tokens: the sum of those in packed rows; None where they are none of its keys.
     """
 
     __slots__ = (
         *("_attributes", "_branch", "_lock", "_newest", "_shown", "_x"),
-        *("counted", "gauges", "keys", "late", "parts", "rows"),
+        *("counted", "gauges", "keys", "late", "parts", "rows", "tokens"),
     )
 
     def __init__(
@@ -97,6 +102,7 @@ class _Table:
     ) -> None:
         self.keys, self.gauges, self.counted, self._attributes = keys, gauges, counted, attributes
         self._shown = [_Shown(self, place) for place in range(len(keys))]
+        self.tokens = 0 if _TOKENS in keys else None
         self.rows: list[tuple[Any, ...]] = []
         self.parts: tuple[_Part, ...] = ()
         self.late = False  # some values are on their way from a device
@@ -142,11 +148,16 @@ class _Table:
                 left -= len(rows)
                 packed, x, branch = self._packed(rows)
                 count, last = len(rows), rows[-1]
+                tokens = None if self.tokens is None else self.tokens + self._tokens_of(packed)
                 # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles a row.
-                self.parts += packed
+                self.parts, self.tokens = self.parts + packed, tokens
                 self._x, self._branch, self._newest = x, branch, last
                 del self.rows[:count]
             self.late = False
+
+    def _tokens_of(self, parts: Sequence[_Part]) -> int:
+        place = self.keys.index(_TOKENS)
+        return sum(int(number) for part in parts for number in part.columns[place] if 0 < number < inf)
 
     def _arrived(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
@@ -285,13 +296,14 @@ class LogTables:
         self._execution = execution
         self.tables: dict[Any, _Table] = {}
         self._old: list[_Table] = []
+        self._tokens: int | None = None  # of tables that were put aside
         self.reset()
         registry.points.add(self)
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""
         self.next_call = NumberSequence(0).next
-        self.tables, self._old = {}, []
+        self.tables, self._old, self._tokens = {}, [], None
 
     def row(
         self, values: Mapping[Any, object], group: str | None, *, counted: bool
@@ -339,6 +351,9 @@ class LogTables:
     def _put_aside(self, table: _Table) -> None:
         """Keep a table only until its rows have left; of very many that wait, the oldest goes."""
         table.leave()
+        if table.tokens is not None:
+            table.pack()
+            self._tokens = (self._tokens or 0) + table.tokens
         if self.registry.points.wanted is not False:
             self._old.append(table)
         if len(self._old) > MOST_TABLES:
@@ -356,6 +371,15 @@ class LogTables:
         if waiting > MOST_WAITING:
             gone, table.parts = table.parts[0], table.parts[1:]
             self.registry.count_dropped("queue_full", "journal", len(gone.x) * len(table.keys))
+
+    def tokens(self) -> int | None:
+        """Return the sum of all ``tokens`` that were logged without a group; None before the first."""
+        tables = [table for table in list(self.tables.values()) if table.tokens is not None]
+        if not tables:
+            return self._tokens
+        for table in tables:
+            table.pack()
+        return (self._tokens or 0) + sum(table.tokens or 0 for table in tables)
 
     def waiting(self) -> bool:
         """Tell whether there may be points to take."""
@@ -438,3 +462,4 @@ def log(values: Mapping[str, object], step: object = None, *, group: str | None 
 
 
 at_fork("log", in_child=_tables.reset)
+logged_tokens.summed_by(_tables.tokens)

@@ -15,6 +15,6 @@ Its face, by subject: ``values``, ``summary``, ``naming``, ``points`` and ``ids`
 metrics;
 ``chart``, ``curve``, ``gauge_curve`` and ``packed_points`` for curves; ``journal`` and ``holders`` for events;
 ``kept_calls`` for profiled functions; ``table`` for notebooks; ``losses`` and ``log`` for trouble; ``switch``,
-``wishes``, ``pulse_source``, ``trace_context``, ``forking``, ``interrupts``, ``timer`` and ``gil_yield`` for the
-process that all of this runs in.
+``wishes``, ``pulse_source``, ``logged_tokens``, ``trace_context``, ``forking``, ``interrupts``, ``timer`` and
+``gil_yield`` for the process that all of this runs in.
 """
