@@ -27,18 +27,19 @@ from urllib.request import urlopen
 JOB = Path(__file__).parent / "hangs_job.py"
 WITHIN = 10.0  # seconds
 _BEGINS_WITHIN, _WATCHED = 120.0, 30.0
+_AFTER = 6  # looks after the first verdict
 KINDS = {  # what the verdict has to say beside the rank: its cause, an operation, and the mark of its line
-    "gil_sleep": ("GIL held", "", "gil_sleep"),
-    "gil_regex": ("GIL held", "", "gil_regex"),
-    "c_sleep": ("blocked", "", "c_sleep"),
-    "fifo": ("blocked", "", "fifo"),
-    "dataloader": ("DataLoader", "", "dataloader"),
-    "deadlock": ("blocked", "", "deadlock"),
+    "gil_sleep": ("GIL held", "all_reduce", "gil_sleep"),
+    "gil_regex": ("GIL held", "all_reduce", "gil_regex"),
+    "c_sleep": ("blocked", "all_reduce", "c_sleep"),
+    "fifo": ("blocked", "all_reduce", "fifo"),
+    "dataloader": ("DataLoader", "all_reduce", "dataloader"),
+    "deadlock": ("blocked", "all_reduce", "deadlock"),
     "mismatch": ("mismatch", "broadcast", "mismatch"),
     "skip": ("mismatch", "barrier", "skip"),
-    "stop": ("stopped", "", ""),
-    "kill": ("died", "", ""),
-    "subgroup": ("blocked", "", "c_sleep"),
+    "stop": ("stopped", "all_reduce", ""),
+    "kill": ("died", "", ""),  # gloo's other ranks raise at once: they wait in none
+    "subgroup": ("blocked", "all_reduce", "c_sleep"),
     "crossed": ("crossed groups", "all_reduce", "crossed"),
 }
 HARMLESS = ("checkpoint", "evaluate", "compiled", "slow", "paused", "forked", "debugged", "served", "all_evaluate")
@@ -65,6 +66,7 @@ class Outcome(NamedTuple):
         wrong: a rank is named that is not guilty.
         said: in the terminal of ``tachograph run``.
         page: ``/metrics`` of the hub.
+        ranks, cause: of the verdict.
     """
 
     case: Case
@@ -76,6 +78,8 @@ class Outcome(NamedTuple):
     text: str
     said: str = ""
     page: str = ""
+    ranks: tuple[int, ...] = ()
+    cause: str = ""
 
 
 def case(seed: int, number: int, kinds: tuple[str, ...] = tuple(KINDS), worlds: tuple[int, ...] = (2, 4, 8)) -> Case:
@@ -178,8 +182,13 @@ def _watch(one: Case, job: subprocess.Popen[bytes], folder: Path, seconds: float
         hang = _hang(url)
         if hang is not None:
             outcome = _judged(one, time.time() - since, hang)
-            time.sleep(1.0)  # the terminal is told twice a second
-            return outcome._replace(said=(folder / "said").read_text(), page=_read(f"{found[1]}/metrics"))
+            page = ""
+            for _ in range(_AFTER):  # a later verdict may be wrong, too; the terminal is told twice a second
+                time.sleep(0.5)
+                page = page or _read(f"{found[1]}/metrics")
+                hang = _hang(url)
+                outcome = outcome._replace(wrong=outcome.wrong or (hang is not None and _judged(one, 0.0, hang).wrong))
+            return outcome._replace(said=(folder / "said").read_text(), page=page)
         time.sleep(0.2)
     return Outcome(one, None, False, False, False, False, "no hang was said")
 
@@ -215,7 +224,17 @@ def _judged(one: Case, seconds: float, hang: dict[str, Any]) -> Outcome:
     at = re.search(r"hangs_job\.py:(\d+)", text)
     # Of a rank that was stopped or killed there is only the line at which it was seen last.
     line = f"hangs_job.py:{line_of(mark)} " in text if mark else "last seen" in text and at is not None
-    return Outcome(one, seconds, right, operation in text, line, not named <= allowed, text)
+    of = {"ranks": tuple(hang["ranks"]), "cause": hang["cause"]}
+    return Outcome(one, seconds, right, operation in text, line, not named <= allowed, text, **of)
+
+
+def _keep(file: Path, seed: int, outcome: Outcome) -> None:
+    """Add an outcome to a file of JSON lines, with the load of the machine."""
+    kept = {"seed": seed, **outcome.case._asdict(), **outcome._asdict(), "load": os.getloadavg()[0]}
+    for name in ("case", "said", "page"):
+        del kept[name]
+    with file.open("a") as lines:
+        lines.write(json.dumps(kept) + "\n")
 
 
 def main() -> int:
@@ -227,6 +246,7 @@ def main() -> int:
     made.add_argument("--only", action="append", choices=[*KINDS, *HARMLESS])
     made.add_argument("--replay", type=int, help="only the one of this number")
     made.add_argument("--worlds", default="2,4,8")
+    made.add_argument("--results", type=Path, metavar="FILE", help="a JSON line for each run is added to it at once")
     made.add_argument("--harmless", type=float, default=0.0, metavar="S", help="work of S seconds that is no hang")
     options = made.parse_args()
     kinds = tuple(options.only or (HARMLESS if options.harmless else KINDS))
@@ -239,6 +259,8 @@ def main() -> int:
             one, seconds=options.harmless + 30.0 if options.harmless else _WATCHED, harmless=options.harmless
         )
         found.append(outcome)
+        if options.results:
+            _keep(options.results, options.seed, outcome)
         after = "never" if outcome.seconds is None else f"{outcome.seconds:.1f} s"
         marks = "".join(letter if ok else "-" for letter, ok in zip("rol", outcome[2:5], strict=True))
         print(f"{one} {after} {marks}{' WRONG' if outcome.wrong else ''}\n    {outcome.text}", flush=True)
