@@ -198,6 +198,39 @@ def test_the_first_death(tmp_path: Path) -> None:
     assert job.news[0].verdict.text == words
 
 
+def test_a_death_is_told_while_the_others_are_there(tmp_path: Path) -> None:
+    """The first death is told after two seconds, however long the others take to end, and once more with their ends."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+    job.doctor.ended(102, "exception")
+    job.doctor.failed(102, "RuntimeError: out of memory", 10**9)
+    (tmp_path / "102" / "stat").unlink()
+    job.run(3)
+    assert [each.verdict.text for each in job.news] == [
+        "Rank 2 (pid 102) died: RuntimeError: out of memory, last seen at train.py:40 in main."
+    ]
+    job.doctor.ended(100, "exception")
+    job.doctor.failed(100, "RuntimeError: closed by peer", 3 * 10**9)
+    for rank in (0, 1):  # the launcher has killed rank 1, which tells nothing
+        (tmp_path / str(100 + rank) / "stat").unlink()
+        job.run(1)
+    assert [each.number for each in job.news] == [1, 1]
+    assert job.news[-1].verdict.text.startswith("Rank 2 (pid 102) died 2.0 s before the next one: ")
+    assert len(job.doctor.incidents) == 1
+
+
+def test_of_deaths_the_killed_one_comes_first(tmp_path: Path) -> None:
+    """A rank that was killed tells no exception; those that raise because of it are gone later."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+    for rank in (1, 0, 2):
+        if rank != 1:
+            job.doctor.failed(100 + rank, "RuntimeError: closed by peer", (rank + 1) * 10**9)
+        (tmp_path / str(100 + rank) / "stat").unlink()
+        job.run(1)
+    assert [each.data()["ranks"] for each in job.doctor.incidents] == [[1]]
+
+
 def test_gil_held(tmp_path: Path) -> None:
     """A rank whose threads are not let run holds the GIL; without py-spy the verdict says what would show its line."""
     job = Job(tmp_path, 2)

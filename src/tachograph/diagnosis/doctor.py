@@ -6,7 +6,6 @@ docs/hangs.md.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ _CLOSELY = 1.0  # seconds without progress, from which on processes are looked a
 _STALE = 30.0  # seconds: a pulse that is older was kept on a disk meanwhile
 _SURE = {"killed": 2.0, "all wait": 3.0}  # seconds for which a hang holds before it is said; the end of a long
 _SURE_ELSE = 1.0  # evaluation looks for a moment as if all waited
+_DEAD = 2.0  # seconds after the end of a process, in which its exception may still come
 _OVER = 2.0  # seconds without a verdict, after which an incident has ended
 _MOST_RANKS = 65_536
 _WELL = ("exit", "renamed", "sigterm", "sigint")  # ends that are no fault of the rank's own
@@ -63,6 +63,7 @@ class Doctor:
         self.incidents: list[Incident] = []
         self._numbers = 0
         self._open: Incident | None = None
+        self._death: Incident | None = None
         self._seen: tuple[Any, float] = (None, 0.0)  # the last verdict's key, and since when
         self._without = 0.0  # since when there is no verdict
 
@@ -100,32 +101,46 @@ class Doctor:
         closely = any(self._is_behind(each, now, _CLOSELY) for each in alive)
         for each in self.ranks.values():
             each.watch(self._processes, now, closely=closely)
-        if not any(each.gone is None and not each.has_left for each in self.ranks.values()):
-            died = self._died()
-            self.ranks.clear()  # the job is over
+        over = not any(each.gone is None and not each.has_left for each in self.ranks.values())
+        died = self._died(now, over=over)
+        if over:
+            self.ranks.clear()
+            self._death = None
             return [*self._settle(None, now, at_once=True), *died]
-        return self._settle(self._verdict(now), now)
+        return [*self._settle(self._verdict(now), now), *died]
 
     def _is_behind(self, rank: RankHistory, now: float, seconds: float) -> bool:
         return now - max(rank.came, rank.heard) >= seconds + 1.0 or now - rank.changed >= seconds
 
-    def _died(self) -> list[Incident]:
-        """Return the incident of a rank that has died before the others, if any of them has."""
-        dead = [each for each in self.ranks.values() if each.gone is not None and each.ended not in _WELL]
+    def _died(self, now: float, *, over: bool) -> list[Incident]:
+        """Return the incident of the rank that has died first, if any has, and where there is news of it."""
+        dead = [(each.gone, each) for each in self.ranks.values() if each.gone is not None and each.ended not in _WELL]
         if not dead:
+            self._death = None
             return []
-        first = min(dead, key=lambda each: (each.failure[1] or math.inf, each.gone or 0.0, -each.rank))
-        if not all(each.failure[1] for each in dead):  # one was killed: the others raise because of it
-            first = min(dead, key=lambda each: (bool(each.failure[1]), each.gone or 0.0))
-        after = sorted(each.failure[1] for each in dead if each.failure[1] > first.failure[1] > 0)
+        told = [pair for pair in dead if pair[1].failure[1]]
+        # One that was killed tells nothing, and is gone before the others, which raise because of it.
+        killed = [pair for pair in dead if not pair[1].failure[1] and all(pair[0] <= gone for gone, _ in told)]
+        if killed:
+            gone, first = min(killed, key=lambda pair: (pair[0], -pair[1].rank))
+        else:
+            gone, first = min(told, key=lambda pair: (pair[1].failure[1], pair[0]))
+        if not over and now - gone < _DEAD:
+            return []
+        after = sorted(each.failure[1] for _, each in told if each.failure[1] > first.failure[1] > 0)
         before = f" {(after[0] - first.failure[1]) / 1e9:.1f} s before the next one" if after else ""
         why = f": {first.failure[0]}" if first.failure[0] else " without a word"
         text = f"rank {first.rank} (pid {first.pid}) died{before}{why}, last seen at {place_of(first.stack)}."
-        self._numbers += 1
-        found = Incident(self._numbers, self._wall(), HangVerdict("died", "died", (first.rank,), spoken(text)))
-        found.ended = found.began
-        self.incidents = [*self.incidents, found][-_MOST_INCIDENTS:]
-        return [found]
+        verdict = HangVerdict("died", "died", (first.rank,), spoken(text))
+        if self._death is None:
+            self._numbers += 1
+            self._death = Incident(self._numbers, self._wall(), verdict)
+            self._death.ended = self._death.began
+            self.incidents = [*self.incidents, self._death][-_MOST_INCIDENTS:]
+        elif self._death.verdict == verdict:
+            return []
+        self._death.verdict = verdict
+        return [self._death]
 
     def failed(self, pid: int, words: str, time_unix_nano: int) -> None:
         """Note the exception that ends a process."""
