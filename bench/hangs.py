@@ -42,7 +42,15 @@ KINDS = {  # what the verdict has to say beside the rank: its cause, an operatio
     "subgroup": ("blocked", "all_reduce", "c_sleep"),
     "crossed": ("crossed groups", "all_reduce", "crossed"),
 }
-HARMLESS = ("checkpoint", "evaluate", "compiled", "slow", "paused", "forked", "debugged", "served", "all_evaluate")
+MORE = {  # kinds beside the twelve: of the first one a verdict takes half a minute
+    "spin": ("spinning", "all_reduce", "spin"),
+    "receive": ("blocked", "all_reduce", "receive"),
+    "send": ("blocked", "all_reduce", "c_sleep"),
+}
+HARMLESS = (
+    *("checkpoint", "evaluate", "compiled", "collected", "slow", "paused", "forked", "dumped", "debugged", "served"),
+    "all_evaluate",
+)
 _PAIRED = ("mismatch", "skip", "crossed")  # with two ranks both are named
 
 
@@ -210,9 +218,9 @@ def _hang(url: str) -> dict[str, Any] | None:
 
 
 def _judged(one: Case, seconds: float, hang: dict[str, Any]) -> Outcome:
-    if one.kind not in KINDS:
+    if one.kind not in KINDS | MORE:
         return Outcome(one, seconds, False, False, False, True, hang["text"])
-    cause, operation, mark = KINDS[one.kind]
+    cause, operation, mark = (KINDS | MORE)[one.kind]
     named = set(hang["ranks"])
     allowed = {one.guilty}
     if one.kind == "crossed":
@@ -243,9 +251,10 @@ def main() -> int:
     made.add_argument("--runs", type=int, default=30)
     made.add_argument("--first", type=int, default=0, help="the number of the first one")
     made.add_argument("--seed", type=int, default=1)
-    made.add_argument("--only", action="append", choices=[*KINDS, *HARMLESS])
+    made.add_argument("--only", action="append", choices=[*KINDS, *MORE, *HARMLESS])
     made.add_argument("--replay", type=int, help="only the one of this number")
     made.add_argument("--worlds", default="2,4,8")
+    made.add_argument("--pyspy", choices=["there", "none"], help="in all of them")
     made.add_argument("--results", type=Path, metavar="FILE", help="a JSON line for each run is added to it at once")
     made.add_argument("--harmless", type=float, default=0.0, metavar="S", help="work of S seconds that is no hang")
     options = made.parse_args()
@@ -255,9 +264,10 @@ def main() -> int:
     found = []
     for number in numbers:
         one = case(options.seed, number, kinds, worlds)
-        outcome = inject(
-            one, seconds=options.harmless + 30.0 if options.harmless else _WATCHED, harmless=options.harmless
-        )
+        if options.pyspy:
+            one = one._replace(pyspy=options.pyspy == "there")
+        watched = options.harmless + 30.0 if options.harmless else _WATCHED + (15.0 if one.kind == "spin" else 0.0)
+        outcome = inject(one, seconds=watched, harmless=options.harmless)
         found.append(outcome)
         if options.results:
             _keep(options.results, options.seed, outcome)

@@ -8,6 +8,8 @@ end in a comment.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
+import gc
 import os
 import re
 import signal
@@ -92,6 +94,13 @@ def deadlock() -> None:
             pass
 
 
+def spin() -> None:
+    """Run Python for ever, and call nothing."""
+    turns = 0
+    while True:
+        turns += 1  # at spin
+
+
 def until_over(work: Callable[[], object]) -> None:
     """Do something for as long as harmless work lasts."""
     end = time.time() + SECONDS
@@ -122,6 +131,22 @@ def compiled() -> None:
     """Compile a model."""
     layers = [layer for _ in range(12) for layer in (torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64))]
     torch.compile(torch.nn.Sequential(*layers))(torch.randn(8, 64)).sum().backward()
+
+
+def collected() -> None:
+    """Collect garbage, for long each time."""
+    kept = [[] for _ in range(3_000_000)]
+    until_over(gc.collect)
+    del kept
+
+
+def dumped() -> None:
+    """Have a faulthandler of the program's own write where it stands, and another one wait."""
+    with open(os.devnull, "w") as file:  # noqa: PTH123
+        faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        faulthandler.unregister(signal.SIGUSR1)
+    faulthandler.dump_traceback_later(1000)
 
 
 def paused() -> None:
@@ -155,8 +180,10 @@ def served() -> None:
     server.serve_forever()
 
 
-ALONE = {each.__name__: each for each in (gil_sleep, gil_regex, c_sleep, fifo, deadlock)}
-HARMLESS = {each.__name__: each for each in (checkpoint, evaluate, compiled, paused, forked, debugged, served)}
+ALONE = {each.__name__: each for each in (gil_sleep, gil_regex, c_sleep, fifo, deadlock, spin)}
+SHORT = {each.__name__: each for each in (paused, forked, dumped)}  # again each hundred steps
+LONG = {each.__name__: each for each in (checkpoint, evaluate, compiled, collected, debugged, served)}
+HARMLESS = SHORT | LONG
 
 
 def differ() -> None:
@@ -194,7 +221,21 @@ def crossed() -> None:
     dist.all_reduce(torch.ones(2), group=second)
 
 
-TOGETHER = {"mismatch": differ, "skip": skip, "subgroup": chained, "crossed": crossed}
+def receive() -> None:
+    """Wait for data that nobody sends."""
+    if rank == GUILTY:
+        dist.recv(torch.ones(3), (GUILTY + 1) % world)  # at receive
+
+
+def send() -> None:
+    """Keep a rank waiting for data, and both of them the others."""
+    if rank == GUILTY:
+        c_sleep()
+    elif rank in pair:
+        dist.recv(torch.ones(3), GUILTY)
+
+
+TOGETHER = {"mismatch": differ, "skip": skip, "subgroup": chained, "crossed": crossed, "receive": receive, "send": send}
 
 
 def go_wrong() -> None:
@@ -226,7 +267,7 @@ workers = {"num_workers": 1, "prefetch_factor": 2} if KIND == "dataloader" else 
 batches = iter(DataLoader(Samples(), batch_size=8, **workers))
 for step in range(STEPS):
     batch = next(batches)  # at dataloader
-    if step == AT:
+    if step == AT or (step > AT and KIND in SHORT and (step - AT) % 100 == 0):
         go_wrong()
     if step > AT and KIND == "slow" and rank == GUILTY:
         time.sleep(0.5)

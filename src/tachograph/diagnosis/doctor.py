@@ -226,7 +226,9 @@ class Doctor:
             blame = type(blame)(each.rank for each in outside)
         if blame:
             most = max(blame.values())
-            return self._judged([self.ranks[rank] for rank in sorted(blame) if blame[rank] == most], found)
+            late = [self.ranks[rank] for rank in sorted(blame) if blame[rank] == most]
+            # One that is in torch without an operation sends or receives: it may wait for another one of these.
+            return self._judged([each for each in late if not self._is_in_torch(each, found.now)] or late, found)
         return self._all_wait([*(self.ranks[rank] for rank in alignment.waits), *untold], found)
 
     def _judged(self, suspects: Iterable[RankHistory], found: Findings) -> HangVerdict | None:

@@ -83,7 +83,7 @@ class Evidence:
             what = f"is in a call of the kernel that nothing interrupts ({usage.waits_in or 'it may not be seen'})"
             return _said(rank, "hang", "disk sleep", what)
         if silent >= WAIT:
-            return self._held(rank, usage, silent)
+            return self._held(rank, usage, silent, found)
         return self._judged(rank, usage, found)
 
     @staticmethod
@@ -94,15 +94,20 @@ class Evidence:
         why = f" ({rank.ended})" if rank.ended else " without a word"
         return _said(rank, "hang", "killed", f"died {ago:.0f} s ago{why}", seen_last=True)
 
-    def _held(self, rank: RankHistory, usage: Usage | None, silent: float) -> HangVerdict:
-        """Judge a rank that is there and is not let run: a thread holds the GIL in C."""
+    def _held(self, rank: RankHistory, usage: Usage | None, silent: float, found: Findings) -> HangVerdict:
+        """Judge a rank that is there and is not let run: a thread holds the GIL in C.
+
+        One that computes may collect garbage, or sort: it has longer.
+        """
         if not rank.was_read and rank.local:
             rank.read_from_outside(self._pyspy.stack(rank.pid))
         stack = rank.held if rank.was_read else None
         busy = "" if usage is None else f", processor {usage.cpu:.0%}"
         if usage is None and not rank.local:
             return _said(rank, "hang" if silent > _HELD else "late", "silent", f"gives no sign for {silent:.0f} s")
-        grade: Grade = "hang" if stack is not None or silent > _HELD else "late"
+        calm = stack is not None and usage is not None and usage.cpu < _CALM
+        limit = 0.0 if calm else max(_HELD, _PATIENCE * found.before)
+        grade: Grade = "hang" if silent > limit else "late"
         how = f"holds the GIL in C for {silent:.0f} s{busy}"
         return _said(rank, grade, "GIL held", how, stack, seen_last=stack is None, notes=self._blind(stack))
 

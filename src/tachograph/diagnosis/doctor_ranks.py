@@ -95,7 +95,7 @@ class RankHistory:
 
     def take(self, pulse: Mapping[str, Any], now: float) -> None:
         """Take a pulse that has come."""
-        progress = pulse.get("status") or {name: each["seq"] for name, each in pulse["groups"].items()}
+        progress = pulse.get("status"), {name: each["seq"] for name, each in pulse["groups"].items()}
         if progress != self._progress:
             if self.pulse and self._completed() > _WARM and self.is_waiting:
                 self.longest = max(self.longest, now - self.changed)

@@ -109,9 +109,10 @@ def aligned(views: Mapping[int, RankGroups]) -> Alignment:
         members |= view.members
         for group, number in view.numbers.items():
             reached[rank, group] = number
+        for group in {each.group for each in view.operations}:  # not its number: send and receive may count there, too
+            reached[rank, group] = max(each.number for each in view.operations if each.group == group)
         for each in view.operations:
             begun[rank, each.group, each.number] = each
-            reached[rank, each.group] = max(reached.get((rank, each.group), 0), each.number)
             if not each.done:
                 pending.setdefault((rank, each.group), each)
     waits: dict[int, Wait] = {}

@@ -92,10 +92,15 @@ class Torch:
         }
 
     def entries(self) -> list[Entry]:
-        """Return the operations that have not ended, and the last few, from a full dump of the flight recorder."""
+        """Return the operations that have not ended, the last of each group, and the last few, from a full dump."""
         found = [_entry(each) for each in (self._dump() or {}).get("entries", [])]
+        last = {each[0]: place for place, each in enumerate(found)}
+        few = {*list(last.values())[-_LAST_ENTRIES:], *range(max(0, len(found) - _LAST_ENTRIES), len(found))}
         waiting = [each for each in found if not each[6]]
-        return [*waiting[: MOST_ENTRIES - _LAST_ENTRIES], *[each for each in found[-_LAST_ENTRIES:] if each[6]]]
+        return [
+            *waiting[: MOST_ENTRIES - 2 * _LAST_ENTRIES],
+            *[found[place] for place in sorted(few) if found[place][6]],
+        ]
 
     def _dump(self, **asked: bool) -> Any:
         dump = getattr(self._modules.get(_NATIVE), "_dump_fr_trace_json", None)
@@ -172,9 +177,9 @@ class Pulse:
         self._machine = machine()
         self._failures: dict[str, int] = {}
         self._number = self._same = 0
-        self._status: object = None
+        self._progress: object = None
         self._entries: list[Entry] = []
-        self._dumping = self._beats = False
+        self._dumping = self._beats = self._sends = False
         self._last: tuple[int, object] | None = None
 
     def __call__(self) -> str | None:
@@ -184,7 +189,7 @@ class Pulse:
             return self._encoded({"groups": {}}) if ends else None
         self._beats = True
         groups, status = self._part("groups", self._torch.groups), self._part("status", self._torch.status)
-        self._look_for_progress(status if status is not None else groups)
+        self._look_for_progress(groups or {}, status)
         told = {
             "groups": groups or {},
             "status": status,
@@ -215,23 +220,31 @@ class Pulse:
             self._registry.count_error("doctor")
             return None
 
-    def _look_for_progress(self, status: object) -> None:
-        """Have the flight recorder read as a whole where operations have begun, and nothing has changed for a while."""
-        if status != self._status or not _is_waiting(status):
-            self._status, self._same, self._entries = status, 0, []
+    def _look_for_progress(self, groups: Mapping[str, Any], status: Status | None) -> None:
+        """Have the flight recorder read as a whole where nothing has changed for a while, and it may tell more.
+
+        That is where an operation has not ended, and where some are not in the recorder: send and receive take numbers
+        of their group with gloo, and only its entries have those of the collective operations alone.
+        """
+        numbers = [each["seq"] for each in groups.values()]
+        enqueued = [max(each[0], 0) for each in (status or {}).values()]
+        self._sends = self._sends or (status is not None and sum(numbers) > sum(enqueued))
+        waits = any(each[0] > max(each[1], 0) for each in (status or {}).values())
+        if (status, numbers) != self._progress or not (waits or self._sends):
+            self._progress, self._same, self._entries = (status, numbers), 0, []
             return
         self._same += 1
-        if not self._dumping and (self._same in _DUMPS or self._same % _THEN_EACH == 0):
+        if not self._dumping and (self._same in _DUMPS or (waits and self._same % _THEN_EACH == 0)):
             self._dumping = True
             self._beside("flight recorder", self._dump)
 
     def _dump(self) -> None:
-        before = self._status
+        before = self._progress
         try:
             found = self._part("entries", self._torch.entries)
         finally:
             self._dumping = False
-        if found and before is self._status:
+        if found and before is self._progress:
             self._entries = found
 
     def _threads(self) -> Iterator[list[Any]]:
@@ -260,13 +273,6 @@ class Pulse:
         began = self._clock()
         time.sleep(0)
         return self._clock() - began
-
-
-def _is_waiting(status: object) -> bool:
-    """Tell whether an operation has begun and not ended; where torch does not tell, one may have."""
-    if not isinstance(status, dict):
-        return False
-    return any(each[0] > max(each[1], 0) if isinstance(each, tuple) else False for each in status.values())
 
 
 def _stack(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
