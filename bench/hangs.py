@@ -27,6 +27,7 @@ from urllib.request import urlopen
 JOB = Path(__file__).parent / "hangs_job.py"
 WITHIN = 10.0  # seconds
 _BEGINS_WITHIN, _WATCHED = 120.0, 30.0
+_NONE = "no hang was said"
 _AFTER = 6  # looks after the first verdict
 KINDS = {  # what the verdict has to say beside the rank: its cause, an operation, and the mark of its line
     "gil_sleep": ("GIL held", "all_reduce", "gil_sleep"),
@@ -198,7 +199,8 @@ def _watch(one: Case, job: subprocess.Popen[bytes], folder: Path, seconds: float
                 outcome = outcome._replace(wrong=outcome.wrong or (hang is not None and _judged(one, 0.0, hang).wrong))
             return outcome._replace(said=(folder / "said").read_text(), page=page)
         time.sleep(0.2)
-    return Outcome(one, None, False, False, False, False, "no hang was said")
+    text = _NONE if job.poll() is None else f"it ended: {(folder / 'said').read_text()[-2000:]}"
+    return Outcome(one, None, False, False, False, False, text)
 
 
 def _read(url: str) -> str:
@@ -246,7 +248,7 @@ def _keep(file: Path, seed: int, outcome: Outcome) -> None:
 
 
 def main() -> int:
-    """Inject, and say how it went; the exit code is 1 where a wrong rank was called a hang."""
+    """Inject, and say how it went; the exit code is 1 where a wrong rank was called a hang, or harmless work one."""
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("--runs", type=int, default=30)
     made.add_argument("--first", type=int, default=0, help="the number of the first one")
@@ -264,6 +266,8 @@ def main() -> int:
     found = []
     for number in numbers:
         one = case(options.seed, number, kinds, worlds)
+        if options.harmless:
+            one = one._replace(loaded=False)
         if options.pyspy:
             one = one._replace(pyspy=options.pyspy == "there")
         watched = options.harmless + 30.0 if options.harmless else _WATCHED + (15.0 if one.kind == "spin" else 0.0)
@@ -274,6 +278,10 @@ def main() -> int:
         after = "never" if outcome.seconds is None else f"{outcome.seconds:.1f} s"
         marks = "".join(letter if ok else "-" for letter, ok in zip("rol", outcome[2:5], strict=True))
         print(f"{one} {after} {marks}{' WRONG' if outcome.wrong else ''}\n    {outcome.text}", flush=True)
+    if options.harmless:
+        hung, ended = sum(each.wrong for each in found), sum(each.text != _NONE for each in found if not each.wrong)
+        print(f"\n{len(found)} harmless runs of {options.harmless:g} s: hangs {hung}, ended before {ended}")
+        return int(hung or ended)
     quick = [each for each in found if each.seconds is not None and each.seconds <= WITHIN]
     right = [each for each in quick if each.rank]
     told = f"operation {sum(each.operation for each in right)}, line {sum(each.line for each in right)}"

@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import gc
 import os
+import random
 import re
 import signal
 import subprocess
@@ -135,9 +136,14 @@ def compiled() -> None:
 
 def collected() -> None:
     """Collect garbage, for long each time."""
-    kept = [[] for _ in range(3_000_000)]
+    kept: list[list[object]] = [[] for _ in range(4_000_000)]
+    others = list(kept)
+    random.shuffle(others)
+    for one, other in zip(kept, others, strict=True):
+        one.append(other)
     until_over(gc.collect)
-    del kept
+    for one in kept:
+        one.clear()
 
 
 def dumped() -> None:
