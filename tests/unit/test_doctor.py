@@ -11,7 +11,7 @@ import pytest
 
 from tachograph.diagnosis.doctor import Doctor
 from tachograph.diagnosis.doctor_processes import Processes
-from tachograph.diagnosis.doctor_stack import PySpy
+from tachograph.diagnosis.doctor_stack import PySpy, Stack, stack_of
 from tachograph.diagnosis.incident import HangVerdict, Incident, attributes_of, incident_of
 
 HERE = "this machine"
@@ -22,10 +22,12 @@ IN_TORCH = [["/x/site-packages/torch/distributed/distributed_c10d.py", 9, "all_r
 class Job:
     """A job of several ranks: their processes in a folder like /proc, their pulses, and a clock of its own."""
 
-    def __init__(self, folder: Path, world: int, *, hub: str = HERE, seen: bool = True) -> None:
+    def __init__(
+        self, folder: Path, world: int, *, hub: str = HERE, seen: bool = True, pyspy: PySpy | None = None
+    ) -> None:
         self.folder, self.world, self.now, self.number = folder, world, 1000.0, 0
         self.doctor = Doctor(
-            Processes(folder), PySpy(""), clock=lambda: self.now, wall=lambda: int(self.now * 1e9), here=hub
+            Processes(folder), pyspy or PySpy(""), clock=lambda: self.now, wall=lambda: int(self.now * 1e9), here=hub
         )
         self.news: list[Incident] = []
         self.cpu = dict.fromkeys(range(world), 0.0)
@@ -84,6 +86,14 @@ class Job:
 def entry(number: int, name: str = "all_reduce", sizes: str = "[[4]]") -> list[Any]:
     """Return an operation that has not ended."""
     return ["0", number, False, f"gloo:{name}", sizes, ["Float"], False, 1]
+
+
+class Read(PySpy):
+    """A stack as py-spy has read it."""
+
+    def stack(self, pid: int) -> Stack:  # noqa: ARG002 - of any process
+        """Return that of a collection of garbage."""
+        return stack_of([("/job/train.py", 50, "collect")])
 
 
 def healthy(job: Job, seconds: float = 3.0) -> None:
@@ -159,6 +169,85 @@ def test_mismatch(tmp_path: Path) -> None:
     assert job.verdict is not None
     assert job.verdict.key == ("hang", "mismatch", (1,))
     assert "rank 1 calls broadcast" in job.verdict.text
+
+
+RECEIVES = [["/x/site-packages/torch/distributed/distributed_c10d.py", 7, "recv"], ["/job/train.py", 70, "main"]]
+
+
+def test_a_receive_takes_a_number(tmp_path: Path) -> None:
+    """A rank in a receive has a number of the group more than it has begun collective operations: it is late."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+
+    def beat() -> None:
+        last = ["0", 29, False, "gloo:all_reduce", "[[4]]", ["Float"], True, 1]
+        status = {"0": [29, 29]}
+        job.pulse(1, 30, entries=[last], status=status, threads=[["main", 5, RECEIVES]])
+        for rank in (0, 2):
+            job.pulse(rank, 30, entry=entry(30))
+
+    job.run(10, beat)
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "blocked", (1,))
+    assert "at train.py:70 in main. Ranks 0 and 2 wait in all_reduce #30" in job.verdict.text
+
+
+def test_the_sender_holds_up_its_receiver(tmp_path: Path) -> None:
+    """Of two late ranks, one of which receives, the other one is guilty."""
+    job = Job(tmp_path, 3)
+    healthy(job)
+
+    def beat() -> None:
+        job.pulse(0, 29, status={"0": [29, 29]}, threads=[["main", 5, RECEIVES]])
+        job.pulse(1, 29)
+        job.pulse(2, 30, entry=entry(30))
+
+    job.run(10, beat)
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "blocked", (1,))
+
+
+def test_sends_are_progress(tmp_path: Path) -> None:
+    """Ranks that send and receive, and call nothing collective, get on."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    for step in range(20):
+        beats = [
+            partial(job.pulse, rank, 30 + step, status={"0": [22, 22]}, threads=[["main", 5, RECEIVES]])
+            for rank in (0, 1)
+        ]
+        job.run(1, *beats)
+    assert job.news == []
+
+
+def test_spinning(tmp_path: Path) -> None:
+    """A rank that runs Python at one line and calls nothing is late, and a hang after half a minute."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def work() -> None:
+        job.cpu[1] += 1.0
+        job.process(1, "R")
+        job.pulse(0, 30, entry=entry(30))
+        job.pulse(1, 29, gil=0.005)
+
+    job.run(20, work)
+    assert job.verdict is not None
+    assert job.verdict.key == ("late", "spinning", (1,))
+    job.run(15, work)
+    assert job.verdict.key == ("hang", "spinning", (1,))
+
+
+def test_a_collection_of_garbage_is_late(tmp_path: Path) -> None:
+    """A rank that holds the GIL and computes has six seconds, with its stack, too; one that does nothing has not."""
+    for cpu, grades in ((1.0, ["late"]), (0.0, ["hang"])):
+        job = Job(tmp_path, 2, pyspy=Read(""))
+        healthy(job)
+        for _ in range(5):
+            job.cpu[1] += cpu
+            job.process(1, "R" if cpu else "S")
+            job.run(1, partial(job.pulse, 0, 30, entry=entry(30)))
+        assert [each.verdict.grade for each in job.news] == grades
 
 
 def test_stopped(tmp_path: Path) -> None:

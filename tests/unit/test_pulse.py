@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.diagnosis.pulse import Pulse, ranges
+from tachograph.diagnosis.pulse import Pulse, Torch, ranges
 from tachograph.recording.registry import Registry
 
 C10D, NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
@@ -40,7 +40,7 @@ def world_of(*groups: object) -> SimpleNamespace:
     return SimpleNamespace(pg_map=dict.fromkeys(groups, ("gloo", None)), pg_names=named, pg_group_ranks=members)
 
 
-def recorder(enqueued: int, completed: int) -> Callable[..., str]:
+def recorder(enqueued: int, completed: int, *, done: bool = False) -> Callable[..., str]:
     """Return torch's flight recorder at one state."""
     status = {"0": {"last_enqueued_collective": str(enqueued), "last_completed_collective": str(completed)}}
     entry = {
@@ -50,7 +50,7 @@ def recorder(enqueued: int, completed: int) -> Callable[..., str]:
         "profiling_name": "gloo:all_reduce",
         "input_sizes": [[4]],
         "input_dtypes": ["Float"],
-        "retired": False,
+        "retired": done,
         "state": "scheduled",
         "time_created_ns": 5,
     }
@@ -132,6 +132,30 @@ def test_the_flight_recorder_is_read_once_nothing_moves() -> None:
     assert entries[-1] == [["0", 8, False, "gloo:all_reduce", [[4]], ["Float"], False, 5]]
     native._dump_fr_trace_json = recorder(8, 8)
     assert told(pulse)["entries"] == []
+
+
+def test_the_flight_recorder_is_read_where_numbers_are_not_in_it() -> None:
+    """Send and receive take numbers of a group and are in no status: the entries have the collective ones alone."""
+    native = SimpleNamespace(_dump_fr_trace_json=recorder(8, 8, done=True))
+    group = Group(9)
+    pulse = pulse_of({C10D: SimpleNamespace(_world=world_of(group)), NATIVE: native})
+    assert [len(told(pulse)["entries"]) for _ in range(4)] == [0, 0, 1, 1]
+    group.number = 10  # another one: that is progress
+    assert told(pulse)["entries"] == []
+
+
+def test_the_last_operation_of_each_group_goes_along() -> None:
+    """A group that was used long ago is among the entries, too."""
+
+    def dump(**_: bool) -> str:
+        entries = [{"process_group": ["1", "pair"], "collective_seq_id": 3, "retired": True}]
+        entries += [
+            {"process_group": ["0", "default_pg"], "collective_seq_id": n, "retired": n < 30} for n in range(31)
+        ]
+        return json.dumps({"entries": entries})
+
+    entries = Torch({NATIVE: SimpleNamespace(_dump_fr_trace_json=dump)}).entries()
+    assert [(each[0], each[1]) for each in entries] == [("0", 30), ("1", 3), *(("0", n) for n in range(21, 30))]
 
 
 @pytest.mark.parametrize(
