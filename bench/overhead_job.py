@@ -4,7 +4,7 @@
 falls on both; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first thousand
 values before, and the first exports after a start are over before a block that is on is measured. ``--steps N`` trains
 that many steps and prints digests of the weights and of the random states; the caller then decides whether Tachograph
-is on.
+is on. With ``--doctor`` all blocks record, and the hang doctor is on and off in turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import math
+import os
 import pickle
 import random
 import statistics
@@ -89,18 +90,20 @@ def agreed(number: float) -> int:
     return int(tensor)
 
 
-def blocks(training: Training, steps: int, instructions: Instructions, *, on: bool) -> list[Cost]:
+def blocks(training: Training, steps: int, instructions: Instructions, *, on: bool, doctor: bool = False) -> list[Cost]:
     """Return the costs of a step of some blocks to this process, without the start and the stop around them."""
-    pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0) if on else None
-    for _ in range(WARM * steps if on else 3):
-        training.step(on)
+    os.environ["TACHOGRAPH_DOCTOR"] = "true" if on else "false"
+    recorded = on or doctor
+    pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0) if recorded else None
+    for _ in range(WARM * steps if recorded else 3):
+        training.step(recorded)
     found = []
     for _ in range(BLOCKS):
         dist.barrier()
         training.recording, ours = 0.0, _our_threads()
         counted, busy, started = instructions(), time.process_time(), time.perf_counter()
         for _ in range(steps):
-            training.step(on)
+            training.step(recorded)
         taken: Cost = {
             "seconds": (time.perf_counter() - started) / steps,
             "processor": (time.process_time() - busy) / steps,
@@ -135,7 +138,7 @@ def steps_of(training: Training) -> float:
     return (time.process_time() - started) / 10
 
 
-def pairs(training: Training, number: int, instructions: Instructions) -> list[tuple[Cost, Cost]]:
+def pairs(training: Training, number: int, instructions: Instructions, *, doctor: bool) -> list[tuple[Cost, Cost]]:
     """Return the costs of a step of each pair, on and off, in alternating order."""
     training.batch = max(1, agreed(BATCH * SECONDS / steps_of(training)))
     steps = max(2, agreed(BLOCK / steps_of(training)))
@@ -145,7 +148,7 @@ def pairs(training: Training, number: int, instructions: Instructions) -> list[t
     found: list[tuple[Cost, Cost]] = []
     for turn in range(math.ceil(number / BLOCKS)):
         order = (True, False) if turn % 2 else (False, True)
-        taken = {on: blocks(training, steps, instructions, on=on) for on in order}
+        taken = {on: blocks(training, steps, instructions, on=on, doctor=doctor) for on in order}
         found += zip(taken[True], taken[False], strict=True)
         if dist.get_rank() == 0:
             ratio = statistics.median((on["processor"] or 0) / (off["processor"] or 1) for on, off in found)
@@ -157,6 +160,7 @@ def main() -> None:
     """Train, and write rank 0's results to a file."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--doctor", action="store_true")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--result", required=True)
     options = parser.parse_args()
@@ -166,7 +170,8 @@ def main() -> None:
     training = Training()
     result: object
     if options.pairs:
-        result = {"pairs": pairs(training, options.pairs, instructions), "why_not": instructions.why_not}
+        found = pairs(training, options.pairs, instructions, doctor=options.doctor)
+        result = {"pairs": found, "why_not": instructions.why_not}
     else:
         for _ in range(options.steps):
             training.step(True)
