@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.recording.points import AttributeValue
-from tachograph.runs.blocks import DRAWN_REST, Block, Bucket, Raw, Sample, thin, unpack
+from tachograph.runs._curve_points import CurvePoints
+from tachograph.runs.blocks import Bucket, thin
 from tachograph.runs.drawing import CurveDrawing, drawing, run_html
 from tachograph.runs.ending import Ending, Failure, ending, failures
 from tachograph.runs.file import RunFile, look
@@ -37,12 +37,9 @@ from tachograph.runs.recorded import (
     HEADER,
     Curve,
     CurveSummary,
-    Moment,
     Point,
     Process,
     RecordedMetric,
-    extreme_moment,
-    last_moment,
     metric_of,
     row_of,
     thinned_curves,
@@ -68,7 +65,6 @@ if TYPE_CHECKING:
 
 PAIRS = 2000
 _NANO = 1e9
-Place = tuple[int, int, int]  # of a block: its id, and its first and last number
 
 
 class Run:
@@ -90,6 +86,7 @@ class Run:
         self.id = name
         self.path = path
         self._file = RunFile(path)
+        self._points_of = CurvePoints(self._file)
 
     def __repr__(self) -> str:
         return f"<tachograph run {self.id!r}>"
@@ -260,41 +257,7 @@ class Run:
         Raises:
             LookupError: there is no such metric, or no curve of it in this rank.
         """
-        found = []
-        outlines = "SELECT id, seq0, seq1, n, min, max FROM block WHERE curve = ? ORDER BY seq0"
-        try:
-            with self._file.snapshot() as connection:
-                for curve in self.curves(name, rank=rank):
-                    blocks = []
-                    try:
-                        for block in connection.execute(outlines, (curve.number,)):
-                            blocks.append(block)  # noqa: PERF402 - those before the damage count
-                    except sqlite3.DatabaseError as error:
-                        self._file.note(str(error))
-                    if blocks:
-                        found.append(self._summary(connection, curve, blocks))
-        except sqlite3.DatabaseError as error:
-            self._file.note(str(error))
-        return found
-
-    def _summary(self, connection: sqlite3.Connection, curve: Curve, blocks: Sequence[tuple[Any, ...]]) -> CurveSummary:
-        def found(moment: Callable[[Block], Moment | None], block: Sequence[Any]) -> Moment | None:
-            try:
-                return moment(self._checked(connection, block[0])[1])
-            except (sqlite3.DatabaseError, ValueError) as error:
-                self._note_points(block[:3], error)
-                return None
-
-        last = found(last_moment, max(blocks, key=lambda block: block[2]))
-        low = min((block for block in blocks if block[4] is not None), key=lambda block: block[4], default=None)
-        high = max((block for block in blocks if block[5] is not None), key=lambda block: block[5], default=None)
-        return CurveSummary(
-            curve,
-            sum(block[3] for block in blocks),
-            last,
-            None if low is None else found(partial(extreme_moment, column="min"), low),
-            None if high is None else found(partial(extreme_moment, column="max"), high),
-        )
+        return self._points_of.summaries(self.curves(name, rank=rank))
 
     def definitions(self) -> list[Mapping[str, AttributeValue]]:
         """Return the latest definition of each metric in each task and start of a process, with its rank."""
@@ -325,7 +288,7 @@ class Run:
         for curve in curves:
             named = curve.metric, curve.group, curve.attributes, curve.units, curve.rank, curve.execution
             start = starts.get(curve.stream.partition(".")[0], 0)  # packed points have a stream beside it
-            for branch, sample in self._samples(curve):
+            for branch, sample in self._points_of.samples(curve):
                 seq, time, x, value, more = sample
                 if start and "elapsed" not in more:
                     more = {**more, "elapsed": (time - start) / _NANO}
@@ -344,58 +307,6 @@ class Run:
                 found[stream] = run_start(record or b"")
         return {stream: start for stream, start in found.items() if start}
 
-    def _samples(self, curve: Curve) -> Iterator[tuple[int, Sample]]:
-        try:
-            with self._file.snapshot() as connection:
-                for together in _together(self._places(connection, curve)):
-                    found = [each for place in together for each in self._block(connection, place)]
-                    if len(together) > 1:  # requests came out of order
-                        found.sort(key=lambda each: each[1].seq)
-                    yield from found
-        except sqlite3.DatabaseError as error:
-            self._file.note(str(error))
-
-    def _places(self, connection: sqlite3.Connection, curve: Curve) -> list[Place]:
-        find = "SELECT id, seq0, seq1 FROM block{} WHERE curve = ? ORDER BY seq0"
-        try:
-            return connection.execute(find.format(""), (curve.number,)).fetchall()
-        except sqlite3.DatabaseError as error:
-            self._file.note(str(error))
-        found = []
-        try:  # without the index; and in no order, as far as it goes
-            for row in connection.execute(
-                "SELECT id, seq0, seq1 FROM block NOT INDEXED WHERE curve = ?", (curve.number,)
-            ):
-                found.append(row)  # noqa: PERF402 - rows before the damage count
-        except sqlite3.DatabaseError as error:
-            self._file.note(str(error))
-        return sorted(found, key=lambda row: row[1])
-
-    def _block(self, connection: sqlite3.Connection, place: Place) -> list[tuple[int, Sample]]:
-        try:
-            branch, block = self._checked(connection, place[0])
-            return [(branch, sample) for sample in unpack(block)]
-        except (sqlite3.DatabaseError, ValueError) as error:
-            self._note_points(place, error)
-            return []
-
-    def _checked(self, connection: sqlite3.Connection, number: int) -> tuple[int, Block]:
-        """Return the branch and the points of a block.
-
-        Raises:
-            sqlite3.DatabaseError: it cannot be read.
-            ValueError: it is not as it was written.
-        """
-        find = "SELECT branch, crc, form, pairs, rest FROM block WHERE id = ?"
-        ((branch, crc, *parts),) = connection.execute(find, (number,))
-        block = Block(*parts)
-        if block.crc() != crc:
-            raise ValueError("not what was written")
-        return branch, block
-
-    def _note_points(self, place: Sequence[int], error: Exception) -> None:
-        self._file.note(f"points {place[1]} to {place[2]} of a stream: {error}")
-
     def thinned(
         self, name: str, *, pairs: int = PAIRS, rank: int | None = None
     ) -> list[tuple[Curve, int, list[Bucket]]]:
@@ -412,18 +323,8 @@ class Run:
         return [
             (curve, branch, thin(raw, pairs))
             for curve in self.curves(name, rank=rank)
-            for branch, raw in sorted(self._raw(curve).items())
+            for branch, raw in sorted(self._points_of.raw(curve).items())
         ]
-
-    def _raw(self, curve: Curve) -> dict[int, Raw]:
-        found: dict[int, Raw] = {}
-        plain = f"SELECT branch, form, pairs, {DRAWN_REST} FROM block WHERE curve = ? ORDER BY seq0"  # noqa: S608 - a constant
-        for branch, form, xy, rest in self._file.rows(plain, curve.number):
-            raw = found.setdefault(branch, Raw([], [], []))
-            raw.pairs.append(xy)
-            if rest is not None:
-                raw.add(unpack(Block(form, xy, rest)))
-        return found
 
     def events(self, name: str | None = None) -> Iterator[StoredEvent]:
         """Return an iterator over the events of one name or of all, in order of arrival; points of metrics are none."""
@@ -566,17 +467,3 @@ class Run:
         near = get_close_matches(name, names, n=1) or names[:5]
         hint = f"did you mean {near[0]!r}?" if len(near) == 1 else f"there are {', '.join(map(repr, near)) or 'none'}"
         return f"the run {self.id!r} has no metric {name!r}: {hint}"
-
-
-def _together(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Yield blocks in order; those whose numbers overlap are in one list."""
-    together: list[Place] = []
-    end = 0
-    for place in places:
-        if together and place[1] > end:
-            yield together
-            together = []
-        together.append(place)
-        end = max(end, place[2])
-    if together:
-        yield together
