@@ -427,8 +427,10 @@ def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize(
     "refusals",
-    [[(503, {}, b"")] * 6, [(429, {"Retry-After": "50"}, b"")]],
-    ids=["503", "429 with Retry-After"],
+    [
+        pytest.param([(503, {}, b"")] * 6, id="503"),
+        pytest.param([(429, {"Retry-After": "50"}, b"")], id="429 with Retry-After", marks=pytest.mark.long),
+    ],
 )
 def test_a_collector_that_comes_back_at_the_end_gets_everything(
     tmp_path: Path, refusals: list[tuple[int, dict[str, str], bytes]], end: str
@@ -471,7 +473,7 @@ def test_a_collector_that_comes_back_at_the_end_gets_everything(
 
 @pytest.mark.timing
 @pytest.mark.parametrize("protocol", ["http/protobuf", pytest.param("grpc", marks=pytest.mark.long)])
-@pytest.mark.parametrize("dead", ["refusing", "silent"])
+@pytest.mark.parametrize("dead", [pytest.param("refusing", marks=pytest.mark.long), "silent"])
 def test_a_dead_collector_adds_at_most_a_second_to_the_exit(
     tmp_path: Path, silent_server: int, protocol: str, dead: str
 ) -> None:
@@ -512,7 +514,7 @@ began.append(time.monotonic())
         pytest.param("pipeline.shutdown(5)", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("dead", ["refusing", "silent"])
+@pytest.mark.parametrize("dead", [pytest.param("refusing", marks=pytest.mark.long), "silent"])
 def test_a_dead_collector_holds_up_no_end_for_more_than_a_second(
     tmp_path: Path, silent_server: int, dead: str, end: str
 ) -> None:
@@ -549,7 +551,7 @@ print(sum(series.value() or 0 for attributes, series in lost.all_series() if not
 
 @pytest.mark.timing
 @pytest.mark.parametrize("end", ["", pytest.param("tachograph.shutdown()", marks=pytest.mark.long)])
-@pytest.mark.parametrize("beside", ["jsonl", "otlp"])
+@pytest.mark.parametrize("beside", ["jsonl", pytest.param("otlp", marks=pytest.mark.long)])
 def test_what_takes_everything_beside_a_dead_collector_prolongs_no_end(tmp_path: Path, beside: str, end: str) -> None:
     """A file, or a second collector, that takes each further collection does not make the end wait for a dead one."""
     program = f"""

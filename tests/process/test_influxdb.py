@@ -274,7 +274,7 @@ def test_writes_are_no_larger_than_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("kind", ["refused", "silent"])
+@pytest.mark.parametrize("kind", [pytest.param("refused", marks=pytest.mark.long), "silent"])
 def test_the_end_is_quick_and_the_next_process_delivers(tmp_path: Path, kind: str) -> None:
     """With a dead server the end takes a second at most; what was not delivered, the next of its kind delivers."""
     registry = Registry()

@@ -32,7 +32,7 @@ def registry() -> Registry:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("protocol", ["http/protobuf", pytest.param("grpc", marks=pytest.mark.long)])
 @pytest.mark.parametrize("dead", ["refuses", "is silent"])
 def test_a_dead_receiver_costs_no_more_than_a_second(
     registry: Registry, protocol: Any, dead: str, caplog: pytest.LogCaptureFixture

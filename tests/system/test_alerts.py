@@ -150,7 +150,8 @@ def replayed(values: list[float]) -> str:
     return " ".join([*(repr(value) for value in told), f"{told[-1]!r}x6", "stale"])
 
 
-@pytest.mark.parametrize("major", [3, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("major", [3, 2])
 def test_ten_healthy_minutes(tmp_path: Path, major: int, healthy: list[Samples]) -> None:
     """Of a healthy job no alert fires in ten minutes, nor after it has ended and its page has gone."""
     shutil.copytree(DEPLOY / "rules", tmp_path / "rules")

@@ -163,13 +163,8 @@ def test_files_and_settings_are_those_of_the_default(tmp_path: Path) -> None:
     assert done.stdout == f"{4 * 6 * 6 * 3}\n", done.stderr
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param(("--tee=3", "--local-ranks-filter=1"), marks=pytest.mark.long),
-        ("--redirects=3", "--log-dir=logs"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("flags", [("--tee=3", "--local-ranks-filter=1"), ("--redirects=3", "--log-dir=logs")])
 def test_torchrun_behaves_as_without(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """Output, exit code and files are the same, for a job that fails in the end, too, with a collector that is away."""
     program = "import os, sys\nprint('rank', os.environ['RANK'])\nsys.exit(int(os.environ['RANK']))"
@@ -209,7 +204,8 @@ def test_what_goes_wrong_with_us_is_a_line(tmp_path: Path) -> None:
     assert "no_such_exporter" in done.stderr
 
 
-@pytest.mark.parametrize("starts", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("starts", [True, False])
 def test_a_program_that_launches_workers_itself(tmp_path: Path, starts: bool) -> None:
     """Given to torch's API, the class records workers that are functions; a ``start()`` before it stays as it is."""
     program = f"""
