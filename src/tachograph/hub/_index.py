@@ -97,6 +97,7 @@ class Index:
         self.by_rank = ByRank()
         self._lost_before: list[LostProcess] = []
         self._log_once = LogOnce()
+        self._losses: dict[HubSeries, None] = {}  # the counters of what processes have dropped
         self._dropped_before = 0
         self._senders: dict[bytes, tuple[LiveProcess, Incarnation]] = {}
         self._labels: dict[Labels, str] = {}
@@ -282,6 +283,8 @@ class Index:
 
     def _new_series(self, process: LiveProcess, of: HubInstrument, series: HubSeries) -> HubSeries:
         of.series[series] = self.series[series] = None
+        if (of.scope, of.name) == _DROPPED:
+            self._losses[series] = None
         if process.forgotten:
             self._recall(series)
         self.by_rank.add(series, process.rank)
@@ -370,7 +373,8 @@ class Index:
         by_lane: dict[tuple[LiveProcess, StreamKey], set[HubSeries]] = {}
         for series in gone:
             of = series.instrument
-            if (of.scope, of.name) == _DROPPED:
+            if series in self._losses:
+                del self._losses[series]
                 self._dropped_before += _counted(series)
             del self.series[series], of.series[series]
             self.gone += 1
@@ -412,11 +416,11 @@ class Index:
 
     def dropped(self) -> int:
         """Return how much the processes say that they dropped, those that are gone included."""
-        found = self._dropped_before
-        for (scope, name, _, _), of in self.instruments.items():
-            if (scope, name) == _DROPPED:
-                found += sum(map(_counted, of.series))
-        return found
+        return self._dropped_before + sum(map(_counted, self._losses))
+
+    def telling(self) -> int:
+        """Return the number of processes and series that :meth:`lost` and :meth:`dropped` look at; needs no lock."""
+        return len(self._labels) + len(self._losses)
 
     def close(self) -> None:
         """Close every run's file."""

@@ -53,7 +53,7 @@ _REPEAT, _REPEATS = 30.0, 10  # seconds after which a client of ours sends all a
 _MANY = 1000  # new series: the page that shows them first takes several times as long as the next one
 _MOST_TOLD = 100  # files
 _HURRY = 0.01  # seconds
-_QUICK = 0.002  # seconds of work for an answer of /healthz: the event loop does it
+_FEW = 500  # processes and series of losses that an answer of /healthz looks at: the event loop does it
 _RECEIVED = ("data_points", "log_records", "spans")  # in requests, of any kind
 _SAVE_EVERY = 5 * SECOND
 _SWEEP_EVERY = 10 * SECOND
@@ -223,7 +223,7 @@ class Hub:
         self._asked = Format(openmetrics=True, version="1.0.0", utf8=True)  # as Prometheus 3 does
         self._known = 0
         self._renewed: list[dict[str, str]] = []
-        self._well, self._is_quick = {"dropped": 0, "lost": 0}, True
+        self._well = {"dropped": 0, "lost": 0}
         self._rejections: Counter[tuple[str, str]] = Counter()
         self._started = started
         self.folder = store
@@ -459,7 +459,7 @@ class Hub:
             now = self._clock()
             with self._lock:
                 self._index.check(now, self._began)
-                if not self._is_quick:
+                if self._index.telling() > _FEW:
                     self._count_losses()
             for why, path in self._archive.look():
                 self.count("tachograph.hub.files.renewed", 1, why=why)
@@ -568,9 +568,9 @@ class Hub:
     def health(self) -> dict[str, Any]:
         """Return the counts of the summary without a long wait.
 
-        Under load, and with thousands of processes, the losses may be those of a second ago.
+        Under load, and with hundreds of processes, the losses may be those of a second ago.
         """
-        if self._is_quick and self._lock.acquire(timeout=_HURRY):
+        if self._index.telling() <= _FEW and self._lock.acquire(timeout=_HURRY):
             try:
                 self._count_losses()
             finally:
@@ -579,10 +579,8 @@ class Hub:
         return {"run": "" if self._index.own is None else self.name, **counts, **self._well}
 
     def _count_losses(self) -> None:
-        began = time.thread_time()
         dropped = self._totals["dropped"] + self._index.dropped()
         self._well = {"dropped": dropped, "lost": len(self._index.lost())}
-        self._is_quick = time.thread_time() - began < _QUICK
 
     def events(self, run: str) -> Events:
         """Return the events of a run, for reading.

@@ -257,12 +257,15 @@ class LiveProcess:
         Args:
             at_the_end: nothing more will be received: every start that has not ended is lost.
         """
-        rank, role = self.rank, str(self.resource.get("dl.role", ""))
-        return [
-            LostProcess(self.instance, each.key.pid, rank, role, each.last_export)
+        gone = [
+            each
             for each in self.incarnations.values()
             if each.lost or (at_the_end and each.announced and not each.ended)
         ]
+        if not gone:
+            return []
+        rank, role = self.rank, str(self.resource.get("dl.role", ""))
+        return [LostProcess(self.instance, each.key.pid, rank, role, each.last_export) for each in gone]
 
 
 def life(processes: Iterable[LiveProcess]) -> list[MetricPoints]:
