@@ -353,6 +353,53 @@ def test_device_values_are_taken_when_they_have_arrived() -> None:
     assert (into.summary().count, into.summary().total.value(), into.outstanding()) == (2, 2.0, 0)
 
 
+class _Graph:
+    """A stand-in for ``torch.cuda.CUDAGraph``: no GPU can be had in a test."""
+
+    fails = False
+
+    def capture_begin(self, pool: object = None) -> object:
+        """Begin."""
+        if self.fails:
+            raise RuntimeError("no capture")
+        return pool
+
+    def capture_end(self) -> None:
+        """End."""
+
+
+def test_no_event_is_queried_while_a_graph_is_captured() -> None:
+    """A query of another thread would spoil the capture: the value arrives after it, also after one that failed."""
+    from types import SimpleNamespace
+
+    from tachograph.recording.cuda_captures import Captures
+
+    captures, asked = Captures(), []
+
+    def query() -> bool:
+        asked.append(True)
+        return True
+
+    cuda = SimpleNamespace(CUDAGraph=type("CUDAGraph", (_Graph,), {}))
+    captures.follow(cuda)
+    captures.follow(cuda)
+    first, second = cuda.CUDAGraph(), cuda.CUDAGraph()
+    assert first.capture_begin("pool") == "pool"
+    second.fails = True
+    with pytest.raises(RuntimeError):
+        second.capture_begin()
+    assert not captures.has_passed(query)
+    assert asked == []
+    first.capture_end()
+    assert captures.has_passed(query)
+    second.fails = False
+    second.capture_begin()
+    assert not captures.has_passed(query)
+    del second  # without its end
+    assert captures.has_passed(query)
+    assert asked == [True, True]
+
+
 @given(st.lists(finite, max_size=50))
 def test_a_compensated_total_is_close_to_exact(values: list[float]) -> None:
     """Totals of chunks are added with compensation: the error does not grow with their number."""

@@ -11,6 +11,7 @@ import math
 import sys
 from typing import Any, Protocol
 
+from tachograph.recording.cuda_captures import captures
 from tachograph.recording.interrupts import pass_on
 
 Number = int | float
@@ -34,9 +35,12 @@ class Pending:
         self._failed: Exception | None = None
 
     def ready(self) -> bool:
-        """Tell whether the copy has arrived, without waiting for it; or never will, as its device has failed."""
+        """Tell whether the copy has arrived, without waiting for it; or never will, as its device has failed.
+
+        It has not while a CUDA graph is captured.
+        """
         try:
-            return self._event.query()
+            return captures.has_passed(self._event.query)
         except Exception as error:  # noqa: BLE001 - after an illegal access every call of CUDA fails
             pass_on(error)
             self._failed = error
@@ -143,6 +147,7 @@ def leave_device(tensor: Any) -> tuple[Any, Any]:
     torch: Any = sys.modules["torch"]
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a CUDA graph is being captured: a value cannot leave it")
+    captures.follow(torch.cuda)
     source = tensor.detach()
     host = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
     host.copy_(source, non_blocking=True)
