@@ -23,10 +23,13 @@ FAULTS = {
     "heavy_transform": "input_bound",
     "slow_worker": "input_bound",
     "slow_collate": "input_bound",
+    "page_cache": "input_bound",
     "recompiles": "compile_storm",
     "checkpoints": "checkpoint_bound",
     "sleep_after_step": "overhead_bound",
     "slow_logger": "overhead_bound",
+    "items": "overhead_bound",
+    "collections": "overhead_bound",
     "clipping": "gradients_bound",
     "overflow": "overflow_loop",
     "evaluation": "evaluation_bound",
@@ -35,7 +38,10 @@ FAULTS = {
     "rank_compute": "straggler",
     "rank_input": "straggler",
     "rank_checkpoint": "straggler",
+    "rank_throttled": "straggler",
+    "late_allreduce": "communication_bound",
 }
+DISTRIBUTED = ("ddp", "late_allreduce")  # beside those that begin with "rank_"
 HEALTHY = (
     *("healthy", "tiny", "workers", "compiled", "accumulation", "overflow_at_first", "rare_checkpoint"),
     *("rare_evaluation", "slow_first_epoch", "item", "ddp"),
@@ -46,7 +52,7 @@ LONG = {"leak": 32.0, "retained_graph": 32.0, "slow_first_epoch": 10.0, "compile
 def run(case: str, store: Path) -> dict[str, Any]:
     """Run a case, and return its diagnosis."""
     command = [sys.executable, str(JOB), case, str(LONG.get(case, 5.0))]
-    if case.startswith("rank_") or case == "ddp":
+    if case.startswith("rank_") or case in DISTRIBUTED:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command[1:]]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TACHOGRAPH_"))}
     tachograph = [sys.executable, "-m", "tachograph"]

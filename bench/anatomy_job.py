@@ -5,8 +5,11 @@ A step computes for some milliseconds; the cases are those of ``bench/anatomy.py
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -51,9 +54,37 @@ class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]
                 x = nn.functional.conv1d(x, torch.ones(1, 1, 65) / 65, padding=32)
         elif is_case("slow_worker") and worker is not None and worker.id == 1:
             time.sleep(0.003)
+        elif is_case("page_cache"):
+            read_cold()
         elif is_case("slow_first_epoch") and time.monotonic() - self.began < SECONDS / 5:
             time.sleep(0.001)
         return self.x[index % 64], self.y[index % 64]
+
+
+BLOCK, BLOCKS = 1 << 18, 128
+FILE = tempfile.TemporaryFile()  # noqa: SIM115 - until the process ends
+if CASE == "page_cache":
+    FILE.write(os.urandom(BLOCK) * BLOCKS)
+    FILE.flush()
+    os.fsync(FILE.fileno())
+
+
+def read_cold() -> None:
+    """Read a block of a file that no page cache holds: the data set is larger than the memory."""
+    place = random.randrange(BLOCKS) * BLOCK
+    os.posix_fadvise(FILE.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pread(FILE.fileno(), BLOCK, place)
+
+
+# Stops a process ten milliseconds of twenty, as the quota of a control group does.
+THROTTLE = """
+import os, signal, sys, time
+pid = int(sys.argv[1])
+while os.getppid() == pid:
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        os.kill(pid, number)
+        time.sleep(0.01)
+"""
 
 
 def collate(batch: Any) -> Any:
@@ -78,6 +109,18 @@ class Net(nn.Module):
         return self.last(x)
 
 
+def late_allreduce(_state: Any, bucket: Any) -> Any:
+    """Average a bucket over a slow network."""
+    tensor = bucket.buffer() / WORLD
+    work = torch.distributed.all_reduce(tensor, async_op=True)
+
+    def arrived(_future: Any) -> Any:
+        time.sleep(0.015)
+        return tensor
+
+    return work.get_future().then(arrived)
+
+
 class Training:
     """The training, with a hook a case."""
 
@@ -86,6 +129,8 @@ class Training:
         if WORLD > 1:
             torch.distributed.init_process_group("gloo")
             self.net = nn.parallel.DistributedDataParallel(self.net)
+            if is_case("late_allreduce"):
+                self.net.register_comm_hook(None, late_allreduce)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4)
         self.other = torch.optim.AdamW(Net(1).parameters(), lr=1e-4)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, enabled=is_case("overflow", "overflow_at_first"))
@@ -94,7 +139,7 @@ class Training:
             torch._dynamo.config.recompile_limit = 10_000  # noqa: SLF001 - torch's own name for the users' setting
             torch._dynamo.config.accumulated_recompile_limit = 10_000  # noqa: SLF001
             self.model = torch.compile(self.net, backend="aot_eager", dynamic=False)
-        self.kept: list[Any] = []
+        self.kept: list[Any] = [[[], {}] for _ in range(100_000)] if is_case("collections") else []
         self.number = 0
         self.folder = Path(tempfile.mkdtemp())
 
@@ -135,6 +180,10 @@ class Training:
             self.kept.append(torch.ones(200_000))
         elif is_case("item"):
             loss.item()
+        elif is_case("items"):  # a histogram of weights, value by value
+            self.kept = [value.item() for value in self.net.last.weight.flatten()]
+        elif is_case("collections"):
+            gc.collect()
         every = {"checkpoints": 4, "rank_checkpoint": 2, "rare_checkpoint": 200}.get(CASE, 0)
         if every and self.number % every == 0 and is_case("checkpoints", "rank_checkpoint", "rare_checkpoint"):
             torch.save([self.net.state_dict() for _ in range(12)], io.BytesIO())
@@ -153,6 +202,8 @@ def main() -> None:
     workers = 2 if is_case("slow_worker", "workers") else 0
     size = 32 * (20 if is_case("evaluation") else 60)
     training = Training()
+    if is_case("rank_throttled"):
+        subprocess.Popen([sys.executable, "-c", THROTTLE, str(os.getpid())])  # noqa: S603 - ours
     loader = torch.utils.data.DataLoader(
         Data(size), batch_size=32, num_workers=workers, collate_fn=collate, persistent_workers=bool(workers)
     )

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tachograph.diagnosis.anatomy import Anatomy, Lane, size_of
+from tachograph.diagnosis.anatomy_ddp import Communication
 from tachograph.diagnosis.anatomy_device import DeviceClock
 from tachograph.diagnosis.anatomy_series import AnatomyOfSteps
 from tachograph.diagnosis.phases import OPTIMIZER, OPTIMIZER_END, PHASES, Step, StepMachine, Totals
@@ -555,6 +557,7 @@ def test_torch_is_restored() -> None:
         return [
             *(torch.save, torch.serialization.save, torch.autograd._engine_run_backward, torch.amp.GradScaler.step),
             *(iterator.__next__, iterator.__init__, dataloader.DataLoader.__iter__),
+            nn.parallel.DistributedDataParallel.__init__,
         ]
 
     before = names()
@@ -663,7 +666,8 @@ def test_the_slowest_step_of_each_hundred_carries_its_trace() -> None:
     """Of those that have one, also where they are not in time; the last steps, fewer than a hundred, do at the end."""
     registry = Registry()
     steps = AnatomyOfSteps(registry, Journal(registry))
-    lane = steps.anatomy.lanes[1] = Lane(DeviceClock(torch, never), lambda: None)
+    communication = Communication(WeakKeyDictionary(), never)
+    lane = steps.anatomy.lanes[1] = Lane(DeviceClock(torch, never), communication, lambda: None)
     took = {40: 200, 150: 70, 210: 400, 215: 800}  # milliseconds, of different buckets: each shows one exemplar
     now = time.perf_counter_ns() - 10**10
     for number in range(220):

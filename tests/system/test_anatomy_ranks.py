@@ -79,7 +79,7 @@ def sharded():
 def slow():
     model = DistributedDataParallel(net())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(8):
+    for _ in range(20):
         for x, y in batches():
             if rank == 1:
                 time.sleep(0.015)
@@ -91,7 +91,7 @@ for part in (pipeline, accumulated, sharded, slow):
     part()
 dist.destroy_process_group()
 """
-STEPS = 10 + 5 + 10 + 80
+STEPS = 10 + 5 + 10 + 200
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +131,21 @@ def diagnosed(ran: Path) -> Diagnosis:
 def test_each_rank_has_the_steps_of_the_program(streams: list[StepStream]) -> None:
     """A pipeline's halves, ``no_sync``, shards and replicas have as many steps as the program takes."""
     assert {stream.rank: stream.last["steps"] for stream in streams} == {0: STEPS, 1: STEPS}
-    assert {stream.rank: stream.last["samples"] for stream in streams} == {0: 440, 1: 440}
+    assert {stream.rank: stream.last["samples"] for stream in streams} == {0: 920, 1: 920}
 
 
 def test_phases_add_up_on_each_rank(streams: list[StepStream]) -> None:
     """All time between the first mark and the end of the last step is in a phase of a step."""
     for stream in streams:
         assert sum(stream.last["phases"]) == stream.last["end"] - stream.last["begin"]
+
+
+def test_communication_is_timed_on_each_rank(streams: list[StepStream]) -> None:
+    """DDP's own figures of its timed steps are read, on the ranks' training threads."""
+    for stream in streams:
+        samples, waited = stream.last["communication"]
+        assert 1 <= samples <= STEPS / 10
+        assert 0 <= waited < stream.last["end"] - stream.last["begin"]
 
 
 def test_the_slow_rank_is_named(diagnosed: Diagnosis) -> None:

@@ -15,7 +15,9 @@ from importlib import import_module
 from time import perf_counter_ns as clock
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from tachograph.diagnosis.anatomy_ddp import Communication
 from tachograph.diagnosis.anatomy_device import EVERY, DeviceClock
 from tachograph.diagnosis.phases import (
     BACKWARD,
@@ -59,6 +61,7 @@ class Lane:
 
     Args:
         device: see below.
+        communication: see below.
         stepping: called now and then while it trains.
 
     Attributes:
@@ -66,17 +69,18 @@ class Lane:
         add: appends one; while a step is timed on the device, it records an event, too.
         due: from that time on the ends of optimizer steps are told to :meth:`stepped`; where the program traces, all.
         device: times some steps on its device.
+        communication: has the times for which its backwards wait for other ranks.
         thread: its name.
     """
 
-    __slots__ = ("_next", "_stepping", "add", "device", "due", "marks", "thread")
+    __slots__ = ("_next", "_stepping", "add", "communication", "device", "due", "marks", "thread")
 
-    def __init__(self, device: DeviceClock, stepping: Callable[[], object]) -> None:
+    def __init__(self, device: DeviceClock, communication: Communication, stepping: Callable[[], object]) -> None:
         self._stepping = stepping
         self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
         self.add: Callable[[Mark], object] = self.marks.append
         self.due = self._next = 0
-        self.device = device
+        self.device, self.communication = device, communication
         self.thread = threading.current_thread().name
 
     def stepped(self, now: int, optimizer: int) -> None:
@@ -86,6 +90,7 @@ class Lane:
         if now >= self._next:
             self._next = now + EVERY
             self._stepping()
+            self.communication.read(now)
             if self.device.stepped(now, optimizer):
                 self.add = self._add_timed
         self.due = 0 if traces() else self._next
@@ -118,13 +123,19 @@ class Anatomy:
         self.stepping: Callable[[], object] = _rest
         self._failed = failed
         self._torch: Any = None
+        self._parallel: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._undo: list[Callable[[], object]] = []
         self._closed = False
-        self._codes = [*_codes(Anatomy, Lane, DeviceClock, StepMachine), size_of.__code__, split.__code__]
+        self._codes = [
+            *_codes(Anatomy, Communication, Lane, DeviceClock, StepMachine),
+            size_of.__code__,
+            split.__code__,
+        ]
         self._skip: Callable[[CodeType], object] = _nothing
         hooks: dict[str, Callable[[Any], object]] = {
             "torch": self._hook_torch,
             "torch.utils.data.dataloader": self._hook_loader,
+            "torch.nn.parallel.distributed": self._hook_parallel,
             "torch._dynamo.eval_frame": self._hook_dynamo,
             "torch._dynamo.callback": self._hook_compiler,
         }
@@ -148,7 +159,8 @@ class Anatomy:
         if self._closed or self._torch is None or len(self.lanes) >= _MOST_LANES:
             return None
         self.stepping()
-        return self.lanes.setdefault(ident(), Lane(DeviceClock(self._torch, self._failed), self.stepping))
+        device, communication = DeviceClock(self._torch, self._failed), Communication(self._parallel, self._failed)
+        return self.lanes.setdefault(ident(), Lane(device, communication, self.stepping))
 
     def _hook_torch(self, torch: ModuleType | Any) -> None:
         self._torch = torch
@@ -300,6 +312,17 @@ class Anatomy:
             return batch
 
         return self._untraced(fetching)
+
+    def _hook_parallel(self, distributed: Any) -> None:
+        owner, modules = distributed.DistributedDataParallel, self._parallel
+        init = owner.__init__
+
+        @wraps(init)
+        def making(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            modules[self] = ident()
+
+        self._replace(owner, "__init__", self._untraced(making))
 
     def _hook_compiler(self, callback: Any) -> None:
         handler = getattr(callback, _CALLBACKS, None)

@@ -323,6 +323,8 @@ class StepSeries:
             found |= {"warm.phases": list(main.machine.warm[0]), "warm.compiled": main.machine.warm[1]}
         if main.device_steps:
             found |= {"device.steps": main.device_steps, "device": main.device[:], "host": main.host[:]}
+        if main.lane.communication.samples:
+            found["communication"] = [main.lane.communication.samples, main.lane.communication.waited]
         if allocated is not None:
             found["allocated"] = allocated
         return {key: value for key, value in found.items() if value is not None}

@@ -22,6 +22,7 @@ _LEAST = 1 * _MS  # a step that a phase must take: a tiny model waits for data, 
 _APART = 0.1  # of the steps: ranks further apart do not train the same
 _COMPILING_STEPS = 3
 _LEAST_SKIPPED = 5
+_LEAST_SAMPLES = 2  # backwards whose communication was timed
 _CREEP_STEPS, _CREEP_SECONDS, _CREEP_POINTS = 200, 20.0, 8
 _CREEP_RISING = 0.85  # of the pairs of samples
 _CREEP_SHARE, _CREEP_BYTES = 0.05, 64 << 20  # in the window
@@ -41,6 +42,7 @@ class Threshold(NamedTuple):
 
 STRAGGLER, INPUT, COMPILE = Threshold(0.1, 0.3), Threshold(0.1, 0.2), Threshold(0.1, 0.3)
 CHECKPOINT, EVALUATION = Threshold(0.1, 0.3), Threshold(0.4, 0.6)
+COMMUNICATION = Threshold(0.3, 0.5)
 GRADIENTS, OTHER, OVERFLOW = Threshold(0.25, 0.4), Threshold(0.2, 0.4), Threshold(0.1, 0.5)
 
 
@@ -66,6 +68,8 @@ class Window(NamedTuple):
         workers: of the loader; None where that is not known.
         memory: looks at its resident memory.
         limit: of the machine's memory or its group's, in bytes; 0 where that is not known.
+        samples: backwards whose communication was timed.
+        waited: nanoseconds that such a one waited for other ranks and computed nothing.
     """
 
     rank: int | None
@@ -79,6 +83,8 @@ class Window(NamedTuple):
     workers: int | None = None
     memory: Sequence[MemorySample] = ()
     limit: int = 0
+    samples: int = 0
+    waited: float = 0.0
 
     @property
     def step(self) -> float:
@@ -140,6 +146,7 @@ def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> 
     def grown(key: str) -> int:
         return round(float(last.get(key, 0)) - float(first.get(key, 0)))
 
+    samples, waited = (b - a for a, b in zip(first["communication"], last["communication"], strict=True))
     timed = [each for each in found if start <= each["steps"] and "rss.rank" in each]
     return Window(
         rank,
@@ -151,6 +158,7 @@ def _window(rank: int | None, found: Sequence[Totals], start: int, end: int) -> 
         found[-1].get("workers"),
         [MemorySample(each["last"] / _SECOND, each["rss.rank"]) for each in timed],
         int(found[-1].get("memory.limit", 0)),
+        *(int(samples), waited / samples if samples else 0.0),
     )
 
 
@@ -161,8 +169,8 @@ def _at(found: Sequence[Totals], steps: int) -> Totals:
     apart = after["steps"] - before["steps"]
     part = (steps - before["steps"]) / apart if apart else 0.0
     between: dict[str, Any] = {}
-    for key in ("phases", "device"):
-        late = numbers(after, key)
+    for key in ("phases", "device", "communication"):
+        late = numbers(after, key) or ([0.0, 0.0] if key == "communication" else [])
         early = numbers(before, key) or [0.0] * len(late)
         between[key] = [a + (b - a) * part for a, b in zip(early, late, strict=False)]
     for key in ("skipped", "compiled", "checkpoints", "device.steps"):
@@ -225,7 +233,8 @@ def verdicts(windows: Sequence[Window]) -> list[Verdict]:
         return []
     slow = list(_stragglers(known))
     apart = {rank for verdict in slow for rank in verdict.ranks}
-    found = slow + [verdict for rule in _RULES for verdict in _by_rank(rule, known, apart)]
+    found = slow or list(_communication(known))
+    found += [verdict for rule in _RULES for verdict in _by_rank(rule, known, apart)]
     return sorted(found, key=lambda each: (each.severity != CRITICAL, -each.share, each.name))
 
 
@@ -322,6 +331,26 @@ def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
         f"Rank {rank} holds up the others: {found[rank]:.0%} of the step",
         f"{_shown(excess[worst])} more {_WORDS[worst]} a step than the others, which wait {_shown(waited)} for it",
         _OF_A_STRAGGLER.get(worst, "compare its machine with the others': clocks, other jobs, a slow disk"),
+    )
+
+
+def _communication(windows: Sequence[Window]) -> Iterator[Verdict]:
+    """Yield the share of the step for which every rank waits for gradients, by the rank that waits least."""
+    known = _alike(windows)
+    if not known or min(window.samples for window in known) < _LEAST_SAMPLES:
+        return
+    least = min(known, key=lambda window: window.waited)
+    share = least.waited / max(1.0, *(window.step for window in known))
+    if share < COMMUNICATION.least or least.waited < _LEAST:
+        return
+    yield Verdict(
+        "communication_bound",
+        CRITICAL if share >= COMMUNICATION.critical else WARNING,
+        tuple(sorted(window.rank for window in known if window.rank is not None)),
+        share,
+        f"{share:.0%} of the step waits for the gradients of other ranks on every rank",
+        f"{_shown(least.waited)} of {_shown(least.step)} a step, in {least.samples} that DDP has timed",
+        "no_sync() while gradients accumulate, a larger batch, bucket_cap_mb, a hook that compresses, a faster network",
     )
 
 
@@ -459,7 +488,9 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("overflow_loop", _overflows),
     ("memory_creep", _creep),
 )
-NAMES = ("straggler", *(name for name, _ in _RULES))
+# Verdicts that only a comparison of ranks tells: each rank shows its others itself.
+OF_RANKS = ("straggler", "communication_bound")
+NAMES = (*OF_RANKS, *(name for name, _ in _RULES))
 
 
 def _named(ranks: Sequence[int]) -> str:

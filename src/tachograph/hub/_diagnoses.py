@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tachograph.diagnosis.goodput import CATEGORIES
-from tachograph.diagnosis.verdict import CRITICAL
+from tachograph.diagnosis.verdict import CRITICAL, OF_RANKS
 from tachograph.diagnosis.verdict_run import Diagnosis, diagnosis
 from tachograph.hub._run import LiveRun
 from tachograph.hub.processes import LiveProcess
 from tachograph.recording.own_metrics import GOODPUT, STRAGGLER, VERDICT
 from tachograph.recording.points import Attributes, MetricPoints, NumberPoint
 from tachograph.runs.file import RunFile, look
-
-_STRAGGLER = "straggler"  # the verdict that only a comparison of ranks tells: each rank shows its others itself
 
 
 class Diagnoses:
@@ -65,7 +63,7 @@ class Diagnoses:
             slow += [
                 _point(process, 1 + (verdict.severity == CRITICAL), verdict=verdict.name)
                 for verdict in known.verdicts
-                if verdict.name == _STRAGGLER and process.rank in verdict.ranks
+                if verdict.name in OF_RANKS and process.rank in verdict.ranks
             ]
         some = ((GOODPUT, goodput), (STRAGGLER, scores), (VERDICT, slow))
         return [MetricPoints(*metric[:5], points) for metric, points in some if points]
