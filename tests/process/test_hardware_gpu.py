@@ -10,6 +10,7 @@ import pytest
 import gpus
 from gpus import left_out, series, tells, values
 from tachograph.hardware._gpu import TABLE
+from tachograph.identity.extra import install_command
 
 pytestmark = pytest.mark.usefixtures("traced")
 
@@ -277,7 +278,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, nvml: str) ->
     )
     (told,), log = tells(tmp_path, program, LD_LIBRARY_PATH=nvml)
     assert {seen.name for seen in series(told)} == {"tachograph.errors"}
-    assert log.count("pip install 'tachograph[hardware]'") == 2  # psutil's, and nvidia-ml-py's
+    assert log.count(f"is missing: {install_command('hardware')}") == 2  # psutil's, and nvidia-ml-py's
     assert {where: left_out(told, where) for where in ("system", "process", "gpu")} == dict.fromkeys(
         ("system", "process", "gpu"), 1
     )

@@ -25,6 +25,7 @@ from recorded_runs import DEFINITION, Recorded, points, record, record_histogram
 from tachograph.cli import main
 from tachograph.exporters.otlp.logs import log_requests
 from tachograph.hub.hub import Hub
+from tachograph.identity.extra import install_command
 from tachograph.metric import Metric
 from tachograph.recording.curve import RUN_START, packed
 from tachograph.recording.packed_points import PACKED
@@ -168,7 +169,7 @@ def test_parquet_without_pyarrow(
     out.write_text("earlier")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert export(tmp_path, "--format", "parquet", "--output", str(out)) == 2
-    assert capsys.readouterr().err == "tachograph export: Parquet needs pyarrow: pip install 'tachograph[parquet]'\n"
+    assert capsys.readouterr().err == f"tachograph export: Parquet needs pyarrow: {install_command('parquet')}\n"
     assert out.read_text() == "earlier"
 
 

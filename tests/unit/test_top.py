@@ -23,6 +23,7 @@ from tachograph import runs
 from tachograph.cli import main
 from tachograph.cli.top.legible import shown_number
 from tachograph.hub.hub import Hub
+from tachograph.identity.extra import install_command
 from tachograph.runs.store import path_of
 
 SECRET = "a-token"  # noqa: S105 - of a test's own hub
@@ -364,7 +365,7 @@ def test_a_damaged_run_is_shown_as_far_as_it_can_be_read(store: Path, capsys: py
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("missing", "said"), [("rich", "pip install 'tachograph[top]'"), ("starlette", "a/run")])
+@pytest.mark.parametrize(("missing", "said"), [("rich", install_command("top")), ("starlette", "a/run")])
 def test_it_needs_only_its_own_extra(store: Path, missing: str, said: str) -> None:
     """Without rich it says what to install; a store is read without what a hub needs."""
     program = f"import sys; sys.modules[{missing!r}] = None; import tachograph.cli; sys.exit(tachograph.cli.main())"

@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format",
         choices=["csv", "jsonl", "parquet", "tensorboard"],
         default="csv",
-        help="jsonl has everything in one file; parquet needs tachograph[parquet]; tensorboard: a folder (default csv)",
+        help="jsonl has everything in one file; parquet needs the extra parquet; tensorboard: a folder (default csv)",
     )
     add("--metric", action="append", metavar="NAME", help="this metric only; may be given more than once")
     add(

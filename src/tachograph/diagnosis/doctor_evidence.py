@@ -19,6 +19,7 @@ from tachograph.diagnosis.doctor_stack import (
 )
 from tachograph.diagnosis.doctor_waits import Wait
 from tachograph.diagnosis.incident import Grade, HangVerdict
+from tachograph.identity.extra import install_command
 
 WAIT, WINDOW = 3.0, 4.0  # seconds without progress before anything is asked; of evidence
 _CALM, _CALM_BYTES = 0.05, 200_000  # share of a processor, and bytes a second, below which nothing is done
@@ -115,7 +116,7 @@ class Evidence:
         if stack is not None:
             return ()
         if not self._pyspy.is_there:
-            return ("Its present line takes py-spy: pip install 'tachograph[doctor]'.",)
+            return (f"Its present line takes py-spy: {install_command('doctor')}.",)
         return (f"py-spy could not read its stack: {self._pyspy.refused}.",) if self._pyspy.refused else ()
 
     def _judged(self, rank: RankHistory, usage: Usage | None, found: Findings) -> HangVerdict | None:

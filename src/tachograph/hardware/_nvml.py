@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from tachograph.identity.extra import install_command
+
 
 class MissingError(RuntimeError):
     """NVML cannot be used: nvidia-ml-py, the driver's library or the driver is missing; the message says which."""
@@ -110,7 +112,7 @@ class Nvml:
         try:
             self.api: Any = import_module("pynvml")
         except ImportError:
-            raise MissingError("nvidia-ml-py is missing: pip install 'tachograph[hardware]'") from None
+            raise MissingError(f"nvidia-ml-py is missing: {install_command('hardware')}") from None
         try:
             self.api.nvmlInit()
         except (self.api.NVMLError, OSError) as error:

@@ -18,6 +18,7 @@ from tachograph.hardware._nvml import Card, MissingError, Nvml
 from tachograph.hardware._process import ProcessState
 from tachograph.hardware._sampler import PATIENCE, SCOPE, Reading, Sampler, metrics
 from tachograph.hardware._system import Machine
+from tachograph.identity.extra import install_command
 from tachograph.recording.forking import at_fork
 from tachograph.recording.log import LogOnce
 from tachograph.recording.points import MetricPoints
@@ -143,8 +144,8 @@ class Observation:
             return
         self.registry.count_error(where)
         if isinstance(error, ImportError):
-            message = "%s.* metrics are left out: psutil is missing: pip install 'tachograph[hardware]'"
-            self._log_once(name, message, where)
+            message = "%s.* metrics are left out: psutil is missing: %s"
+            self._log_once(name, message, where, install_command("hardware"))
         elif isinstance(error, MissingError):
             self._log_once(name, "hw.* metrics are left out: %s", error)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from tachograph.identity.extra import install_command
 from tachograph.recording import registry as registries
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
@@ -31,5 +32,5 @@ def _read(which: str) -> dict[str, int | float | str]:
     except Exception as error:  # noqa: BLE001 - whatever the machine's libraries raise, the program goes on without
         pass_on(error)
         registries.default.count_error("hardware")
-        _log_once(which, "%s are left out (pip install 'tachograph[hardware]'): %r", which, error)
+        _log_once(which, "%s are left out (%s): %r", which, install_command("hardware"), error)
         return {}

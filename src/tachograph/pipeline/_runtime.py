@@ -278,7 +278,7 @@ class LoggerRoutes:
             made = InfluxDB(target, self._registry, only=True)
         except ImportError as error:
             self.unreachable.add(target)
-            _log.error("no point goes to %s: pip install 'tachograph[influxdb]' (%s)", target.url, error)
+            _log.error("no point goes to %s: %s", target.url, error)
             return
         self._routes[target] = route = Route(made, events=True, is_loading=made.is_loading, spools=made.spools)
         pipeline.attach(route)

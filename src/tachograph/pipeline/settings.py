@@ -17,6 +17,7 @@ from tachograph.exporters.otlp.settings import SIGNALS, OtlpSettings, Signal, en
 from tachograph.exporters.spool import spool_limit_of
 from tachograph.identity import resource as who
 from tachograph.identity.environment import Setting, setting, text
+from tachograph.identity.extra import install_command
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.points import Attributes, AttributeValue, attributes_key
 
@@ -339,7 +340,7 @@ def _influx(environ: Mapping[str, str]) -> InfluxTarget:
     if target is None:
         raise ValueError("INFLUXDB_HOST is not set: the exporter 'influxdb' writes to the host or URL that it names")
     if find_spec("influxdb_client") is None:
-        raise ValueError("the exporter 'influxdb' needs its client: pip install 'tachograph[influxdb]'")
+        raise ValueError(f"the exporter 'influxdb' needs its client: {install_command('influxdb')}")
     return target
 
 

@@ -67,7 +67,7 @@ REASONS: Mapping[Reason, str] = {
     "exponential_histogram": "An SDK's exponential histogram: Prometheus' text format has none.",
     "not_exportable": "A metric of an SDK, or of the program's `prometheus_client`, that no text format can hold.",
     "encoding": "It could not be encoded for this destination.",
-    "not_installed": "A package is missing that a destination needs: `tachograph[influxdb]`.",
+    "not_installed": "A package is missing that a destination needs: the extra `influxdb`.",
     "queue_full": "More waited than there is room for: the destination is away or too slow.",
     "windows_full": "More windows of Stats have closed between two exports than there is room for; the oldest goes.",
     "unreachable": "The destination did not answer, or asked for patience, until the time for it was up.",

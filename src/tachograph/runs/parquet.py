@@ -7,6 +7,8 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, BinaryIO
 
+from tachograph.identity.extra import install_command
+
 _AT_ONCE = 65_536  # rows of a row group
 _TIME = "time_unix_nano"
 _TEXTS = frozenset({"run", "metric", "group", "units", "stream", "attributes"})
@@ -28,7 +30,7 @@ def parquet_writer() -> WriteParquet:
         arrow = import_module("pyarrow")
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        raise ImportError("Parquet needs pyarrow: pip install 'tachograph[parquet]'") from None
+        raise ImportError(f"Parquet needs pyarrow: {install_command('parquet')}") from None
     times = arrow.timestamp("ns", tz="UTC")
 
     def write(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: BinaryIO) -> None:

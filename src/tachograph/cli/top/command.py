@@ -17,6 +17,7 @@ from tachograph.cli.top.choice import SORTS, Choice, WrongFilter, compiled
 from tachograph.cli.top.picture import Picture
 from tachograph.cli.top.source import TOKEN, Asking, Away, HubRefused, RunSource
 from tachograph.identity.environment import clean, text
+from tachograph.identity.extra import install_command
 
 DEFAULT_HUB = "http://127.0.0.1:4318"
 HUB = "TACHOGRAPH_HUB"
@@ -30,7 +31,7 @@ def command(arguments: Sequence[str]) -> int:
     try:
         from rich.text import Text  # noqa: F401 - it is there, or this is not for this machine
     except ModuleNotFoundError:
-        return _fail("rich is missing: pip install 'tachograph[top]'", WRONG_USAGE)
+        return _fail(f"rich is missing: {install_command('top')}", WRONG_USAGE)
     try:
         compiled(options.filter)
     except WrongFilter as error:

@@ -25,6 +25,7 @@ from tachograph.exporters.influxdb.old_spool import PointLines
 from tachograph.exporters.influxdb.server import TIMEOUT, BadLines, Server
 from tachograph.exporters.spool import LIMIT as SPOOL_LIMIT
 from tachograph.exporters.spool import Spool, spool_limit_of
+from tachograph.identity.extra import install_command
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
 from tachograph.logger.influx_target import InfluxTarget
@@ -101,7 +102,7 @@ class InfluxDB:
         make_server: Callable[[InfluxTarget], Server] = Server,
     ) -> None:
         if find_spec("influxdb_client") is None:
-            raise ModuleNotFoundError("InfluxDB needs its client: pip install 'tachograph[influxdb]'")
+            raise ModuleNotFoundError(f"InfluxDB needs its client: {install_command('influxdb')}")
         if not target.token:
             message = "%s: no token (INFLUXDB_TOKEN) was given, so no Authorization header is sent"
             _log_once(target.place, message, target.url)
