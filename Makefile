@@ -9,11 +9,13 @@ DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-colo
 # DEMO_ARGS=--help and TEST_ARGS=--help list what they take.
 DEMO_ARGS ?=
 TEST_ARGS ?=
-# Versions of CPython for `make matrix`, such as 3.10 3.13; empty: all that pyproject.toml names.
+# Entries of `make matrix`, such as 3.13 3.10-lowest; empty: each CPython that pyproject.toml names, and the lowest
+# versions of all dependencies. And the folders of tests that each runs.
 MATRIX ?=
+MATRIX_TESTS ?= tests/unit tests/process
 # Tests beside each other: they wait more than they compute.
 WORKERS ?= 4
-export PYTHON TORCH_INDEX WORKERS
+export PYTHON TORCH_INDEX WORKERS MATRIX_TESTS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh
 
