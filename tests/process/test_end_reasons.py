@@ -65,7 +65,9 @@ def test_a_child_of_multiprocessing(tmp_path: Path, method: str) -> None:
             child.join()
     """
     with receiving() as receiver:
-        run_program(tmp_path, program, options=("--endpoint", base(receiver)), TACHOGRAPH_HELPERS="1")
+        done = run_program(tmp_path, program, options=("--endpoint", base(receiver)), TACHOGRAPH_HELPERS="1")
+        assert "ValueError: boom" in done.stderr
+        assert "tachograph/pipeline" not in done.stderr  # its traceback is the program's own
         found = [event for event in events(receiver) if event.name == "tachograph.process.end"]
         told = {event.attributes["reason"]: event.attributes.get("error.type", "") for event in found}
         assert not any(b"boom" in body for _, _, body in receiver.requests)

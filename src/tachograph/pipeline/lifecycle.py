@@ -38,6 +38,8 @@ from tachograph.recording.switch import switch
 from tachograph.recording.wishes import wishes
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from typing_extensions import Unpack
 
     from tachograph.pipeline.settings import Keywords, Settings
@@ -221,13 +223,17 @@ def end_with_the_process() -> None:
     atexit.register(_at_exit)
     spawned = "--multiprocessing-fork" in sys.orig_argv
     if spawned or "multiprocessing.util" in sys.modules:
-        from multiprocessing import parent_process, util
+        from multiprocessing import context, current_process, parent_process, util
 
         child = parent_process() is not None
         if child or spawned:  # such a child may end without atexit; and its exception is known only here
             util.Finalize(None, _in_worker, exitpriority=1)
+        if child and sys.version_info >= (3, 13):
+            _tell_of_exceptions(current_process())
         if not child and spawned:  # it has not begun yet: before CPython 3.11 it forgets this handler then
             util.register_after_fork(runtime, lambda _: end_with_the_process())
+            if sys.version_info >= (3, 13):  # it has nothing to do after a fork, and calls its class's own instead
+                context.SpawnProcess._after_fork = staticmethod(end_with_the_process)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def is_ending() -> bool:
@@ -301,12 +307,34 @@ class _Exit:
 
     timeout = EXIT_TIMEOUT
     room: mmap.mmap | None = None
+    told_of: BaseProcess | None = None
 
 
 def _in_worker() -> None:
     """End a child of multiprocessing, where no exit handlers are called."""
     _at_exit()
     at_last()
+
+
+def _tell_of_exceptions(process: BaseProcess) -> None:
+    """End a child of multiprocessing while its exception is on its way, as it does by itself before CPython 3.13.
+
+    Since then its exit handlers are called when the exception has been printed and is gone.
+    """
+    if _Exit.told_of is process:
+        return
+    _Exit.told_of, run = process, process.run
+
+    def told() -> None:
+        try:
+            run()
+        except BaseException as error:
+            _in_worker()
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # without this function
+            raise
+
+    process.run = told  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
