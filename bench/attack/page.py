@@ -23,7 +23,7 @@ _INTRODUCTION = """# Reliability: what was tried, how often, and what came of it
 <!-- Made by `python bench/attack/page.py` of the results in bench/attack/results; do not edit it here. -->
 
 Each attack is one command, seeded: a failure prints its seed, the commit and the command that repeats it.
-`make test` runs a short piece of each.
+A short piece of each is among what every change must pass, in `make test` and `make long`.
 """
 
 

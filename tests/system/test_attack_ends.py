@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,41 @@ def test_a_program_is_made_of_its_seed_and_number() -> None:
         "for program in made: compile(program.source, 'program.py', 'exec')\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ATTACK.parent, check=True, timeout=60)
+
+
+_BARE = """
+import resource, sys
+
+def nested():
+    found = []
+    for _ in range(4000):
+        found = [found]
+    return found
+
+sys.setrecursionlimit(20_000)
+one, other = nested(), nested()
+if sys.argv[1] == "limited":
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * resource.getpagesize() + 2**25
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    kept = []
+    for step in (2**16, 2**12, 512, 64):
+        try:
+            while True:
+                kept.append(bytearray(step))
+        except MemoryError:
+            pass
+assert one == other
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="NOT TESTED: a newer CPython bounds the stack of C code itself")
+def test_cpython_alone_may_end_by_sigsegv_without_memory() -> None:
+    """Within RLIMIT_AS the system cannot let a stack grow (setrlimit(2)): a comparison ends the program, and no error.
+
+    docs/reliability.md says so where a program under attack has ended by SIGSEGV.
+    """
+    ended = [
+        subprocess.run([sys.executable, "-I", "-c", _BARE, how], timeout=60, check=False) for how in ("", "limited")
+    ]
+    assert [each.returncode for each in ended] == [0, -signal.SIGSEGV]
