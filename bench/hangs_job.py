@@ -228,7 +228,7 @@ def crossed() -> None:
 
 
 def receive() -> None:
-    """Wait for data that nobody sends."""
+    """Wait for data that never come."""
     if rank == GUILTY:
         dist.recv(torch.ones(3), (GUILTY + 1) % world)  # at receive
 

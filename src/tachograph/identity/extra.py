@@ -1,4 +1,4 @@
-"""The command that installs an extra of this package, for messages that say what is missing."""
+"""The command that installs an extra of this package, for messages about a missing one."""
 
 from __future__ import annotations
 
