@@ -26,22 +26,24 @@ def bench() -> ModuleType:
 
 HANGS = bench()
 QUICK = ("c_sleep", "mismatch")
-KINDS = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in HANGS.KINDS]
+KINDS = HANGS.KINDS | HANGS.MORE
+PARAMETERS = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS]
 
 
 def injected(kind: str, guilty: int) -> Any:
     """Return the outcome of a job that hangs; one that did not begin is repeated: gloo is flaky."""
     for _ in range(3):
-        outcome = HANGS.inject(HANGS.Case(0, kind, 2, guilty, 25, False, True))
+        world = 3 if kind in HANGS.MORE else 2
+        outcome = HANGS.inject(HANGS.Case(0, kind, world, guilty, 25, False, True), seconds=45.0)
         if outcome.seconds is not None:
             break
     return outcome
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PARAMETERS)
 def test_the_guilty_rank(kind: str) -> None:
     """A hang is said of the guilty rank, with its cause, the operation and the line; in the terminal, too."""
-    outcome = injected(kind, guilty=list(HANGS.KINDS).index(kind) % 2)
+    outcome = injected(kind, guilty=list(KINDS).index(kind) % 2)
     assert outcome.rank, outcome
     assert not outcome.wrong, outcome
     assert outcome.operation, outcome

@@ -100,15 +100,17 @@ class Evidence:
 
         One that computes may collect garbage, or sort: it has longer.
         """
+        if usage is None and not (rank.local and rank.is_seen):
+            notes = (_unseen(rank, usage),) if rank.local else ()
+            grade: Grade = "hang" if silent > _HELD else "late"
+            return _said(rank, grade, "silent", f"gives no sign for {silent:.0f} s", seen_last=True, notes=notes)
         if not rank.was_read and rank.local:
             rank.read_from_outside(self._pyspy.stack(rank.pid))
         stack = rank.held if rank.was_read else None
         busy = "" if usage is None else f", processor {usage.cpu:.0%}"
-        if usage is None and not rank.local:
-            return _said(rank, "hang" if silent > _HELD else "late", "silent", f"gives no sign for {silent:.0f} s")
         calm = stack is not None and usage is not None and usage.cpu < _CALM
         limit = 0.0 if calm else max(_HELD, _PATIENCE * found.before)
-        grade: Grade = "hang" if silent > limit else "late"
+        grade = "hang" if silent > limit else "late"
         how = f"holds the GIL in C for {silent:.0f} s{busy}"
         return _said(rank, grade, "GIL held", how, stack, seen_last=stack is None, notes=self._blind(stack))
 
