@@ -97,9 +97,8 @@ def deadlock() -> None:
 
 def spin() -> None:
     """Run Python for ever, and call nothing."""
-    turns = 0
-    while True:
-        turns += 1  # at spin
+    while GUILTY >= 0:  # at spin
+        pass
 
 
 def until_over(work: Callable[[], object]) -> None:

@@ -139,7 +139,7 @@ def stranger(*before: str) -> Iterator[str]:
 
 UNSEEN = [
     pytest.param([], "gil_sleep", "GIL held", "py-spy could not read its stack: ", id="another user, GIL held"),
-    pytest.param([], "c_sleep", "blocked", "What rank 1 reads and writes cannot be seen", id="another user, blocked"),
+    pytest.param([], "c_sleep", "blocked", "Reads and writes of rank 1 cannot be seen", id="another user, blocked"),
     pytest.param(HIDDEN, "stop", "silent", "The process of rank 1 cannot be seen", id="hidepid, stopped"),
     pytest.param(HIDDEN, "c_sleep", "blocked", "The process of rank 1 cannot be seen", id="hidepid, blocked"),
 ]

@@ -105,6 +105,26 @@ def test_groups_and_stacks() -> None:
     assert hidden not in json.dumps(found)
 
 
+def test_the_wait_for_the_gil() -> None:
+    """Beside a thread that runs Python it takes a switch of threads; beside one that is in C, next to nothing."""
+    modules = {C10D: SimpleNamespace(_world=world_of(Group()))}
+    pulse, over = pulse_of(modules), threading.Event()
+
+    def run_python() -> None:
+        while not over.is_set():
+            pass
+
+    rest = min(told(pulse)["gil"] for _ in range(5))
+    beside = threading.Thread(target=run_python)
+    beside.start()
+    try:
+        busy = max(told(pulse)["gil"] for _ in range(20))
+    finally:
+        over.set()
+        beside.join()
+    assert rest < 0.003 < busy
+
+
 def test_own_threads_are_left_out() -> None:
     """The threads of Tachograph are no part of it."""
     stop = threading.Event()

@@ -28,6 +28,8 @@ _NETWORK_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds
 _HELD = 6.0  # seconds of silence that are a hang without a stack from outside, too
 _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkserver.py")
 _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another thread runs Python
+# Share of the pulses: on a busy machine the other thread often waits for a processor, and then not for the GIL.
+_SWITCHED = 0.3
 
 
 class Findings(NamedTuple):
@@ -127,7 +129,7 @@ class Evidence:
             return None
         if rank.stands_still(found.now, WINDOW + 1.0, least=4) and _is_calm(usage):
             return self._blocked(rank, usage, found)
-        recent = rank.standing(found.now, 2 * WINDOW)
+        recent = rank.standing(found.now, max(2 * WINDOW, min(_SPIN, found.longest - WINDOW)))
         if _spins(recent) and _is_alone(usage):
             lines = len({each.stack[0][:2] for each in recent})
             what = f"runs Python at {lines} line{'s' if lines > 1 else ''} for {found.longest:.0f} s and calls nothing"
@@ -198,7 +200,7 @@ def _spins(recent: Sequence[SeenStack]) -> bool:
     if len(recent) < 5 or not all(each.stack for each in recent):  # noqa: PLR2004 - pulses that show it
         return False
     lines, outer = {each.stack[0][:2] for each in recent}, {each.stack[1:] for each in recent}
-    python = sum(each.gil > _SWITCHES for each in recent) >= 0.7 * len(recent)
+    python = sum(each.gil > _SWITCHES for each in recent) >= _SWITCHED * len(recent)
     return len(outer) == 1 and len(lines) <= 3 and python  # noqa: PLR2004
 
 

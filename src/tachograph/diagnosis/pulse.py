@@ -29,7 +29,6 @@ _LAST_ENTRIES = 10  # of the flight recorder, beside those that have not ended
 # Pulses without progress after which the flight recorder is read as a whole: that takes up to 28 ms of the processor
 # for 2,000 entries, and holds the GIL.
 _DUMPS, _THEN_EACH = (2, 5), 30
-_SWITCH = 0.003  # seconds: less than CPython's switch interval of 5 ms
 _MOST_FAILURES = 3
 _C10D, _NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
 
@@ -180,7 +179,6 @@ class Pulse:
         self._progress: object = None
         self._entries: list[Entry] = []
         self._dumping = self._beats = self._sends = False
-        self._last: tuple[int, object] | None = None
 
     def __call__(self) -> str | None:
         """Return the pulse as JSON; None without a process group, but once after the last one has gone."""
@@ -261,18 +259,20 @@ class Pulse:
     def _waits_for_gil(self) -> float:
         """Return the seconds until this thread is let run again: 5 ms where another one runs Python, else next to none.
 
-        The least of three where it is long and the main thread stands where it stood: a busy machine is as slow.
+        Without those for which it waits for a processor: on a busy machine these are as long.
         """
-        frame = self._frames().get(self._main or 0)
-        place = None if frame is None else (frame.f_lasti, frame.f_code)
-        stands, self._last = place == self._last, place
-        found = self._switch()
-        return min(found, self._switch(), self._switch()) if stands and found > _SWITCH else found
-
-    def _switch(self) -> float:
-        began = self._clock()
+        delayed, began = _delay(), self._clock()
         time.sleep(0)
-        return self._clock() - began
+        return max(0.0, self._clock() - began - (_delay() - delayed))
+
+
+def _delay() -> float:
+    """Return the seconds for which this thread has been ready and no processor was free; 0 where that is not told."""
+    try:
+        with Path("/proc/thread-self/schedstat").open("rb", buffering=0) as file:
+            return int((file.read() or b"").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _stack(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
