@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -660,6 +661,27 @@ def exemplars(registry: Registry) -> set[tuple[int, int]]:
     ]
     assert sorted(sent) == sorted(shown)
     return set(sent)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_checkpoints_of_every_kind(tmp_path: Path) -> None:
+    """A distributed checkpoint is one, whatever its parts; so is a file of safetensors."""
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    safetensors = pytest.importorskip("safetensors.torch")
+    before = checkpoint.save, checkpoint.async_save, safetensors.save_file
+    with seen() as found:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for x, y in loader():
+            loss(model, x, y).backward()
+            optimizer.step()
+        checkpoint.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "distributed", no_dist=True)
+        safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+    assert found.totals is not None
+    assert (found.totals.checkpoints, found.totals.steps) == (3, BATCHES)
+    assert found.totals.phases[PHASES.index("checkpoint")] > 0
+    assert (checkpoint.save, checkpoint.async_save, safetensors.save_file) == before
 
 
 def test_the_slowest_step_of_each_hundred_carries_its_trace() -> None:

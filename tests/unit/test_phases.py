@@ -65,6 +65,8 @@ def took(step: Step) -> dict[str, int]:
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(-3, 1000)), max_size=80))
 @example([(DATA, 0), (DATA_END, 0), (DATA, 1), (OPTIMIZER, 0), (OPTIMIZER_END, 0)])  # a batch, and a fetch with no end
+@example([(DATA, 0), (DATA_END, 1), (DATA_END, 0), (OPTIMIZER, 0), (OPTIMIZER_END, 0)])
+@example([(DATA, 0), (DATA_END, 1), (COMPILE, 0), (OPTIMIZER, 0), (OPTIMIZER_END, 0)])
 def test_phases_add_up_whatever_comes(moves: list[tuple[int, int]]) -> None:
     """Any order of marks, one that no program makes and a clock that goes back included, loses no nanosecond."""
     machine, now, marks = StepMachine(), 10_000, list[Mark]()

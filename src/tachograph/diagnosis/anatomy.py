@@ -134,6 +134,8 @@ class Anatomy:
         self._skip: Callable[[CodeType], object] = _nothing
         hooks: dict[str, Callable[[Any], object]] = {
             "torch": self._hook_torch,
+            "torch.distributed.checkpoint": self._hook_distributed_saving,
+            "safetensors.torch": self._hook_safetensors,
             "torch.utils.data.dataloader": self._hook_loader,
             "torch.nn.parallel.distributed": self._hook_parallel,
             "torch._dynamo.eval_frame": self._hook_dynamo,
@@ -223,6 +225,15 @@ class Anatomy:
         made = self._around(torch.save, CHECKPOINT, CHECKPOINT_END)
         for owner in (torch, torch.serialization):  # it pickles by the latter
             self._replace(owner, "save", made)
+
+    def _hook_distributed_saving(self, checkpoint: Any) -> None:
+        for name in {"save", "async_save"} & {*vars(checkpoint)}:  # since torch 2.2 and 2.3
+            made = self._around(getattr(checkpoint, name), CHECKPOINT, CHECKPOINT_END)
+            for owner in (checkpoint, sys.modules[f"{checkpoint.__name__}.state_dict_saver"]):
+                self._replace(owner, name, made)
+
+    def _hook_safetensors(self, safetensors: Any) -> None:
+        self._replace(safetensors, "save_file", self._around(safetensors.save_file, CHECKPOINT, CHECKPOINT_END))
 
     def _hook_scaler(self, torch: Any) -> None:
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler

@@ -234,6 +234,7 @@ class StepMachine:
         else:
             self._end_gap(kind, past)
         if kind == OPTIMIZER:
+            self._evaluated()  # no backward has followed: a call that raised, or lost marks
             self._scaling = False
             if who in self._round:
                 self._close_round(who)
@@ -253,7 +254,6 @@ class StepMachine:
         return kind == DATA and any(each[0] in {OPTIMIZER, BACKWARD} for each in self._open)
 
     def _abandon(self, now: int) -> None:
-        self._evaluated()
         self._phases[_OTHER] += now - self._last
         self._last = now
         self._open.clear()
@@ -297,7 +297,7 @@ class StepMachine:
         if kind == OPTIMIZER:
             self._stepped = self._round[mark[2]] = self._state(now, mark[3:])
             self._nested = bool(self._open)
-        elif kind == CHECKPOINT:
+        elif kind == CHECKPOINT and all(each[0] != CHECKPOINT for each in self._open):  # the whole, none of its parts
             self.checkpoints.append(now - begin)
             self._saves += 1
             self._saved = productive(self._phases)

@@ -188,7 +188,12 @@ STEP_COUNT = _step("step.count", "{step}", "counter", "Training steps.")
 STEP_SKIPPED = _step("step.skipped", "{step}", "counter", "Optimizer steps that a gradient scaler left out: overflow.")
 SAMPLES = _step("samples", "{sample}", "counter", "Samples of training, by the first dimension of the batches.")
 TOKENS = _step("tokens", "{token}", "counter", "Tokens of training: elements of `input_ids`, or as `log()` was told.")
-CHECKPOINT_DURATION = _step("checkpoint.duration", "s", "histogram", "Duration of a `torch.save`.")
+CHECKPOINT_DURATION = _step(
+    "checkpoint.duration",
+    "s",
+    "histogram",
+    "Duration of a checkpoint, `torch.save` or another.",
+)
 COMPILE_DURATION = _step("compile.duration", "s", "histogram", "Duration of a compilation by `torch.compile`.")
 DEVICE_STEP_DURATION = _step(
     "step.device.duration", "s", "histogram", "Duration of a step on the CUDA device; some steps are timed."
