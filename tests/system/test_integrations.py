@@ -283,6 +283,39 @@ def test_rays_callback(tmp_path: Path) -> None:
     assert others in (["", controller], ["", controller, cleaner]), others
 
 
+RAY = """
+import sys
+import ray.train
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from torch.utils.tensorboard import SummaryWriter
+
+def train():
+    rank = ray.train.get_context().get_world_rank()
+    with SummaryWriter(f"{sys.argv[1]}/{rank}") as writer:
+        for step in range(50):
+            writer.add_scalar("train/loss", rank + step / 4, step)
+
+ray.init(num_cpus=2, include_dashboard=False)
+run_config = RunConfig(name="job", storage_path=sys.argv[1])
+TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=run_config).fit()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_values_of_rays_workers_are_there_to_the_last(tmp_path: Path) -> None:
+    """Ray kills its workers once they have trained: each rank's values are there, also of its last second."""
+    options = ("--run-id", "job", "--port", "0", "--linger", "0", "--")
+    waits = {**beside("ray"), "RAY_raylet_start_wait_time_s": "300"}  # on a busy machine
+    command = (str(write(tmp_path, RAY)), str(tmp_path / "out"))
+    done(tmp_path, *command, before=(*RUN, *options), timeout=560, **waits)
+    found = recorded(tmp_path)
+    for rank in range(2):
+        points = [(point.x, point.value) for point in found.points("loss", rank=rank)]
+        assert points == [(step, rank + step / 4) for step in range(50)]
+
+
 @pytest.mark.long
 def test_models_and_trainers_are_compiled_and_copied_as_ever(tmp_path: Path) -> None:
     """Graphs, pickles, deep copies and attributes of models and trainers are those of a run without us."""

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -249,9 +250,21 @@ def test_series_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     for step in range(2):
         for tag in "abc":
             recorded.values.scalar(recorded.one, tag, 1.0, step)
+            recorded.values.distribution(recorded.one, f"{tag}/weights", [1.0])
     assert {key: len(points) for key, points in recorded.curves().items()} == {("", "a", ""): 2, ("", "b", ""): 2}
-    assert recorded.counted("tachograph.dropped") == {("registry", "cardinality"): 2}
+    assert {group for group in recorded.registry.groups if group in {*"abc"}} == {"a", "b"}
+    assert recorded.counted("tachograph.dropped") == {("registry", "cardinality"): 4}
     assert len(caplog.records) == 1
+
+
+def test_a_sweep_keeps_nothing_of_series_that_are_not_recorded() -> None:
+    """Beyond the limit of series neither names nor last values are kept: memory has its bound."""
+    recorded = Recorded(most_series=100)
+    for number in range(1000):
+        origin = recorded.values.origin("sweep", f"run {number}", f"run {number}")
+        recorded.values.scalar(origin, "loss", 1.0, 0)
+    assert len(recorded.values._metrics) == len(recorded.curves()) == 100
+    assert recorded.counted("tachograph.dropped") == {("registry", "cardinality"): 900}
 
 
 def test_items_without_a_curve_are_said_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
@@ -272,7 +285,7 @@ def held(recorded: Recorded, tag: str, value: object, x: object) -> None:
     """Hold a call of the library ``one``, which brings a value at a time of its own."""
     take = recorded.values.take_scalar
     values = {"counted": False, "time_unix_nano": 10**18 + recorded.values.held.__len__()}
-    call = ("one", lambda: take(recorded.one, tag, value, x, **values), ())  # type: ignore[arg-type]
+    call = ("one", partial(take, **values), recorded.one, tag, value, x)  # type: ignore[arg-type]
     recorded.values.held.append(call)
 
 
@@ -307,7 +320,7 @@ def test_a_held_call_is_first_where_another_library_follows() -> None:
 def test_held_calls_are_bounded_and_fail_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Where no collection comes, callers take the oldest ones themselves; one that fails costs no other."""
     recorded = Recorded()
-    recorded.values.held.append(("one", lambda: 1 / 0, ()))
+    recorded.values.held.append(("one", lambda: 1 / 0))
     for x in range(5 * MOST_HELD):
         held(recorded, "loss", 1.0, x)
         recorded.values.bound_held()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tachograph.instrumentation.bridges.logging import LoggingInstrumentor
     from tachograph.instrumentation.bridges.mlflow import MlflowInstrumentor
+    from tachograph.instrumentation.bridges.ray import RayInstrumentor
     from tachograph.instrumentation.bridges.tensorboard import TensorBoardInstrumentor, TensorBoardXInstrumentor
     from tachograph.instrumentation.bridges.tqdm import TqdmInstrumentor
     from tachograph.instrumentation.bridges.trackio import TrackioInstrumentor
@@ -32,6 +33,7 @@ __all__ = [
     "LightningInstrumentor",
     "LoggingInstrumentor",
     "MlflowInstrumentor",
+    "RayInstrumentor",
     "TensorBoardInstrumentor",
     "TensorBoardXInstrumentor",
     "TorchElasticInstrumentor",
@@ -48,6 +50,7 @@ _HOME = {
     "LightningInstrumentor": "bridges.trainers",
     "LoggingInstrumentor": "bridges.logging",
     "MlflowInstrumentor": "bridges.mlflow",
+    "RayInstrumentor": "bridges.ray",
     "TensorBoardInstrumentor": "bridges.tensorboard",
     "TensorBoardXInstrumentor": "bridges.tensorboard",
     "TorchElasticInstrumentor": "torchelastic",

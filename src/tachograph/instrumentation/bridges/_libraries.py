@@ -142,6 +142,14 @@ LIBRARIES: Mapping[str, Library] = {
         *("tqdm", "4.66", "4.70", ("tqdm", "TqdmInstrumentor"), ("tqdm",)),
         names=(PatchedName("tqdm.std", "tqdm.set_postfix", "set_postfix"),),
     ),
+    "ray": Library(
+        *("ray", "2.60", "2.60", ("ray", "RayInstrumentor"), ("ray.train",)),
+        names=(
+            PatchedName(
+                "ray.train.v2._internal.execution.worker_group.thread_runner", "ThreadRunner.is_running", "is_running"
+            ),
+        ),
+    ),
     "transformers": Library(
         *("transformers", "4.57", "5.24", ("trainers", "TransformersInstrumentor"), ("transformers",)),
         names=(

@@ -125,12 +125,13 @@ class BridgedValues:
 
     Attributes:
         recording: see above.
-        held: library, function and arguments of calls, in their order; the function calls :meth:`take_scalar`.
+        held: calls in their order: the library, a function that calls :meth:`take_scalar`, and its arguments; in one
+            tuple, as each further one costs the caller its making.
     """
 
     def __init__(self, recording: Recording, *, most_series: int = MOST_SERIES) -> None:
         self.recording, self._registry = recording, recording.registry
-        self.held: deque[tuple[str, Callable[..., object], tuple[Any, ...]]] = deque()
+        self.held: deque[tuple[Any, ...]] = deque()
         self._registry.points.add(self)  # before the tables that values go into
         self._registry.early.append(self.settle)
         self._execution = (
@@ -157,6 +158,7 @@ class BridgedValues:
         self._settling = threading.Lock()
         self.held.clear()
         self._metrics: dict[tuple[str, str], _Metric] = {}
+        self._histograms: set[tuple[str, str]] = set()
         self._tables.reset()
         for origin in list(self._living):
             origin.series = {}
@@ -273,7 +275,7 @@ class BridgedValues:
             return
         try:
             for _ in range(most):
-                library, take, args = self.held.popleft()
+                library, take, *args = self.held.popleft()
                 try:
                     take(*args)
                 except Exception as error:  # noqa: BLE001 - the border to the objects of the program
@@ -314,18 +316,24 @@ class BridgedValues:
         if value.__class__ is not Pending and not is_readable(value):
             self._refuse(origin.library, tag, value)
             return None
+        if not self._has_room(len(self._tables.tables)):
+            return None
         group, name = self._named(origin, tag)
         metric = self._metrics.setdefault((group, name), _Metric(origin.library))
         attributes: Attributes = ()
         if metric.owner != origin.library:
             metric.shared = True
             attributes = (("source", origin.library),)
-        if len(self._tables.tables) >= self._most_series:
-            self._registry.count_dropped("cardinality", "registry")
-            self._log_once("cardinality", "no more than %d series of bridges are recorded", self._most_series)
-            return None
         found = _Series(self._tables.series(group, name, attributes), metric)
         return origin.series.setdefault(tag, found)
+
+    def _has_room(self, series: int) -> bool:
+        """Tell whether a further series is recorded; one that is not is counted, and said once."""
+        if series < self._most_series:
+            return True
+        self._registry.count_dropped("cardinality", "registry")
+        self._log_once("cardinality", "no more than %d series of bridges are recorded", self._most_series)
+        return False
 
     def number(self, library: str, tag: str, value: object) -> Number | Pending | None:
         """Return a value as it is now, for a held call; anything but a number is counted and said once, and None."""
@@ -363,7 +371,9 @@ class BridgedValues:
         """
         if not switch.on:
             return
-        group, name = self._named(origin, tag)
+        group, name = place = self._named(origin, tag)
+        if place not in self._histograms and not self._has_room(len(self._histograms)):
+            return
         try:
             instrument = self._registry.group(group or SCOPE).declare(
                 name, kind="histogram", unit=None, description="", boundaries=None
@@ -372,6 +382,7 @@ class BridgedValues:
             self._registry.count_dropped("name_conflict", "registry")
             self._log_once(("histogram", group, name), "%s: a histogram is not recorded: %s", origin.library, error)
             return
+        self._histograms.add(place)
         record = instrument.series({}).record
         for value in _some(values):
             record(value)

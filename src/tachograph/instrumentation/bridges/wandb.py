@@ -141,7 +141,7 @@ class RunNotes:
         x = step
         if known.disabled:
             x = _Turn()
-            self._held.append((_LIBRARY, known.count, (x, step, commit)))
+            self._held.append((_LIBRARY, known.count, x, step, commit))
         elif step is None:  # the run's property `step` asks the service, where it may wait
             x = run._local_step - (commit is None or commit)  # noqa: SLF001
         numbers, plain = dict(data), calls.outermost is None
@@ -152,7 +152,7 @@ class RunNotes:
             if known.disabled:
                 known.known.update(numbers)
             numbers = self._numbers(known, numbers, x, counted=step is None)
-        self._held.append((_LIBRARY, self._take, (known, numbers, x, step is None, time_ns())))
+        self._held.append((_LIBRARY, self._take, known, numbers, x, step is None, time_ns()))
         if len(self._held) > MOST_HELD:
             self._values.bound_held()
 
@@ -184,7 +184,7 @@ class RunNotes:
                 if under_way:
                     self.log(run, data, step, commit)
                     return result
-                hold((_LIBRARY, take, (run, values, step, commit, time_ns())))
+                hold((_LIBRARY, take, run, values, step, commit, time_ns()))
                 if len(held) > MOST_HELD:
                     self._values.bound_held()
             except Exception as error:  # noqa: BLE001 - the border to the objects of the program
@@ -199,7 +199,7 @@ class RunNotes:
         self._take(known, data, known.own_step(step, commit), step is None, at)
 
     def _hold(self, known: _Run, numbers: dict[str, Any], x: Any, counted: bool) -> None:
-        self._held.append((_LIBRARY, self._take, (known, numbers, x, counted, time_ns())))
+        self._held.append((_LIBRARY, self._take, known, numbers, x, counted, time_ns()))
 
     def _numbers(self, known: _Run, data: Mapping[str, Any], x: Any, *, counted: bool) -> dict[str, Any]:
         """Return the numbers among values of any type, as they are now: an image, a table, a text is counted.
