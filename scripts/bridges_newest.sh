@@ -1,7 +1,8 @@
 #!/bin/sh
 # bridges_newest.sh VENV [ARGUMENT …]: the tests of the bridges and of the classes that trainers take, with the newest
 # versions of their libraries, in a virtual environment that is made anew. Arguments are handed on to pytest. Says what
-# is installed: a version that a test fails with is not yet in the table of src/tachograph/instrumentation/bridges.
+# is installed: a version that a test fails with is not yet in the table of src/tachograph/instrumentation/bridges. Ends
+# with the table of docs/bridges-conformance.md for these versions.
 set -eu
 venv=$1
 shift
@@ -31,6 +32,9 @@ pip install --upgrade --no-deps torchtitan || echo "bridges_newest: no torchtita
 "$venv/bin/python" -m pip list 2>/dev/null | grep -iE "^($(echo torch torchtitan ray $packages | tr ' ' '|')) "
 
 step "3/3 the tests"
-exec "$venv/bin/python" -m pytest -m 'long or not long' "$@" tests/unit/test_bridges*.py tests/unit/test_logging_bridge.py \
+code=0
+TACHOGRAPH_TEST_ROWS="$venv/rows" "$venv/bin/python" -m pytest -m 'long or not long' "$@" tests/unit/test_bridges*.py tests/unit/test_logging_bridge.py \
   tests/unit/test_integration*.py tests/process/test_bridges*.py tests/system/test_bridges*.py \
-  tests/system/test_integrations.py
+  tests/system/test_integrations.py || code=$?
+[ ! -e "$venv/rows" ] || "$venv/bin/python" scripts/conformance.py --rows "$venv/rows"
+exit "$code"

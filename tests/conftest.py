@@ -9,7 +9,8 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     wanted = re.fullmatch(r"(\w+)(?: and (?:not )?\w+)*", config.option.markexpr)
     if wanted is None or wanted[1] == "not" or not collection_path.match("test_*.py"):
         return None
-    mark = "@given(" if wanted[1] == "hypothesis" else f"mark.{wanted[1]}"  # Hypothesis marks its tests itself
+    mark = {"hypothesis": "@given(", "conforms": "conforms("}.get(wanted[1], f"mark.{wanted[1]}")  # not marked there
     return mark not in collection_path.read_text(encoding="utf-8") or None
 
 
@@ -73,7 +74,10 @@ def _unit(nodeid: str, slowest: dict[str, float]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by how long they take, the longest first."""
+    """Order the tests by how long they take, the longest first, and mark those with a row of the conformance table."""
+    for item in items:
+        if "conforms" in getattr(item, "fixturenames", ()):
+            item.add_marker("conforms")
     slowest = _slowest()
     units = {item: _unit(item.nodeid, slowest) for item in items}
     quick = Counter(units.values())
@@ -150,3 +154,11 @@ def untraced() -> Iterator[None]:
 def untraced_module() -> Iterator[None]:
     """No coverage while a file's tests run, nor while its fixtures are made."""
     yield from _no_tracer()
+
+
+@pytest.fixture
+def conforms(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """What checks the test's row of docs/bridges-conformance.md: :func:`bridged_rows.check`."""
+    from bridged_rows import check  # which needs NumPy
+
+    return partial(check, request.node.nodeid.rpartition("/")[2])

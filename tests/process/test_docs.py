@@ -60,6 +60,18 @@ def test_a_page_names_what_there_is(page: Path) -> None:
     assert unread_variables(text) == []
 
 
+def test_each_row_of_conformance_has_its_test() -> None:
+    """Every test that checks a row has one, and every row a test; whether it is true is for that test to say."""
+    collect = ("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "conforms")
+    files = sorted(map(str, (ROOT / "tests" / "system").glob("test_bridges_*.py")))
+    done = subprocess.run(
+        [sys.executable, *collect, *files], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    collected = [line.rpartition("/")[2] for line in done.stdout.splitlines() if "::" in line]
+    rows = [line for line in (DOCS / "bridges-conformance.md").read_text().splitlines() if "`test_bridges_" in line]
+    assert sorted(line.rpartition("`")[0].rpartition("`")[2] for line in rows) == sorted(collected), done.stderr
+
+
 def test_start_here_works_step_by_step(tmp_path: Path) -> None:
     """The program and the commands of the first page do what it says, in the order in which they stand there.
 

@@ -10,15 +10,15 @@ import math
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tachograph
+from bridged_rows import Conforms, of_ranks
 from launches import run
-from logged_files import Logged, tensorboard_values, wandb_values
+from logged_files import Logged, mlflow_runs, mlflow_values, tensorboard_values, wandb_values
 from programs import environment, write
 from tachograph.runs.run import Run
 
@@ -48,6 +48,12 @@ if "wandb" in kinds:
     import wandb
     run = wandb.init(project="p", config=settings, dir=f"wandb-{rank}", settings=wandb.Settings(console="off"))
     run.define_metric("val/*", step_metric="epoch")
+tracked = None
+if "mlflow" in kinds:
+    import mlflow as tracked
+    tracked.set_tracking_uri(f"file:mlruns-{rank}")
+    tracked.start_run(run_name="only")
+    tracked.log_params(settings)
 for turn, step in enumerate([*range(300), *range(280, 320)]):
     loss = model(torch.randn(4, 8)).square().mean()
     optimizer.zero_grad()
@@ -62,6 +68,9 @@ for turn, step in enumerate([*range(300), *range(280, 320)]):
         if turn % 100 == 0:
             writer.add_histogram("weights", model[0].weight, step)
             writer.add_text("note", "text", step)
+    if tracked is not None:
+        tracked.log_metrics({"train/loss": shown.item(), "lr": 0.01 * step}, step=step)
+        tracked.log_metrics({f"accuracy/{name}": value for name, value in accuracy.items()}, step=step)
     if run is not None:
         run.log({"train/loss": shown.item(), "lr": 0.01 * step, "nested": {"value": accuracy["train"]}}, step=step)
         if turn % 50 == 49 and turn < 300:
@@ -74,12 +83,27 @@ if run is not None:
     run.summary["best"] = 0.75
     run.config.update({"late": 7})
     run.finish()
+if tracked is not None:
+    tracked.end_run()
 weights = b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())
 state = repr((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())).encode()
 print("weights", hashlib.sha256(weights).hexdigest(), "random", hashlib.sha256(state).hexdigest())
 sys.exit(3)
 """
-WANDB = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+QUIET = {
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+LOOP = "a training loop"
+
+
+def configured(seed: int) -> dict[str, object]:
+    """Return the program's configuration."""
+    return {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed}
 
 
 def launched(folder: Path, kinds: str, *, ranks: int = 1, seed: int, name: str = "job", **more: str) -> Run:
@@ -98,7 +122,7 @@ def launched(folder: Path, kinds: str, *, ranks: int = 1, seed: int, name: str =
     for rank in range(ranks):
         (folder / f"wandb-{rank}").mkdir(exist_ok=True)
     options = ("--run-id", name, "--port", "0", "--linger", "0")
-    done = run(folder, *command, str(seed), kinds, options=options, timeout=250, **{**WANDB, **more})
+    done = run(folder, *command, str(seed), kinds, options=options, timeout=250, **{**QUIET, **more})
     assert done.returncode == (3 if ranks == 1 else 1), done.stderr
     assert "could not be instrumented" not in done.stderr
     assert "was not recorded" not in done.stderr
@@ -116,7 +140,7 @@ def stored(found: Run, rank: int | None) -> Logged:
     return curves
 
 
-def as_single(points: Sequence[tuple[float, float]]) -> list[tuple[float, str]]:
+def as_single(points: list[tuple[float, float]]) -> list[tuple[float, str]]:
     """Return points in single precision, which is what TensorBoard keeps; NaN is equal to itself."""
     return [(x, str(np.float32(value))) for x, value in points]
 
@@ -156,24 +180,26 @@ def repeated(found: Run) -> float:
     ("kind", "folder"),
     [("tensorboard", "runs"), pytest.param("tensorboardx", "runs-x", marks=pytest.mark.long)],
 )
-def test_a_writers_values_are_those_of_its_file(tmp_path: Path, kind: str, folder: str) -> None:
+def test_a_writers_values_are_those_of_its_file(tmp_path: Path, kind: str, folder: str, conforms: Conforms) -> None:
     """TensorBoard alone: values, steps, configuration, results, histograms; a step that goes back is a branch."""
     seed = secrets.randbelow(2**40)
     found = launched(tmp_path, kind, seed=seed)
     curves = stored(found, None)
-    alike(curves, of_writer(tmp_path / folder / "0"))
+    of_file = of_writer(tmp_path / folder / "0")
+    alike(curves, of_file)
     assert set(curves) == {"train/loss", "lr", "accuracy/train", "accuracy/valid"}
     assert {point.branch for point in found.points("loss")} == {0, 1}
     assert sum(math.isnan(value) for _, value in curves["train/loss"]) == 1
-    assert found.config == {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed}
+    assert found.config == configured(seed)
     assert found.summary == {"final": 0.5}
     (weights,) = found.series("weights")
     assert weights.value.count == 4 * 128
     (texts,) = found.series("tachograph.bridge.not_taken")
     assert (texts.value, texts.attributes) == (4, {"library": kind, "kind": "text"})
+    conforms(LOOP, kind, found=found, logged=of_file, stored=curves, config=configured(seed))
 
 
-def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
+def test_wandb_has_the_values_of_its_file(tmp_path: Path, conforms: Conforms) -> None:
     """W&B offline: values, steps, an axis of its own, configuration and results."""
     seed = secrets.randbelow(2**40)
     found = launched(tmp_path, "wandb", seed=seed)
@@ -188,39 +214,49 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path) -> None:
         # W&B refuses steps that go back, which are a branch here; a step that comes again takes its row over.
         kept[name] = kept[name][:299] + [point for point in kept[name][300:] if point[0] >= 299]
     alike(kept, of_file)
-    assert found.config == {"lr": 0.01, "layers": 2, "optimizer": "SGD", "seed": seed, "late": 7}
+    assert found.config == configured(seed) | {"late": 7}
     assert found.summary == {"best": 0.75}
+    conforms(LOOP, "wandb offline", found=found, logged=of_file, stored=kept, config=found.config)
 
 
-def test_a_disabled_wandb_has_the_same_values(tmp_path: Path) -> None:
+def test_a_disabled_wandb_has_the_same_values(tmp_path: Path, conforms: Conforms) -> None:
     """W&B disabled: values, configuration and results are those that it has offline."""
     seed = secrets.randbelow(2**40)
     offline = launched(tmp_path, "wandb", seed=seed, name="offline")
     disabled = launched(tmp_path, "wandb", seed=seed, name="disabled", WANDB_MODE="disabled")
-    alike(stored(disabled, None), stored(offline, None))
+    curves, of_offline = stored(disabled, None), stored(offline, None)
+    alike(curves, of_offline)
     assert (disabled.config, disabled.summary) == (offline.config, offline.summary)
+    conforms(LOOP, "wandb disabled", found=disabled, logged=of_offline, stored=curves, config=offline.config)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_all_at_once_each_value_is_there_once(tmp_path: Path, ranks: int) -> None:
-    """Three libraries log the same: each value is one point of each rank, and the job has not changed.
+def test_all_at_once_each_value_is_there_once(tmp_path: Path, ranks: int, conforms: Conforms) -> None:
+    """Four libraries log the same: each value is one point of each rank, and the job has not changed.
 
     Its weights and the state of its random numbers are those of a run without us, as are its output, its exit code and
     its files.
     """
-    seed, kinds = secrets.randbelow(2**40), "tensorboard,tensorboardx,wandb"
+    seed, kinds = secrets.randbelow(2**40), "tensorboard,tensorboardx,wandb,mlflow"
     found = launched(tmp_path, kinds, ranks=ranks, seed=seed)
+    logged, kept = {}, {}
     for number in range(ranks):
         curves = stored(found, number if ranks > 1 else None)
         of_wandb = {name: curves.pop(name) for name in ("nested.value", "val/accuracy", "epoch")}
-        alike(curves, of_writer(tmp_path / "runs" / str(number)))
+        logged[number], kept[number] = of_writer(tmp_path / "runs" / str(number)), curves
+        alike(curves, logged[number])
         alike(curves, of_writer(tmp_path / "runs-x" / str(number)))
+        (folder,) = mlflow_runs(tmp_path / f"mlruns-{number}").values()
+        alike(curves, mlflow_values(folder))
         own = wandb_values(offline_file(tmp_path, number))
         assert [value for _, value in of_wandb["val/accuracy"]] == [value for _, value in own["val/accuracy"]]
         assert len(of_wandb["nested.value"]) == 340
-    # Of four curves of a second writer, and two of W&B's.
-    assert repeated(found) == ranks * 340 * (4 + 2) + ranks * 2
+    # Of four curves of a second writer, two of W&B's, and four of MLflow's.
+    assert repeated(found) == ranks * 340 * (4 + 2 + 4) + ranks * 2
+    names = "tensorboard, tensorboardx, wandb and mlflow at once"
+    both = {"logged": of_ranks(logged), "stored": of_ranks(kept)}
+    conforms(LOOP, names, found=found, config=configured(seed), ranks=ranks, **both)
     if ranks > 1:
         return
     plain = tmp_path / "plain"
@@ -228,12 +264,12 @@ def test_all_at_once_each_value_is_there_once(tmp_path: Path, ranks: int) -> Non
     (plain / "wandb-0").mkdir()
     command = [sys.executable, str(write(plain, PROGRAM)), str(seed), kinds]
     without = subprocess.run(
-        command, cwd=plain, env=environment(plain, **WANDB), capture_output=True, text=True, timeout=120, check=False
+        command, cwd=plain, env=environment(plain, **QUIET), capture_output=True, text=True, timeout=120, check=False
     )
     assert without.returncode == 3, without.stderr
     assert (tmp_path / "said.txt").read_text() == without.stdout
-    for folder in ("runs", "runs-x"):
-        assert repr(tensorboard_values(plain / folder)) == repr(tensorboard_values(tmp_path / folder))
+    for each in ("runs", "runs-x"):
+        assert repr(tensorboard_values(plain / each)) == repr(tensorboard_values(tmp_path / each))
     assert repr(wandb_values(offline_file(plain, 0))) == repr(wandb_values(offline_file(tmp_path, 0)))
     ours = {"plain", "store", "said.txt"}
     assert {path.name for path in tmp_path.iterdir()} - ours == {path.name for path in plain.iterdir()} - ours
@@ -292,3 +328,36 @@ def test_two_runs_of_wandb_are_two_groups(tmp_path: Path) -> None:
     }
     alike(stored(found, None), wanted | {f"run 1/{name}": points for name, points in wanted.items()})
     assert found.config == {"lr": 0.5, "run 1.lr": 1.5}
+
+
+SWEEP = """
+import gc
+import wandb
+
+for number in range(1100):
+    run = wandb.init(project="p", mode="disabled", name=f"run {number}", config={"lr": number}, reinit="create_new")
+    for step in range(3):
+        run.log({"train/loss": number + step / 4}, step=step)
+    run.finish()
+del run
+gc.collect()
+from tachograph.instrumentation import WandbInstrumentor
+from tachograph.instrumentation.bridges._values import _everywhere
+[values] = _everywhere
+values.settle()
+print(len(values._origins), len(WandbInstrumentor()._notes._runs))
+"""
+
+
+@pytest.mark.long
+def test_a_sweep_of_wandb_in_one_process(tmp_path: Path) -> None:
+    """Each value of each run is there; the notes of runs that have ended are not kept beyond 1,024."""
+    path = write(tmp_path, SWEEP)
+    options = ("--run-id", "job", "--port", "0", "--linger", "0")
+    done = run(tmp_path, sys.executable, str(path), options=options, timeout=200, **QUIET)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1024", "1"]  # W&B itself holds its last one
+    curves = stored(tachograph.runs.open("job", tmp_path / "store"), None)
+    values = {(x, value) for points in curves.values() for x, value in points}
+    assert len(curves) == 1100
+    assert values == {(float(step), number + step / 4) for number in range(1100) for step in range(3)}

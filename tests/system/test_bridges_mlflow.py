@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tachograph
+from bridged_rows import Conforms, of_ranks
 from launches import run, run_program
 from logged_files import Logged, mlflow_runs, mlflow_values
 from programs import beside, write
@@ -198,7 +199,7 @@ def not_taken(found: Run) -> dict[str, float]:
 
 
 @pytest.mark.torch
-def test_mlflow_has_the_values_of_its_store(tmp_path: Path) -> None:
+def test_mlflow_has_the_values_of_its_store(tmp_path: Path, conforms: Conforms) -> None:
     """Fluent, client, batches, asynchronous, threads, a nested run: values, steps, times, parameters as MLflow has."""
     found = launched(tmp_path, PROGRAM, str(secrets.randbelow(2**30)))
     curves, runs = stored(found), mlflow_runs(tmp_path / "mlruns")
@@ -217,7 +218,8 @@ def test_mlflow_has_the_values_of_its_store(tmp_path: Path) -> None:
         (1_700_000_000_123 + step) * 1_000_000 for step in range(3)
     ]
     own = {"lr": 0.1, "layers": 2, "optimizer": "SGD", "version": "0010", "api_key": "***", "amsgrad": True}
-    assert found.config == {**own, "batch": 64, "child.lr": 0.2}
+    own |= {"batch": 64, "child.lr": 0.2}
+    assert found.config == own
     assert not_taken(found) == {"tag": 2, "text": 1, "dict": 1, "image": 1, "table": 1, "artifact": 1}
     said = (tmp_path / "said.txt").read_text()
     assert (
@@ -225,6 +227,7 @@ def test_mlflow_has_the_values_of_its_store(tmp_path: Path) -> None:
     )
     assert said.count("values of the next one are in the group 'child'") == 1
     assert said.count("refused") == 3
+    conforms("runs within a run", "mlflow", found=found, logged=wanted, stored=curves, config=own)
 
 
 @pytest.mark.long
@@ -245,25 +248,28 @@ def test_a_trainer_that_logs_to_mlflow_has_logged_once(tmp_path: Path, program: 
 
 @pytest.mark.long
 @pytest.mark.torch
-def test_two_ranks_log_to_mlflow_and_tensorboard(tmp_path: Path) -> None:
+def test_two_ranks_log_to_mlflow_and_tensorboard(tmp_path: Path, conforms: Conforms) -> None:
     """Each value is one point of its rank, whoever logs it first; each rank's warning is a log record of its."""
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     path = write(tmp_path, RANKS)
     done = run(tmp_path, *command, str(path), str(secrets.randbelow(2**30)), options=OPTIONS, timeout=250, **MLFLOW)
     assert done.returncode == 0, done.stderr
     found = tachograph.runs.open("job", tmp_path / "store")
-    for rank in range(2):
-        (folder,) = mlflow_runs(tmp_path / f"mlruns-{rank}").values()
-        assert stored(found, rank) == exactly(mlflow_values(folder))
+    folders = {rank: mlflow_runs(tmp_path / f"mlruns-{rank}")["only"] for rank in range(2)}
+    logged = {rank: exactly(mlflow_values(folder)) for rank, folder in folders.items()}
+    kept = {rank: stored(found, rank) for rank in logged}
+    assert kept == logged
     assert sum(float(each.value) for each in found.series("tachograph.bridge.repeated")) == 200
     assert found.config == {"lr": 0.1}
     said = [(found.ranks[record.stream], record.attributes["body"]) for record in found.events(LOG)]
     assert sorted(each for each in said if each[0] is not None) == [(0, "done in rank 0"), (1, "done in rank 1")]
+    both = {"logged": of_ranks(logged), "stored": of_ranks(kept)}
+    conforms("a loop", "mlflow and tensorboard at once", found=found, config={"lr": 0.1}, ranks=2, **both)
 
 
 @pytest.mark.long
 @pytest.mark.torch
-def test_two_ranks_log_to_trackio_and_tqdm(tmp_path: Path) -> None:
+def test_two_ranks_log_to_trackio_and_tqdm(tmp_path: Path, conforms: Conforms) -> None:
     """Each value is one point of its rank; that of a bar, which shows it without its group, is one of its own name."""
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     more = {**beside("trackio"), "HF_HUB_OFFLINE": "1"}
@@ -271,11 +277,14 @@ def test_two_ranks_log_to_trackio_and_tqdm(tmp_path: Path) -> None:
     done = run(tmp_path, *command, str(path), str(secrets.randbelow(2**30)), options=OPTIONS, timeout=250, **more)
     assert done.returncode == 0, done.stderr
     found = tachograph.runs.open("job", tmp_path / "store")
-    for rank in range(2):
-        noted = json.loads((tmp_path / f"noted-{rank}.json").read_text())
+    logged = {rank: json.loads((tmp_path / f"noted-{rank}.json").read_text()) for rank in range(2)}
+    for noted in logged.values():
         noted["loss"] = noted["train/loss"]
-        assert stored(found, rank) == exactly(noted)
+    kept = {rank: stored(found, rank) for rank in logged}
+    assert kept == {rank: exactly(noted) for rank, noted in logged.items()}
     assert found.config == {"lr": 0.1}
+    both = {"logged": of_ranks(logged), "stored": of_ranks(kept)}
+    conforms("a loop", "trackio and tqdm at once", found=found, config={"lr": 0.1}, ranks=2, **both)
 
 
 @pytest.mark.long
@@ -291,7 +300,7 @@ def test_autologging_of_lightning_counts_once(tmp_path: Path) -> None:
     assert found.config["optimizer_name"] == "SGD"
 
 
-def test_trackio_has_the_values_of_its_store(tmp_path: Path) -> None:
+def test_trackio_has_the_values_of_its_store(tmp_path: Path, conforms: Conforms) -> None:
     """Values, steps given and counted, the configuration, a second run: as in trackio's own file."""
     import sqlite3
 
@@ -307,7 +316,9 @@ def test_trackio_has_the_values_of_its_store(tmp_path: Path) -> None:
                 wanted.setdefault(name if name_of_run == "first" else f"{name_of_run}/{name}", []).append(
                     (float(step), float(value))
                 )
-    assert stored(found) == exactly(wanted)
+    kept, own = stored(found), {"lr": 0.1, "layers": 2, "hf_token": "***"}
+    assert kept == exactly(wanted)
     assert set(wanted) == {"train/loss", "acc", "late", "__step", "second/train/loss"}
-    assert found.config == {"lr": 0.1, "layers": 2, "hf_token": "***"}
+    assert found.config == own
     assert not_taken(found) == {"str": 3, "dict": 3, "Histogram": 1}
+    conforms("two runs in a process", "trackio", found=found, logged=wanted, stored=kept, config=own)

@@ -15,13 +15,23 @@ from typing import Any
 import pytest
 
 import tachograph
+from bridged_rows import Conforms
 from launches import run
 from programs import write
 from tachograph.runs.run import Run
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
 
-OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "MLFLOW_TRACKING_URI": "file:mlruns",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DISABLE_MLFLOW_INTEGRATION": "FALSE",
+}
 TRANSFORMERS = """
 import json, random, sys, torch
 from transformers import DefaultFlowCallback, Trainer, TrainingArguments
@@ -78,7 +88,7 @@ print(len(accelerator.trackers))
 LIGHTNING = """
 import os, sys, torch
 import lightning
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 lightning.seed_everything(int(sys.argv[1]))
 
 def own():
@@ -87,7 +97,8 @@ def own():
 
 made = {
     "tensorboard": lambda: TensorBoardLogger("board"),
-    "wandb": lambda: WandbLogger(project="p", offline=True),
+    "wandb": lambda: WandbLogger(project="p"),
+    "mlflow": MLFlowLogger,
     "csv": lambda: CSVLogger("rows", name="", version=""),
     "tachograph": own,
 }
@@ -143,8 +154,10 @@ def launched(
     """Run a program under ``tachograph run``, and return what its hub has recorded."""
     options = ("--run-id", name, "--port", "0", "--linger", "0")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}") if ranks > 1 else ()
-    command = (sys.executable, *torchrun, str(write(folder, program)), str(seed), loggers)
-    done = run(folder, *command, options=options, timeout=200, TACHOGRAPH_BRIDGES=bridges, **OFFLINE)
+    given = loggers.replace(DISABLED, "wandb")
+    command = (sys.executable, *torchrun, str(write(folder, program)), str(seed), given)
+    mode = {"WANDB_MODE": "disabled"} if given != loggers else {}
+    done = run(folder, *command, options=options, timeout=200, TACHOGRAPH_BRIDGES=bridges, **{**OFFLINE, **mode})
     assert done.returncode == 0, done.stderr
     assert "was not recorded" not in done.stderr
     return tachograph.runs.open(name, folder / "store")
@@ -165,15 +178,37 @@ def noted(folder: Path) -> Any:
     return json.loads((folder / "noted.json").read_text())
 
 
+def of_csv(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return the values of the file that Lightning's own CSV logger has written, by name."""
+    (path,) = folder.glob("rows/**/metrics.csv")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    return {
+        name: [(float(row["step"]), float(row[name])) for row in rows if row[name]]
+        for name in ("train/loss", "val/loss")
+    }
+
+
+def named(loggers: str, bridges: str) -> str:
+    """Return the names of loggers as the table of conformance has them."""
+    *some, last = [NAMES.get(name, name) for name in loggers.split(",")]
+    together = f"{', '.join(some)} and {last} at once" if some else last
+    return f"{together}, without bridges" if bridges == "none" else together
+
+
 def rows_as_curves(folder: Path) -> dict[str, list[tuple[float, float]]]:
     """Return the numbers of the program's notes, a row a step, by name."""
     rows = list(enumerate(noted(folder)))
     return {name: [(float(step), row[name]) for step, row in rows] for name in ("train/loss", "accuracy")}
 
 
+DISABLED = "wandb-disabled"
+THREE = "tensorboard,wandb,mlflow"
+NAMES = {"tachograph": "our class", DISABLED: "wandb disabled"}
 CASES = [
     pytest.param("none", 1, "all", id="none"),
-    pytest.param("tensorboard,wandb", 1, "all", marks=pytest.mark.long, id="tensorboard,wandb"),
+    pytest.param(DISABLED, 1, "all", marks=pytest.mark.long, id="wandb disabled"),
+    pytest.param(THREE, 1, "all", marks=pytest.mark.long, id="three"),
+    pytest.param(THREE, 2, "all", marks=pytest.mark.long, id="three in two ranks"),
     pytest.param("tachograph", 1, "none", marks=pytest.mark.long, id="our class"),
     pytest.param("tachograph,tensorboard", 1, "all", marks=pytest.mark.long, id="our class and bridges"),
     pytest.param("none", 2, "all", marks=pytest.mark.long, id="two ranks"),
@@ -183,7 +218,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("reports", "ranks", "bridges"), CASES)
-def test_transformers(tmp_path: Path, reports: str, ranks: int, bridges: str) -> None:
+def test_transformers(tmp_path: Path, reports: str, ranks: int, bridges: str, conforms: Conforms) -> None:
     """What is in the trainer's own history is in the run, with its steps; its arguments are the configuration."""
     found = launched(tmp_path, TRANSFORMERS, secrets.randbelow(2**30), reports, ranks=ranks, bridges=bridges)
     wanted: dict[str, list[tuple[float, float]]] = {}
@@ -192,69 +227,85 @@ def test_transformers(tmp_path: Path, reports: str, ranks: int, bridges: str) ->
             if key != "step":
                 name = "eval/" + key.removeprefix("eval_") if key.startswith("eval_") else f"train/{key}"
                 wanted.setdefault(name, []).append((float(entry["step"]), float(value)))
-    assert stored(found) == wanted
+    kept, own = stored(found), {"learning_rate": 0.0125, "num_train_epochs": 2}
+    assert kept == wanted
     assert len(wanted["train/total_flos"]) == 1
-    assert found.config["learning_rate"] == 0.0125
-    assert found.config["num_train_epochs"] == 2
+    assert {key: found.config[key] for key in own} == own
+    told = named(reports, bridges)
+    conforms("transformers `Trainer`", told, ranks=ranks, found=found, logged=wanted, stored=kept, config=own)
 
 
 @pytest.mark.parametrize(("trackers", "ranks", "bridges"), CASES)
-def test_accelerate(tmp_path: Path, trackers: str, ranks: int, bridges: str) -> None:
+def test_accelerate(tmp_path: Path, trackers: str, ranks: int, bridges: str, conforms: Conforms) -> None:
     """Each value of ``accelerator.log`` is one point, whatever its trackers are; so is its configuration."""
     found = launched(tmp_path, ACCELERATE, secrets.randbelow(2**30), trackers, ranks=ranks, bridges=bridges)
-    assert stored(found) == {
-        name: [(float(step), row[name]) for step, row in enumerate(noted(tmp_path))]
-        for name in ("train/loss", "accuracy")
-    }
-    assert found.config == {"lr": 0.1, "layers": 3}
+    wanted, kept, own = rows_as_curves(tmp_path), stored(found), {"lr": 0.1, "layers": 3}
+    assert kept == wanted
+    assert found.config == own
+    told = named(trackers, bridges)
+    conforms("Accelerate", told, ranks=ranks, found=found, logged=wanted, stored=kept, config=own)
 
 
 @pytest.mark.parametrize(
     ("loggers", "ranks", "bridges"),
     [
-        pytest.param("tensorboard,wandb,csv", 1, "all", marks=pytest.mark.long, id="three"),
+        pytest.param(f"{THREE},csv", 1, "all", marks=pytest.mark.long, id="three"),
+        pytest.param(f"{THREE},csv", 2, "all", marks=pytest.mark.long, id="three in two ranks"),
+        pytest.param(f"csv,{DISABLED}", 1, "all", marks=pytest.mark.long, id="wandb disabled"),
         pytest.param("tachograph,csv", 1, "none", marks=pytest.mark.long, id="our class"),
         pytest.param("csv,tachograph,tensorboard", 1, "all", id="our class and bridges"),
         pytest.param("csv", 2, "all", marks=pytest.mark.long, id="two ranks"),
         pytest.param("csv,tachograph", 2, "none", marks=pytest.mark.long, id="our class in two ranks"),
     ],
 )
-def test_lightning(tmp_path: Path, loggers: str, ranks: int, bridges: str) -> None:
-    """Values of ``self.log`` are those of Lightning's own CSV file, once with three loggers; without any, the same."""
+def test_lightning(tmp_path: Path, loggers: str, ranks: int, bridges: str, conforms: Conforms) -> None:
+    """Values of ``self.log`` are those of Lightning's own CSV file, once with four loggers; without any, the same."""
     seed = secrets.randbelow(2**30)
     found = launched(tmp_path, LIGHTNING, seed, loggers, ranks=ranks, bridges=bridges)
-    (path,) = tmp_path.glob("rows/**/metrics.csv")
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    curves = stored(found)
-    for name in ("train/loss", "val/loss"):
-        of_file = [(float(row["step"]), float(row[name])) for row in rows if row[name]]
-        assert len(of_file) == {"train/loss": 8 // ranks, "val/loss": 2}[name]
-        assert curves[name] == [(step, pytest.approx(value, rel=1e-6)) for step, value in of_file]
+    curves, of_file = stored(found), of_csv(tmp_path)
+    for name, points in of_file.items():
+        assert len(points) == {"train/loss": 8 // ranks, "val/loss": 2}[name]
+        assert curves[name] == [(step, pytest.approx(value, rel=1e-6)) for step, value in points]
     assert set(curves) - ({"epoch"} if bridges == "none" else set()) == {"train/loss", "val/loss"}
     assert found.config["rate"] == 0.1
-    if loggers != "tensorboard,wandb,csv":
-        return
-    without = launched(tmp_path, LIGHTNING, seed, "none", name="without")
-    assert stored(without) == curves
-    assert without.config["rate"] == 0.1
+    kept = {name: curves[name] for name in of_file}
+    shown = {"logged": of_file, "stored": kept, "config": {"rate": 0.1}}
+    conforms("Lightning", named(loggers, bridges), ranks=ranks, found=found, **shown)
 
 
 @pytest.mark.long
-def test_lightning_under_its_other_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lightning_without_a_logger(tmp_path: Path, ranks: int, conforms: Conforms) -> None:
+    """With ``logger=False`` the values are those that it has with a logger, whose file has them."""
+    seed = secrets.randbelow(2**30)
+    launched(tmp_path, LIGHTNING, seed, "csv", ranks=ranks, bridges="none", name="with")
+    of_file = of_csv(tmp_path)
+    found = launched(tmp_path, LIGHTNING, seed, "none", ranks=ranks)
+    kept, own = stored(found), {"rate": 0.1}
+    assert kept == {
+        name: [(step, pytest.approx(value, rel=1e-6)) for step, value in points] for name, points in of_file.items()
+    }
+    assert found.config["rate"] == 0.1
+    conforms("Lightning", "none", ranks=ranks, found=found, logged=of_file, stored=kept, config=own)
+
+
+@pytest.mark.long
+def test_lightning_under_its_other_name(tmp_path: Path, conforms: Conforms) -> None:
     """A program that imports ``pytorch_lightning`` is recorded as one that imports ``lightning``."""
     program = LIGHTNING.replace("import lightning\n", "import pytorch_lightning as lightning\n")
     program = program.replace("from lightning.pytorch", "from pytorch_lightning")
-    found = launched(tmp_path, program, secrets.randbelow(2**30), "tensorboard")
-    assert {name: len(points) for name, points in stored(found).items()} == {"train/loss": 8, "val/loss": 2}
-    assert found.config["rate"] == 0.1
+    found = launched(tmp_path, program, secrets.randbelow(2**30), "tensorboard,csv")
+    kept, own = stored(found), {"rate": 0.1}
+    assert {name: len(points) for name, points in kept.items()} == {"train/loss": 8, "val/loss": 2}
+    told = named("tensorboard,csv", "all")
+    conforms("`pytorch_lightning`", told, found=found, logged=of_csv(tmp_path), stored=kept, config=own)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("loggers", "ranks"), [("none", 1), ("tensorboard", 1), ("tensorboard", 2)])
-def test_fabric(tmp_path: Path, loggers: str, ranks: int) -> None:
+def test_fabric(tmp_path: Path, loggers: str, ranks: int, conforms: Conforms) -> None:
     """Each value of ``fabric.log`` and ``log_dict`` is one point, with a logger and without, and in two ranks."""
     found = launched(tmp_path, FABRIC, secrets.randbelow(2**30), loggers, ranks=ranks)
-    assert stored(found) == {
-        name: [(float(step), row[name]) for step, row in enumerate(noted(tmp_path))]
-        for name in ("train/loss", "accuracy")
-    }
+    wanted, kept = rows_as_curves(tmp_path), stored(found)
+    assert kept == wanted
+    conforms("Fabric", named(loggers, "all"), ranks=ranks, found=found, logged=wanted, stored=kept, config={})
