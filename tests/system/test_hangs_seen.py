@@ -203,3 +203,41 @@ def beats(folder: Path, more: Mapping[str, str]) -> int:
     )
     assert not done.stderr, done.stderr
     return done.returncode
+
+
+ENDS = """
+import os, random, sys, time, torch, torch.distributed as dist
+random.seed(3)
+torch.manual_seed(3)
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=0, world_size=1)
+weights = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+for _ in range(30):
+    weights(torch.randn(2, 4)).sum().backward()
+    time.sleep(0.1)
+sys.stderr.write("almost over\\n")
+print(random.random(), torch.rand(1).item(), weights.module.weight.grad.sum().item())
+dist.destroy_process_group()
+sys.exit(7)
+"""
+
+
+def test_exit_code_and_streams_are_the_programs(tmp_path: Path) -> None:
+    """With pulses and without, and without Tachograph: the same exit code, stdout, stderr and random states."""
+    found = set()
+    for before, doctor in (
+        ([], ""),
+        ([sys.executable, "-m", "tachograph", "run", "--quiet", "--port", "0", "--"], "true"),
+    ):
+        done = subprocess.run(
+            [*before, sys.executable, "-W", "ignore", "-c", ENDS],
+            cwd=tmp_path,
+            env=environment(tmp_path, TACHOGRAPH_DOCTOR=doctor),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        found.add((done.returncode, done.stdout, done.stderr))
+        (tmp_path / "meeting").unlink(missing_ok=True)
+    ((code, said, complained),) = found
+    assert (code, len(said.split()), complained) == (7, 3, "almost over\n")

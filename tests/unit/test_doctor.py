@@ -250,6 +250,25 @@ def test_a_collection_of_garbage_is_late(tmp_path: Path) -> None:
         assert [each.verdict.grade for each in job.news] == grades
 
 
+def test_silences_that_ended_are_the_measure(tmp_path: Path) -> None:
+    """A rank that holds the GIL again and again, for as long each time, is late."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def collect(seconds: int) -> None:
+        for _ in range(seconds):
+            job.cpu[1] += 0.2
+            job.process(1, "R")
+            job.run(1, partial(job.pulse, 0, 30, entry=entry(30)))
+        job.run(1, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
+
+    for seconds in (4, 7, 9, 12, 9):
+        collect(seconds)
+    assert {each.verdict.grade for each in job.news} == {"late"}
+    collect(30)
+    assert job.news[-2].verdict.key == ("hang", "GIL held", (1,))
+
+
 def test_stopped(tmp_path: Path) -> None:
     """A stopped process is named with the line at which it was seen last."""
     job = Job(tmp_path, 2)
@@ -333,7 +352,7 @@ def test_gil_held(tmp_path: Path) -> None:
     job.run(10, work)
     assert job.verdict is not None
     assert job.verdict.key == ("hang", "GIL held", (1,))
-    assert "tachograph[doctor]" in job.verdict.text
+    assert "Its present line takes py-spy: pip install" in job.verdict.text
 
 
 def test_heard_is_not_silent(tmp_path: Path) -> None:
@@ -408,6 +427,18 @@ def test_a_rank_of_another_machine(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, hub="another machine", seen=False)
     healthy(job)
     job.run(10, lambda: job.pulse(0, 30, entry=entry(30)), lambda: job.pulse(1, 29))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "blocked", (1,))
+
+
+def test_pulses_of_an_older_torch(tmp_path: Path) -> None:
+    """Without a status and entries the ranks in torch wait, and the one that is not holds them up."""
+    job = Job(tmp_path, 3)
+    for step in range(4):
+        job.run(1, *[partial(job.pulse, rank, 20 + step, status=None) for rank in range(3)])
+    old: dict[str, Any] = {"status": None, "threads": [["main", 9, IN_TORCH]]}
+    late = partial(job.pulse, 1, 23, status=None)
+    job.run(12, late, *[partial(job.pulse, rank, 24, **old) for rank in (0, 2)])
     assert job.verdict is not None
     assert job.verdict.key == ("hang", "blocked", (1,))
 

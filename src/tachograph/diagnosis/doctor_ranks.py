@@ -73,6 +73,7 @@ class RankHistory:
         ended: the reason of its end, as it has told; empty where it has told none.
         failure: the exception that ended it, and when, in nanoseconds since the epoch; empty and 0 where it told none.
         longest: seconds of the longest wait that has ended well.
+        silence: seconds of the longest time without a sign that has ended.
         is_seen: its process can be seen.
         held: the stack that was read from outside since its last pulse; None for none.
     """
@@ -86,7 +87,7 @@ class RankHistory:
         self.gone: float | None = None
         self.ended = ""
         self.failure = "", 0
-        self.longest = 0.0
+        self.longest = self.silence = 0.0
         self.is_seen = False
         self.held: Stack | None = None
         self._held_of = 0.0
@@ -100,6 +101,8 @@ class RankHistory:
             if self.pulse and self._completed() > _WARM and self.is_waiting:
                 self.longest = max(self.longest, now - self.changed)
             self._progress, self.changed = progress, now
+        if self.pulse:
+            self.silence = max(self.silence, now - max(self.came, self.heard))
         self.pulse, self.came, self.heard = pulse, now, now
         main = next((each for each in pulse.get("threads", ()) if each[0] == "main"), None)
         if main is not None:
