@@ -46,6 +46,7 @@ PATHS = {
     "crash": "/#/run/crash",
     "week": "/#/run/week",
     "histograms": "/#/run/histograms",
+    "histograms-heat": "/#/run/histograms?y.training/step.duration=heat:values",
     "empty": "/#/run/empty",
     "names": "/#/run/names",
     "averaged": "/#/run/long?smooth=0.6",

@@ -139,7 +139,7 @@ def test_a_value_is_drawn_against_another(browser: Any, served: Alone) -> None:
 
 
 def test_a_run_that_goes_on_stays_live(browser: Any, tmp_path: Path) -> None:
-    """Its line grows while it is compared, and a zoom or a chosen colour stays."""
+    """Its line grows by the points that are new, a resumed run's by its new branch; a chosen colour stays."""
     sweep(tmp_path, 2)
     hub = Hub(tmp_path, run="live")
     told = points([5.0, 4.0, 3.0, 2.5, 2.0, 1.5], "loss")
@@ -158,6 +158,24 @@ def test_a_run_that_goes_on_stays_live(browser: Any, tmp_path: Path) -> None:
             hub.tick()
             page.until(lambda: lengths() == {"live": 6, "sweep-00001": 20}, "what came later")
             assert page.page.get_by_label("Colour by").input_value() == "config.lr"
+            assert [each for each in page.asked if "/runs/live/curves" in each and "metric=loss" in each][1:] == []
+            again = [(name, {**about, "branch": 1}) for name, about in points([2.25, 2.125], "loss")]
+            hub.receive_logs(logs(who, *again, stream="s", first=1 + len(told)))
+            hub.receive_logs(logs(rank(1, run="live"), *points([9.0], "loss"), stream="other"))
+            hub.tick()
+
+            def starts() -> set[float]:
+                return {each["y"][0] for each in page.drawn()["loss"]["curves"]}
+
+            page.until(lambda: {2.25, 7.0} <= starts(), "a new branch, and the median of a new rank")
+            page.page.get_by_label("Smoothing").fill("0.5")
+            page.until(lambda: any(each["line"] for each in page.drawn()["loss"]["curves"]), "the average")
+            many = len(page.asked)
+            hub.receive_logs(logs(who, (again[0][0], {**again[0][1], "x": 2.0}), stream="s", first=9))
+            hub.tick()
+            page.until(lambda: any("/runs/live/curves" in each for each in page.asked[many:]), "the hub's new average")
+            assert not any("/runs/sweep-00001/curves" in each for each in page.asked[many:])
+            assert page.complaints == []
     finally:
         hub.close()
 

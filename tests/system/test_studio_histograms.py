@@ -217,3 +217,33 @@ def test_what_all_curves_have_and_what_was_thinned_is_said(page: Tab) -> None:
     assert "2 curves are thinned" in page.text()
     page.open("/#/run/ranks").loaded("step.duration")
     assert "thinned" not in page.text()
+
+
+def test_a_heat_map_shows_how_values_spread(page: Tab) -> None:
+    """A row for each bucket, of all ranks, the greatest at the top; it follows a zoom, and the address knows it."""
+    page.open("/#/run/ranks").loaded("step.duration")
+    card = page.card("step.duration")
+    card.get_by_role("button", name="heat map", exact=True).click()
+    rows = page.until(lambda: page.drawn()["step.duration"]["heat"], "rows")
+    bounds = [float(row.removesuffix(" ms")) for row in rows]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] < 205
+    assert 240 < bounds[0] < 250
+    assert "% of the values at a time" in card.inner_text()
+    map_ = card.locator("canvas.heat-map")
+    assert map_.get_attribute("aria-label") == "Heat map of step.duration: its values over time"
+    map_.hover(position={"x": 90, "y": 5})
+    hovered = page.until(lambda: card.locator(".heat-hover").inner_text(), "the count under the pointer")
+    assert hovered.startswith(f"{rows[0]} ·")
+    page.open("/#/run/ranks?rank=0").until(lambda: page.drawn().get("step.duration"), "one rank")
+    assert page.drawn()["step.duration"]["heat"] is None
+    card.get_by_role("button", name="heat map", exact=True).click()
+    of_one = page.until(lambda: page.drawn()["step.duration"]["heat"], "its rows")
+    assert float(of_one[0].removesuffix(" ms")) < 225
+    page.page.reload()
+    assert page.until(lambda: (page.drawn().get("step.duration") or {}).get("heat"), "the same again") == of_one
+    card.get_by_label("More of step.duration").click()
+    assert card.get_by_role("group", name="Heat map").get_by_role("button").all_inner_texts() == [
+        "none",
+        "of all values",
+    ]

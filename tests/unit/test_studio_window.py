@@ -24,7 +24,7 @@ from tachograph.runs.file import Abandoned, RunFile, look
 from tachograph.runs.recorded import add_intervals
 from tachograph.runs.store import path_of
 from tachograph.runs.window import Drawing, Stretch, stretch, stretches, windowed
-from tachograph.studio._news import Heads
+from tachograph.studio._arrivals import Heads
 from tachograph.studio.charts import samples
 
 FINITE = st.floats(-1e6, 1e6)

@@ -28,11 +28,13 @@ from tachograph.runs.members import Member, dictionary, members, notes, program
 from tachograph.runs.store import StoreError
 from tachograph.runs.window import Drawing
 from tachograph.runs.x_axis import XAxis
+from tachograph.studio._arrivals import since
 from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events, incidents
 from tachograph.studio.overview import Overview, about, functions, progress
+from tachograph.studio.spreads import MOST_COLUMNS, spreads
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
 
 MOST_PARTS = 2000  # of a query
@@ -201,6 +203,7 @@ def _spelled(value: Any) -> Any:
 PAIRS = 2000
 MOST_PAIRS = 20_000
 MOST_SERIES = 500  # in one request for samples
+MOST_CURVES = 4000  # in one request for points that have come since
 MOST_EVENTS = 10_000
 MOST_FUNCTIONS = 300  # in an answer about their calls
 MOST_SAMPLES = 1000  # of a series, the newest
@@ -253,7 +256,7 @@ class Api:
                 return self._read(run, lambda reading: {"live": self._standing(run), "incidents": incidents(reading)})
             case ["runs", run, "faults"]:
                 return self._read(run, self._faults)
-            case ["runs", run, ("curves" | "samples" | "events") as what]:
+            case ["runs", run, ("curves" | "arrivals" | "samples" | "spreads" | "events") as what]:
                 return self._read(run, lambda reading: _ASKED[what](reading, question))
         raise Unanswered(HTTPStatus.NOT_FOUND, "there is nothing here: see /api/runs")
 
@@ -366,6 +369,15 @@ def _curves(reading: Look, question: Question) -> dict[str, Any]:
     return {"curves": lines(reading, metric, group=question.text("group"), rank=question.rank(), how=how)}
 
 
+def _arrivals(reading: Look, question: Question) -> dict[str, Any]:
+    given = [each.partition(":") for each in (question.text("after") or "").split(",") if each]
+    if len(given) > MOST_CURVES:
+        raise Unanswered(HTTPStatus.BAD_REQUEST, f"at most {MOST_CURVES} curves at once, not {len(given)}")
+    most = 2**63 - 1
+    known = {_whole("after", curve, 0, most): _whole("after", head, 0, most) for curve, _, head in given}
+    return since(reading, known, question.whole("newer", most))
+
+
 def _axis(reading: Look, wanted: str) -> XAxis:
     """Return the x axis of a name."""
     match wanted:
@@ -390,6 +402,13 @@ def _samples(reading: Look, question: Question) -> dict[str, Any]:
     return {"samples": samples(reading, numbers, low=low, high=high, stretches=stretches)}
 
 
+def _spreads(reading: Look, question: Question) -> dict[str, Any]:
+    numbers = question.wholes("series", most=MOST_SERIES)
+    low, high = question.whole("low", 0), question.whole("high", 2**63 - 1)
+    columns = question.whole("columns", MOST_COLUMNS, least=1, most=MOST_COLUMNS)
+    return spreads(reading, numbers, low=low, high=high, columns=columns)
+
+
 def _events(reading: Look, question: Question) -> dict[str, Any]:
     limit = question.whole("limit", 1000, least=1, most=MOST_EVENTS)
     found, more = events(reading, after=question.whole("after", 0), limit=limit, names=question.texts("name"))
@@ -398,6 +417,8 @@ def _events(reading: Look, question: Question) -> dict[str, Any]:
 
 _ASKED: dict[str, Callable[[Look, Question], dict[str, Any]]] = {
     "curves": _curves,
+    "arrivals": _arrivals,
     "samples": _samples,
+    "spreads": _spreads,
     "events": _events,
 }

@@ -20,6 +20,7 @@ MOST_PAIRS, LEAST_PAIRS, PAIRS_OF_A_CURVE = 32_000, 20, 4000  # of a smallest an
 _ALONG = "step", "relative"  # axes that are in the file beside a curve's own; the time of day is made of the latter
 MOST_SAMPLES, LEAST_SAMPLES, SAMPLES_OF_A_SERIES = 20_000, 10, 200
 MOST_EVENTS = 2000
+MOST_SPREADS, COLUMNS = 100, 60  # charts with a heat map of values; its columns
 _AT_ONCE = 500  # series in a question
 _IMPORT = re.compile(r"^import \{([^}]*)\} from \"\./([\w.-]+)\";$", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const)\*? (\w+))", re.MULTILINE)
@@ -82,10 +83,21 @@ def _data(api: Api, run: str) -> dict[str, Any]:
         "curves": curves,
         "origin": _origin(lines, names),
         "samples": samples,
+        "spreads": {",".join(map(str, each)): ask("/spreads", series=each, columns=COLUMNS) for each in _alike(found)},
         "events": ask("/events", limit=MOST_EVENTS)["events"],
         "faults": ask("/faults"),
         "calls": ask("/calls"),
     }
+
+
+def _alike(found: Mapping[str, Any]) -> Iterator[list[int]]:
+    """Yield the numbers of the series of each chart of histograms, as the page has them."""
+    charts: dict[tuple[Any, ...], list[int]] = {}
+    for each in found["series"]:
+        if each["kind"] == "histogram":
+            key = each["scope"], each["name"], each["attributes"].get("code.function.name")
+            charts.setdefault(key, []).append(each["series"])
+    return (sorted(each) for each in list(charts.values())[:MOST_SPREADS])
 
 
 def _rounded(curve: dict[str, Any]) -> dict[str, Any]:

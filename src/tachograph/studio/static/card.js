@@ -1,11 +1,11 @@
 /** A chart in its card: loaded when it comes into view, drawn when something has changed. */
 
-import { Curve } from "./curve.js";
+import { Curve, FULL } from "./curve.js";
 import { element, say } from "./element.js";
 import { count, number } from "./format.js";
 import { across } from "./extent.js";
 import { forget, invalidate } from "./frame.js";
-import { Heat, ORDERS } from "./heat.js";
+import { Heat, ORDERS, VALUES, mapOf, spreadOf } from "./heat.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
 import { button, choice, endsRow, Menu } from "./menu.js";
@@ -75,7 +75,7 @@ export class Card {
     this.apartButton = button("ranks", "Each rank by itself (a)", () => this.toggleApart());
     this.apartButton.setAttribute("aria-pressed", "false");
     this.apartButton.hidden = true;
-    this.heatButton = button("heat map", "Ranks over x as a heat map (h)", () => this.toggleHeat());
+    this.heatButton = button("heat map", "As a heat map: of ranks, or of values (h)", () => this.toggleHeat());
     this.heatButton.hidden = true;
     this.heat = new Heat();
     this.tableButton = button("table", "The numbers behind it (t)", () => this.toggleTable());
@@ -209,7 +209,8 @@ export class Card {
       known = new Curve({ curve: number, branch, start: about.start, x: [], y: [], points: 0 }, about);
       this.base.push(known);
     }
-    if (!known.append(points, seq, after < head)) this.load();
+    known.append(points, seq, after < head);
+    if (Math.max(known.length, known.nonfinite.length) > FULL * this.source.pairs) this.load();
     found(this.detail)?.append(points.filter(([x]) => x <= (this.zoom?.[1] ?? Infinity)), seq, true);
   }
 
@@ -248,24 +249,44 @@ export class Card {
     return [left && `← ${left}`, right && `${right} →`].filter(Boolean).join(" · ");
   }
 
-  /** Draw the ranks as a heat map, where that is wanted and there are any; return whether it is so. */
+  /** Draw a heat map, where one is wanted that there is; return whether it is so. */
   #heat(curves) {
     const { heat } = this.range;
     const ranked = curves.filter(({ rank, compared }) => rank !== null && !compared);
-    this.heatButton.hidden = new Set(ranked.map(({ rank }) => rank)).size < 2;
-    const wanted = heat in ORDERS && !this.heatButton.hidden;
+    this.orders = { ...(this.source.spread ? { [VALUES]: "of all values" } : {}), ...(new Set(ranked.map(({ rank }) => rank)).size > 1 ? ORDERS : {}) };
+    this.heatButton.hidden = !Object.keys(this.orders).length;
+    const wanted = heat in this.orders;
     this.heatButton.setAttribute("aria-pressed", String(wanted));
     this.host.hidden = this.legend.node.hidden = wanted;
     this.heat.node.hidden = !wanted;
     if (!wanted) return false;
-    const shown = this.source.names.find((name) => ranked.some((curve) => nameOf(curve) === name && !this.hidden.has(curve.key)));
-    this.heat.draw(ranked.filter((curve) => nameOf(curve) === shown), this.axis, this.zoom, heat);
+    if (heat === VALUES) this.#spread();
+    else {
+      const shown = this.source.names.find((name) => ranked.some((curve) => nameOf(curve) === name && !this.hidden.has(curve.key)));
+      this.heat.draw((most) => mapOf(ranked.filter((curve) => nameOf(curve) === shown), this.zoom, most, heat), this.axis);
+    }
     return true;
+  }
+
+  /** Draw how the values spread, as it was fetched for the time and the ranks that are seen. */
+  #spread() {
+    const since = this.axis.elapsed ? this.settings.began / 1e9 : 0;
+    const wanted = `${this.fetchedAt} ${this.zoom} ${[...(this.settings.ranks ?? [])]}`;
+    if (this.spreadOf !== wanted) {
+      this.spreadOf = wanted;
+      const found = (spread, trouble) => {
+        Object.assign(this, { spread, trouble });
+        invalidate(this, true);
+      };
+      this.source.spread(...(this.zoom ?? []).map((each) => each + since)).then((answer) => found(answer, ""), (error) => found(null, error.message));
+    }
+    const { title, axes: { y: [{ format }] } } = this.source;
+    if (this.spread) this.heat.draw(() => spreadOf(this.spread, { title, since, format: (value) => format?.(value) ?? number(value, 3) }), this.axis);
   }
 
   toggleHeat() {
     if (this.heatButton.hidden) return;
-    this.#set({ heat: this.range.heat ? null : "deviation" });
+    this.#set({ heat: this.range.heat ? null : this.source.spread ? VALUES : "deviation" });
   }
 
   /** Return the events that have a place on the axis. */
@@ -387,7 +408,7 @@ export class Card {
     return [
       choice("Y axis", [["linear", "linear"], ["log", "logarithmic"]], log ? "log" : "linear", (key) => this.#set({ log: key === "log" })),
       choice("Range", [["all", "all values"], ["robust", "without outliers"]], robust ? "robust" : "all", (key) => this.#set({ robust: key === "robust" })),
-      this.heatButton.hidden ? null : choice("Heat map", [["", "none"], ...Object.entries(ORDERS)], this.range.heat ?? "", (key) => this.#set({ heat: key || null })),
+      this.heatButton.hidden ? null : choice("Heat map", [["", "none"], ...Object.entries(this.orders)], this.range.heat ?? "", (key) => this.#set({ heat: key || null })),
       this.#pictures(),
       ...shown.map(({ key, label }) => {
         const { min, max } = this.plot.u.scales[key];

@@ -1,6 +1,6 @@
 /** The page that compares runs: each metric of theirs in one chart, where they differ, and one value against another. */
 
-import { ask, silent } from "./api.js";
+import { ask, pathOf, silent } from "./api.js";
 import { Card } from "./card.js";
 import { said } from "./columns.js";
 import { Comparison } from "./comparison.js";
@@ -28,6 +28,7 @@ export class ComparisonPage {
     this.cards = new Map();
     this.sections = new Map();
     this.runs = [];
+    this.newest = new Map(); // the number of the newest curve, by run
     this.heading = element("h1", { text: "Comparison" });
     this.list = element("ul", { class: "compared", "aria-label": "Runs that are compared" });
     this.gone = element("div", { class: "notices" });
@@ -83,16 +84,27 @@ export class ComparisonPage {
         const answer = names.length ? await ask("/api/compare", { run: names }) : { runs: [], gone: [], metrics: [] };
         if (this.closed) return;
         this.shell.banner("");
-        const live = new Set(this.runs.filter(({ run }) => run.state === "running").map(({ run }) => run.id));
+        const live = this.runs.filter(({ run }) => run.state === "running").map(({ run }) => run.id);
         Object.assign(this, { runs: answer.runs, metrics: answer.metrics, missing: answer.gone });
         this.#show();
-        for (const card of this.cards.values()) if (card.source.runs.some((run) => live.has(run))) card.load();
+        for (const run of live) await this.#follow(run);
       }
     } catch (error) {
       if (this.closed) return;
       this.shell.banner(error.status === 0 ? silent() : error.message);
     }
     this.timer = setTimeout(() => this.#look(), EVERY);
+  }
+
+  /** Ask for the points of a run that have come since those that are here. */
+  async #follow(run) {
+    const cards = [...this.cards.values()];
+    const heads = cards.flatMap(({ source }) => [...source.heads(run)]);
+    if (!heads.length) return;
+    const newer = this.newest.get(run) ?? Math.max(...heads.map(([number]) => number));
+    const answer = await ask(`${pathOf(run)}/arrivals`, { after: heads.map((head) => head.join(":")).join(","), newer });
+    this.newest.set(run, answer.newest);
+    for (const card of cards) if (card.source.take(run, answer)) card.load();
   }
 
   /** Show what is known, as the address wants it. */
@@ -204,14 +216,13 @@ export class ComparisonPage {
 
   #card(key, metric) {
     const known = this.cards.get(key);
-    const live = new Set(this.runs.filter(({ run }) => run.state === "running").map(({ run }) => run.id));
     if (!known) {
-      const card = new Card(new Comparison(metric, this.lanes, live, this.view), this.view);
+      const card = new Card(new Comparison(metric, this.lanes, this.view), this.view);
       this.cards.set(key, card);
       return card;
     }
     const before = String(known.source.runs);
-    known.source.update(metric, this.lanes, live);
+    known.source.update(metric, this.lanes);
     if (String(known.source.runs) !== before) {
       known.fetchedAt = 0;
       known.load();

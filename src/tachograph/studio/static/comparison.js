@@ -1,7 +1,7 @@
 /** The source of a chart in which several runs have one metric: a line each, of many ranks their median. */
 
 import { ask, pathOf } from "./api.js";
-import { Curve } from "./curve.js";
+import { Curve, FULL } from "./curve.js";
 import { labels, tellingKeys, unit } from "./format.js";
 import { together } from "./ranks.js";
 import { nameOf } from "./style.js";
@@ -25,6 +25,21 @@ class Part {
     if (low === this.low && high === this.high) return true;
     return this.exact && (this.low === null || (low !== null && low >= this.low)) && (this.high === null || (high !== null && high <= this.high));
   }
+
+  /** Tell whether it has all of a run. */
+  get whole() {
+    return this.low === null && this.high === null;
+  }
+
+  /** Put points that came live behind those that are here; false where it is to be fetched again. */
+  add({ curve: number, branch, points, seq, after }, most) {
+    const own = this.curves.filter((curve) => curve.number === number);
+    const found = own.find((curve) => curve.branch === branch);
+    const head = Math.max(...own.map((curve) => curve.seq));
+    if (!found || after > head) return false;
+    if (seq > head) found.append(points, seq, after < head);
+    return Math.max(found.length, found.nonfinite.length) <= most;
+  }
 }
 
 /** The request of a card for a metric of several runs. */
@@ -32,17 +47,16 @@ export class Comparison {
   /**
    * @param {Object} metric - of the answer: group, metric, kind, x, y, runs.
    * @param {Array} lanes - the runs: {key, label, colour()}.
-   * @param {Set<string>} live - runs that go on: their points are asked for each time.
    * @param {View} view - how smooth, along which x.
    */
-  constructor(metric, lanes, live, view) {
+  constructor(metric, lanes, view) {
     this.view = view;
-    this.kept = new Map();
+    this.kept = new Map(); // {run, plain, parts} by question
     this.byLane = true;
     this.title = metric.kind ? `${metric.metric} – ${metric.kind}` : metric.metric;
     this.section = metric.group;
     this.names = [metric.metric];
-    this.update(metric, lanes, live);
+    this.update(metric, lanes);
     const { units, lower, upper } = metric.y;
     this.axes = {
       x: { units: metric.x?.units ?? "", lower: metric.x?.lower, upper: metric.x?.upper, time: false },
@@ -51,21 +65,23 @@ export class Comparison {
   }
 
   /** Take what is known now. */
-  update(metric, lanes, live) {
+  update(metric, lanes) {
     this.metric = metric;
     this.runs = metric.runs;
     this.lanes = lanes.filter(({ key }) => metric.runs.includes(key));
-    this.live = live;
     const left = lanes.length - this.lanes.length;
     this.remark = left ? `${this.lanes.length} of ${lanes.length} runs have it` : "";
     this.hint = "";
   }
 
+  get pairs() {
+    return Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / this.lanes.length)));
+  }
+
   /** Return a line for each run, of all x or of a part. */
   async load({ low = null, high = null, signal = null }) {
-    const pairs = Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / this.lanes.length)));
     const along = this.view.x && this.view.x !== "own" ? { x: this.view.x } : {};
-    const query = { metric: this.metric.metric, group: this.metric.group, low, high, pairs, smooth: this.view.weight || null, ...along };
+    const query = { metric: this.metric.metric, group: this.metric.group, low, high, pairs: this.pairs, smooth: this.view.weight || null, ...along };
     const waiting = [...this.lanes];
     const found = [];
     const work = async () => {
@@ -78,10 +94,10 @@ export class Comparison {
   /** Return the lines of a run: of what is here already where that has each point of the window. */
   async #curves(run, { low, high, ...query }, signal) {
     const key = JSON.stringify([run, query]);
-    const known = this.kept.get(key) ?? [];
-    const renewed = this.live.has(run) && low === null && high === null;
-    let own = renewed ? null : known.find((part) => part.holds(low, high))?.curves;
-    if (!own) {
+    const known = this.kept.get(key)?.parts ?? [];
+    let part = known.find((each) => each.holds(low, high));
+    if (!part) {
+      let own;
       try {
         const answer = await ask(`${pathOf(run)}/curves`, { low, high, ...query }, signal);
         own = answer.curves.filter(({ kind }) => kind === this.metric.kind);
@@ -89,17 +105,42 @@ export class Comparison {
         if (error.status === 404) return []; // it is gone, or has no points there
         throw error;
       }
+      const telling = tellingKeys(own.map(({ attributes }) => attributes));
+      part = new Part(low, high, own.map((curve) => new Curve(curve, {
+        run, metric: this.metric.metric, scale: "y", rank: curve.rank, lane: run, attributes: labels(curve.attributes, telling),
+      })));
       if (this.kept.size > MOST_KEPT) this.kept.clear();
-      const others = this.live.has(run) ? [] : known.slice(0, MOST_PARTS - 1); // of a run that goes on the newest
-      this.kept.set(key, [new Part(low, high, own), ...others]);
+      this.kept.set(key, { run, plain: this.view.plain, parts: [part, ...known.slice(0, MOST_PARTS - 1)] });
     }
-    const telling = tellingKeys(own.map(({ attributes }) => attributes));
-    const made = own.map((curve) => new Curve(curve, {
-      run, metric: this.metric.metric, scale: "y", rank: curve.rank, lane: run, attributes: labels(curve.attributes, telling),
-    }));
-    const lines = together(made);
+    const lines = together(part.curves);
     for (const line of lines) Object.assign(line, { run, lane: run, rank: null });
     for (const name of lines.map(nameOf)) if (!this.names.includes(name)) this.names.push(name);
     return lines;
+  }
+
+  /** Return pairs: each curve of a run that is here in whole, and its last number. */
+  heads(run) {
+    const curves = [...this.kept.values()].filter((each) => each.run === run).flatMap(({ parts }) => parts.filter(({ whole }) => whole).flatMap((part) => part.curves));
+    return Object.entries(Object.groupBy(curves, ({ number }) => number)).map(([number, own]) => [number, Math.max(...own.map(({ seq }) => seq))]);
+  }
+
+  /**
+   * Take what has come of a run since, as the hub answers it; what cannot be put behind what is here is fetched again.
+   * @returns {boolean} whether anything is another than before.
+   */
+  take(run, { curves, stale, new: fresh }) {
+    const renewed = fresh.some(([group, metric]) => group === this.metric.group && metric === this.metric.metric);
+    let changed = renewed;
+    for (const [key, kept] of this.kept) {
+      if (kept.run !== run) continue;
+      const numbers = new Set(kept.parts.flatMap((part) => part.curves.map(({ number }) => number)));
+      const own = curves.filter(({ curve }) => numbers.has(curve));
+      const gone = renewed || stale.some((number) => numbers.has(number)) || (own.length > 0 && !kept.plain);
+      changed ||= gone || own.length > 0;
+      const inside = ({ low, high }) => own.some(({ points }) => points.some(([x]) => (low === null || x >= low) && (high === null || x <= high)));
+      kept.parts = kept.parts.filter((part) => (part.whole ? own.every((each) => part.add(each, FULL * this.pairs)) : !inside(part)));
+      if (gone) this.kept.delete(key);
+    }
+    return changed;
   }
 }

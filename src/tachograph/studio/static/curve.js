@@ -1,6 +1,6 @@
 /** One branch of a curve, as far as the page has it: thinned by the hub, and what has come live since. */
 
-export const MOST = 4000; // points; with more the page asks for a thinner version
+export const FULL = 4; // points for each bucket that was asked for: a curve with more is fetched again, as thin as before
 
 /** Points in ascending x, and the x where values were not finite. */
 export class Curve {
@@ -49,7 +49,6 @@ export class Curve {
    * @param {Array} points - each [x, y], or [x, null, "NaN"].
    * @param {number} seq - the last number among them.
    * @param {boolean} partly - some of them may be here already.
-   * @returns {boolean} false where it has become too long, and is to be fetched again.
    */
   append(points, seq, partly = false) {
     const added = partly ? this.#unknown(points) : points;
@@ -59,7 +58,6 @@ export class Curve {
       if (y === null) insert(this.nonfinite, x, [x, kind ?? "NaN"]);
       else this.#put(x, y);
     }
-    return this.length <= MOST && this.nonfinite.length <= MOST;
   }
 
   /** Return those that come after the last one here: it is among them, unless it was thinned away. */

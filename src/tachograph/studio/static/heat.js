@@ -1,9 +1,13 @@
-/** A heat map of ranks over x: a row each, coloured by its values, or by how far they are from the median of all. */
+/**
+ * A heat map over x: of ranks, a row each, coloured by its values or by how far they are from the median of all; or of
+ * the values of histograms, a row for each bucket.
+ */
 
 import { element, say } from "./element.js";
-import { clocks, elapsed, number, ticks, when } from "./format.js";
+import { clocks, count, elapsed, number, ticks, when } from "./format.js";
 import { colours } from "./theme.js";
 
+export const VALUES = "values"; // an order of its own
 export const ORDERS = { rank: "by rank", last: "by the last value", deviation: "by deviation" };
 const CELL = 3; // pixels of a column at least
 const [LEAST, MOST] = [6, 16]; // pixels of a row
@@ -26,13 +30,13 @@ export class Heat {
 
   /**
    * Draw.
-   * @param {Array<Curve>} curves - of one metric, a rank each or several branches of one.
-   * @param {Object} axis - of x; @param {Array|null} zoom - the part of it that is seen; @param {string} order - of ORDERS.
+   * @param {function(number): Object} make - returns the map, `mapOf` or `spreadOf`, for at most so many columns.
+   * @param {Object} axis - of x.
    */
-  draw(curves, axis, zoom, order) {
+  draw(make, axis) {
     const width = Math.floor(this.node.clientWidth);
     if (!width) return;
-    const map = mapOf(curves, zoom, Math.floor((width - LABELS) / CELL), order);
+    const map = make(Math.floor((width - LABELS) / CELL));
     Object.assign(this, { map, axis });
     const many = map.rows.length;
     const row = Math.max(LEAST, Math.min(MOST, Math.floor(TALL / Math.max(1, many))));
@@ -45,12 +49,8 @@ export class Heat {
     this.shape = { row, cell: (width - LABELS) / map.columns };
     this.#cells(context);
     this.#words(context, width, height);
-    const { metric } = curves[0] ?? {};
-    const first = map.rows[0];
-    this.canvas.setAttribute("aria-label", `Heat map of ${metric}: ${many} ranks, ${ORDERS[order]}${first && order !== "rank" ? `; first is rank ${first.rank}` : ""}`);
-    const far = [...map.rows].sort((one, other) => other.away - one.away)[0];
-    const ends = map.low === null ? "no values" : order === "deviation" ? `below the median by ${number(map.high, 4)} … above by ${number(map.high, 4)}` : `${number(map.low, 4)} … ${number(map.high, 4)}`;
-    say(this.scale, [ends, map.odd ? "marked: not a finite number" : "", far && many > 2 ? `rank ${far.rank} is furthest from the median, by ${number(far.away, 3)} on average` : ""].filter(Boolean).join(" · "));
+    this.canvas.setAttribute("aria-label", `Heat map of ${map.about}`);
+    say(this.scale, map.says);
   }
 
   #cells(context) {
@@ -76,7 +76,7 @@ export class Heat {
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "right";
     const each = Math.ceil(12 / row);
-    rows.forEach(({ rank }, place) => place % each === 0 && context.fillText(`rank ${rank}`, LABELS - 6, place * row + Math.min(row, 11)));
+    rows.forEach(({ label }, place) => place % each === 0 && context.fillText(label, LABELS - 6, place * row + Math.min(row, 11)));
     if (from === null) return;
     const said = [from, from + (to - from) / 2, to];
     const texts = (this.axis.time ? clocks : this.axis.elapsed ? elapsed : ticks)(said);
@@ -96,7 +96,7 @@ export class Heat {
     const x = from + ((column + 0.5) * (to - from)) / columns;
     const value = found.odd.get(column) ?? found.values[column];
     const at = this.axis.time ? when(x * 1e9) : `${this.axis.units || "x"} ${number(x, 5)}`;
-    say(this.box, `rank ${found.rank} · ${at} · ${typeof value === "number" && Number.isNaN(value) ? "no value" : number(value)}`);
+    say(this.box, `${found.label} · ${at} · ${found.said?.(column) ?? (Number.isNaN(value) ? "no value" : number(value))}`);
     this.box.style.left = `${Math.min(event.clientX - left + 14, this.node.clientWidth - this.box.offsetWidth)}px`;
     this.box.style.top = `${event.clientY - top + 14}px`;
   }
@@ -111,6 +111,7 @@ export function mapOf(curves, zoom, most, order) {
   const longest = Math.max(1, ...curves.map(({ x }) => (zoom ? x.filter((each) => each >= from && each <= to).length : x.length)));
   const columns = Math.max(1, Math.min(most, longest));
   const at = (x) => Math.min(columns - 1, Math.floor(((x - from) / (to - from || 1)) * columns));
+  const { metric } = curves[0] ?? {};
   const rows = [...ranks].map(([rank, own]) => rowOf(rank, own, columns, at, from, to));
   const middles = Array.from({ length: columns }, (_, column) => middle(rows.map(({ values }) => values[column]).filter((value) => !Number.isNaN(value))));
   for (const row of rows) {
@@ -122,7 +123,32 @@ export function mapOf(curves, zoom, most, order) {
   rows.sort((one, other) => (deviates ? other.away - one.away : order === "last" ? (other.last ?? -Infinity) - (one.last ?? -Infinity) : 0) || one.rank - other.rank);
   const all = rows.flatMap(({ values, deviations }) => (deviates ? deviations.map(Math.abs) : values).filter((value) => !Number.isNaN(value))).sort((one, other) => one - other);
   const end = (part) => all[Math.round(part * (all.length - 1))] ?? null;
-  return { rows, columns, from, to, deviates, low: deviates ? 0 : end(SHARE), high: end(1 - SHARE), odd: rows.some(({ odd }) => odd.size) };
+  const [low, high] = [deviates ? 0 : end(SHARE), end(1 - SHARE)];
+  const far = [...rows].sort((one, other) => other.away - one.away)[0];
+  const ends = low === null ? "no values" : deviates ? `below the median by ${number(high, 4)} … above by ${number(high, 4)}` : `${number(low, 4)} … ${number(high, 4)}`;
+  const odd = rows.some((row) => row.odd.size) ? "marked: not a finite number" : "";
+  const says = [ends, odd, far && rows.length > 2 ? `rank ${far.rank} is furthest from the median, by ${number(far.away, 3)} on average` : ""].filter(Boolean).join(" · ");
+  const about = `${metric}: ${rows.length} ranks, ${ORDERS[order]}${rows.length && order !== "rank" ? `; first is rank ${rows[0].rank}` : ""}`;
+  return { rows, columns, from, to, deviates, low, high, says, about };
+}
+
+/**
+ * Return a map of the values of histograms: a row for each bucket, the greatest at the top, coloured by its share of the
+ * values of a stretch of time.
+ * @param {Object} answer - of `/spreads`; @param {Object} of - `title`; `format(value)`, how a bound is said; `since`, where the axis begins.
+ */
+export function spreadOf({ begin, end, joined, bounds, counts }, { title, format, since }) {
+  const columns = counts[0]?.length ?? 1;
+  const sums = Array.from({ length: columns }, (_, column) => counts.reduce((sum, row) => sum + row[column], 0));
+  const rows = counts.map((row, place) => ({
+    label: format(bounds[place][0]), odd: new Map(),
+    values: row.map((each, column) => (each ? each / sums[column] : NaN)),
+    said: (column) => `to ${format(bounds[place][1])}: ${row[column] ? `${count(row[column], "value")}, ${number((100 * row[column]) / sums[column], 2)} %` : "no value"}`,
+  })).reverse();
+  const high = Math.max(0, ...rows.flatMap(({ values }) => values.filter((each) => !Number.isNaN(each))));
+  const says = rows.length ? `few … ${number(100 * high, 3)} % of the values at a time${joined > 1 ? ` · one interval in ${joined} is counted` : ""}` : "no values, or none with buckets";
+  const [from, to] = rows.length ? [begin, end].map((each) => each / 1e9 - since) : [null, null];
+  return { rows, columns, from, to, deviates: false, low: 0, high, says, about: `${title}: its values over time` };
 }
 
 function rowOf(rank, curves, columns, at, from, to) {
@@ -137,7 +163,7 @@ function rowOf(rank, curves, columns, at, from, to) {
     });
     for (const [each, kind] of nonfinite) if (each >= from && each <= to) odd.set(at(each), kind);
   }
-  return { rank, last, odd, values: Array.from(sums, (sum, column) => (counts[column] ? sum / counts[column] : NaN)) };
+  return { rank, label: `rank ${rank}`, last, odd, values: Array.from(sums, (sum, column) => (counts[column] ? sum / counts[column] : NaN)) };
 }
 
 function middle(values) {

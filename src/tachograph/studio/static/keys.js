@@ -11,7 +11,7 @@ const KEYS = [
   ["l", "logarithmic y axes of the chart"],
   ["a", "each of many ranks by itself"],
   ["t", "the numbers behind the chart"],
-  ["h", "heat map of the ranks"],
+  ["h", "heat map of the ranks, or of the values"],
   ["f", "the chart on the whole screen"],
   ["m", "menu of the chart: axes, pictures"],
   ["+ −", "less or more of x, around the values that are shown"],

@@ -6,7 +6,7 @@ import { count, labels, number, taskName, tellingKeys, unit } from "./format.js"
 import { nameOf, ownColour } from "./style.js";
 
 const MOST_PAIRS = 1000; // buckets a curve
-const ALL_PAIRS = 8000; // buckets a chart
+const ALL_PAIRS = 8000; // buckets a chart, which holds up to four times as many points
 const LEAST_PAIRS = 150;
 
 /** Return what tells the lanes of a chart: ranks, and tasks of theirs where one has several. */
@@ -93,11 +93,16 @@ export class MetricChart {
     return { run: this.run, metric, scale: `y${scale}`, rank: curve.rank, lane: laneOf(curve), attributes: labels(curve.attributes, this.telling), ...more };
   }
 
-  /** Return its curves, all of x or what is between `low` and `high`. */
-  async load({ low = null, high = null, signal = null }) {
+  /** How many buckets each curve has, which shows the least and the greatest of each: fewer where there are many. */
+  get pairs() {
     const wanted = this.lanes.filter(({ rank }) => this.view.wants(rank)).length || 1;
     const many = wanted * this.names.length * (this.view.compare ? 2 : 1);
-    const pairs = Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / many)));
+    return Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / many)));
+  }
+
+  /** Return its curves, all of x or what is between `low` and `high`. */
+  async load({ low = null, high = null, signal = null }) {
+    const { pairs } = this;
     const ranks = this.view.ranks;
     const rank = ranks?.size === 1 ? [...ranks][0] : null;
     const { group, metrics } = this.chart;

@@ -275,7 +275,7 @@ export class RunPage {
   drawn() {
     return this.#all().map((card) => ({
       title: card.source.title, series: !card.about, section: card.source.section, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log, along: card.axis.key,
-      marks: card.plot.marks.map(({ x, name, bad }) => ({ x, name, bad })), ends: card.plot.ends, heat: card.range.heat && card.heat.map?.rows.map(({ rank }) => rank),
+      marks: card.plot.marks.map(({ x, name, bad }) => ({ x, name, bad })), ends: card.plot.ends, heat: card.range.heat && card.heat.map?.rows.map(({ rank, label }) => rank ?? label),
       x: card.axis, y: card.source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })),
       scales: card.plot.u ? Object.fromEntries(Object.entries(card.plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {},
       curves: card.drawn(),

@@ -8,6 +8,7 @@ import { nameOf } from "./style.js";
 const NANO = 1e9;
 const DOUBLES = Array.from({ length: 60 }, (_, place) => 2 ** place); // steps of an axis of bytes
 const AT_ONCE = 100; // series in one question
+const MOST_SERIES = 500; // in a heat map of values
 const MOST_KEPT = 2000; // samples of a series that are put together; then all of it is fetched again, thinned
 const STATS = "torch.monitor"; // scopes
 const LOGGER = "tachograph.logger";
@@ -146,6 +147,15 @@ export class SeriesChart {
     if (known.length) asked.push(ask(`${pathOf(this.run)}/samples`, { series: known, low: Math.min(...known.map((number) => this.kept.get(number).time.at(-1))) }, signal));
     for (const { samples } of await Promise.all(asked)) for (const each of samples) this.#keep(each);
     return series.flatMap((number) => this.kept.get(number) ?? []);
+  }
+
+  /** Return how the values of all series spread over a part of the time; of histograms alone. */
+  get spread() {
+    if (this.chart.series[0].kind !== "histogram") return null;
+    return (low, high) => {
+      const series = [...this.series].filter(([, { rank }]) => this.view.wants(rank)).map(([number]) => number).sort((one, other) => one - other).slice(0, MOST_SERIES);
+      return ask(`${pathOf(this.run)}/spreads`, { series, low: low && Math.max(0, Math.floor(low * NANO)), high: high && Math.ceil(high * NANO) });
+    };
   }
 
   #length(number) {

@@ -35,6 +35,7 @@ const ANSWERS = {
   "": () => shared.run,
   "/curves": curves,
   "/samples": ({ series, low = null, high = null }) => ({ samples: shared.samples.filter((each) => [series].flat().includes(each.series)).map((each) => part(each, "time", low, high)) }),
+  "/spreads": ({ series }) => shared.spreads[String(series)] ?? "this file has heat maps of all ranks and all of the time",
   "/events": ({ after = 0 }) => ({ events: shared.events.filter(({ number }) => number > after), more: false }),
   "/faults": () => shared.faults,
   "/calls": () => shared.calls,
