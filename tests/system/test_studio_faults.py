@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from browser import Tab, chromium, tab
+from hub_requests import SECOND, logs, rank
 from launches import run
 from programs import write
+from recorded_runs import points
 from studio import record, studio
+from tachograph.diagnosis.incident import HANG
+from tachograph.hub.hub import Hub
+from tachograph.runs.recorded import BEGIN
 
 pytest.importorskip("uvicorn")
 
@@ -151,6 +159,51 @@ def test_a_fault_leads_to_its_place_by_keyboard(page: Tab) -> None:
     page.page.wait_for_timeout(500)
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
     page.shoot("faults")
+
+
+def test_each_fault_leads_to_its_place(browser: Any, tmp_path: Path) -> None:
+    """A lost rank, a NaN, a restart, a hang and a stall: each marks its x in the chart of the loss; losses unfold."""
+    began = now = time.time_ns() - 600 * SECOND
+    hub = Hub(tmp_path / "store", run="bad", clock=lambda: now)
+    for number in (0, 1, 2):
+        loss = [math.nan if number == 1 and x >= 30 else 1.0 + x for x in range(60)]
+        said = [(BEGIN, {}), *points(loss, group="training")]
+        hub.receive_logs(logs(rank(number, run="bad"), *said, stream=f"{number}", apart=SECOND, time=began))
+    again = rank(2, run="bad", pid=900, restart=1)
+    hub.receive_logs(
+        logs(again, (BEGIN, {}), *points([9.0] * 8), stream="again", apart=SECOND, time=began + 61 * SECOND)
+    )
+    about = {
+        "number": 1,
+        "began": began + 50 * SECOND,
+        "ended": began + 55 * SECOND,
+        "grade": "hang",
+        "cause": "blocked",
+    }
+    hung = {
+        f"hang.{name}": value for name, value in {**about, "ranks": [1], "text": "rank 1 waits", "notes": []}.items()
+    }
+    hub.receive_logs(logs(rank(0, run="bad"), (HANG, hung), stream="hang", time=began + 55 * SECOND))
+    now = time.time_ns()
+    for number, who in enumerate((rank(0, run="bad"), rank(1, run="bad"), again)):
+        hub.receive_logs(logs(who, ("checkpoint", {}), stream=f"heard{number}", time=now))
+    hub.tick()
+    with studio(tmp_path) as served, tab(browser, served.url) as page:
+        found = faults(page, "bad")
+        assert [kind for kind, _ in found] == ["stalled", "nonfinite", "hang", "restart"]
+        assert found[0][1].startswith("Stalled: no new point for ")
+        assert found[1][1] == "loss: first NaN at step 30 on rank 1"
+        assert found[2][1] == "The job stood still for 5 s"
+        page.loaded("loss")
+        line = page.page.locator(".fault-mark")
+        for place, (kind, title) in enumerate(found):
+            page.page.locator(".fault-link").nth(place).click()
+            page.until(lambda title=title: line.count() and line.get_attribute("title") == title, f"the mark of {kind}")
+            assert line.is_visible()
+        hub.close()
+        page.open("/#/").until(lambda: "bad" in page.text(), "the table")
+        assert faults(page, "bad")[0][0] == "lost"
+        assert page.complaints == []
 
 
 def test_a_resumed_run_is_said_quietly(page: Tab) -> None:

@@ -290,20 +290,18 @@ def test_branches_of_a_resumed_run_are_strokes_of_their_own(page: Tab) -> None:
     assert "2 branches" in page.card("training").inner_text()
 
 
-def test_another_run_is_drawn_on_the_same_chart(page: Tab) -> None:
-    """A run to compare with is chosen by its name, and its curves are there, too, told apart."""
+def test_a_run_is_compared_with_others(page: Tab) -> None:
+    """The way leads to the table, where the run is chosen already; with another one both are in each chart."""
     page.open(f"/#/run/{RUN}").loaded("training")
-    chooser = page.page.get_by_label("Compare with another run")
-    chooser.focus()
-    page.until(lambda: "ranks" in chooser.inner_text(), "choice of runs")
-    chooser.select_option("ranks")
-    found = page.until(
-        lambda: [each for each in page.drawn()["training"]["curves"] if each["compared"]], "the other run's curves"
-    )
-    assert {(each["compared"], each["metric"], each["rank"]) for each in found} == {
-        ("ranks", "loss", number) for number in range(3)
-    }
-    assert "compare=ranks" in page.page.url
+    page.page.get_by_role("link", name="Compare …").click()
+    page.until(lambda: page.page.get_by_label(f"Choose {RUN}").is_checked(), "the table with its run chosen")
+    page.page.get_by_label("Choose ranks").check()
+    page.page.get_by_role("link", name="Compare 2 runs").click()
+
+    def runs() -> set[str]:
+        return {each["lane"] for each in (page.drawn().get("loss") or {"curves": []})["curves"]}
+
+    page.until(lambda: runs() == {RUN, "ranks"}, "the lines of both")
 
 
 def test_smoothing_draws_the_moving_average(page: Tab) -> None:

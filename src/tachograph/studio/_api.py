@@ -33,7 +33,7 @@ from tachograph.studio._trace_url import trace_url
 from tachograph.studio.charts import charts, curves, lines, newest_samples, samples, series
 from tachograph.studio.faults import faults
 from tachograph.studio.occurrences import events, incidents
-from tachograph.studio.overview import Overview, about, functions, progress
+from tachograph.studio.overview import Overview, about, begun, functions, progress
 from tachograph.studio.spreads import MOST_COLUMNS, spreads
 from tachograph.studio.thinned_samples import MOST as MOST_STRETCHES
 
@@ -388,8 +388,7 @@ def _axis(reading: Look, wanted: str) -> XAxis:
         case "wall":
             return XAxis("time")
         case "relative":
-            begun = [start.first for each in members(reading) for start in each.starts if start.first]
-            return XAxis("time", min(begun, default=0))
+            return XAxis("time", begun(reading, members(reading)))
     raise Unanswered(HTTPStatus.BAD_REQUEST, f"x is own, step, relative or wall, not {wanted!r:.100}")
 
 

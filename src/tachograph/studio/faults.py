@@ -15,6 +15,7 @@ from tachograph.runs.file import Look
 from tachograph.runs.losses import losses
 from tachograph.runs.members import NODE, SECOND, Member, MemberStart, members
 from tachograph.studio.charts import Drawn, curves
+from tachograph.studio.occurrences import incidents
 from tachograph.studio.overview import DURATION
 
 MOST = 20  # of one kind in an answer; of the ranks that one names
@@ -45,7 +46,8 @@ class Fault(NamedTuple):
     """A fault, in words.
 
     Attributes:
-        kind: ``stalled``, ``ended``, ``exception``, ``lost``, ``nonfinite``, ``slow``, ``restart`` or ``dropped``.
+        kind: ``stalled``, ``ended``, ``exception``, ``lost``, ``nonfinite``, ``hang``, ``slow``, ``restart`` or
+            ``dropped``.
         title: a sentence without its full stop.
         detail: more of it, such as the message of an exception; empty for nothing.
         time: nanoseconds since the epoch; None where it is no matter of a moment.
@@ -83,6 +85,7 @@ def faults(look: Look, now: int, *, written: bool) -> tuple[list[Fault], dict[st
         _ended(look, end, found, job, places),
         _lost(job, places, now, written=written),
         _nonfinite(look, drawn),
+        _hangs(look, places),
         _slow(look, end, now),
         _restarts(look, job, places),
         _dropped(look),
@@ -316,6 +319,18 @@ def _unfinite(one: _First, some: Iterable[_First], amount: int) -> Fault:
         parts.append(f"also {'ranks' if len(others) > 1 else 'rank'} {_listed([str(rank) for rank in others])}")
     place = Place(curve.named, curve.group, curve.kind, curve.rank, one.x, one.time)
     return Fault("nonfinite", title, "; ".join(parts), one.time, curve.rank, place)
+
+
+def _hangs(look: Look, places: _Places) -> list[Fault]:
+    """Return the times at which the job stood still, or a rank of it died, as the doctor has told them."""
+    found = []
+    for each in incidents(look):
+        began, ranks = each["began"], each["ranks"]
+        title = "A rank died, and the others waited" if each["grade"] == "died" else "The job stood still"
+        lasted = f" for {_duration(each['ended'] - began)}" if each["ended"] and each["grade"] != "died" else ""
+        rank = ranks[0] if len(ranks) == 1 else None
+        found.append(Fault("hang", f"{title}{lasted}", each["text"], began, rank, places.before(began, rank)))
+    return found[::-1]
 
 
 def _slow(look: Look, end: Ending, now: int) -> list[Fault]:

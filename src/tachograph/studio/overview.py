@@ -17,7 +17,18 @@ from tachograph.runs.catalogue import Stamp, UnknownRunError, id_of, located, po
 from tachograph.runs.ending import Ending, described, ending
 from tachograph.runs.file import Abandoned, Look, RunFile, look
 from tachograph.runs.file_lock import in_use
-from tachograph.runs.members import NODE, SECOND, Member, display_name, job_name, mapping, members, rank_of, tags
+from tachograph.runs.members import (
+    NODE,
+    SECOND,
+    Member,
+    MemberStart,
+    display_name,
+    job_name,
+    mapping,
+    members,
+    rank_of,
+    tags,
+)
 from tachograph.runs.outline import outline
 from tachograph.runs.recorded import BEGIN, thinned_curves
 from tachograph.runs.stamps import Stamps
@@ -214,6 +225,25 @@ def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, **told, "start": entry["started"], "duration": entry["seconds"], "size": entry["bytes"]}
 
 
+def begun(reading: Look, found: Sequence[Member]) -> int:
+    """Return the time since which a run's relative times are counted: its first process began, or was heard first.
+
+    Args:
+        reading: a look at its file.
+        found: its processes.
+
+    Returns:
+        Nanoseconds since the epoch; 0 where it has no process.
+    """
+    told = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
+    return min([*told, *(start.first for start in _starts(found) if start.first)], default=0)
+
+
+def _starts(found: Sequence[Member]) -> list[MemberStart]:
+    job = [each for each in found if each.role != NODE] or found  # a hub that shows the run later adds its own node
+    return [start for member in job for start in member.starts]
+
+
 def about(reading: Look, name: str, found: Sequence[Member], now: int, *, written: bool) -> dict[str, Any]:
     """Return the entry of a run in the list; the caller fills in ``damage``.
 
@@ -224,12 +254,9 @@ def about(reading: Look, name: str, found: Sequence[Member], now: int, *, writte
         now: nanoseconds since the epoch.
         written: a hub has the file open.
     """
-    job = [each for each in found if each.role != NODE] or found  # a hub that shows the run later adds its own node
-    times = [(start.first, start.last) for member in job for start in member.starts]
     changed = _changed(reading.file.path)
-    begun = [row[0] for row in reading.rows(_BEGUN, BEGIN) if row[0]]  # before the first export
-    started = min([*begun, *(first for first, _ in times)], default=changed)
-    last = max((last for _, last in times), default=changed)
+    started = begun(reading, found) or changed
+    last = max((start.last for start in _starts(found)), default=changed)
     end = ending(reading, found, now, written=written)
     return {
         "id": name,

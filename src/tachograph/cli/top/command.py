@@ -89,7 +89,7 @@ def _shown(source: RunSource, options: argparse.Namespace) -> int:
 def _print(source: RunSource, picture: Picture, choice: Choice) -> int:
     from rich.console import Console
 
-    from tachograph.cli.top.screen import everything
+    from tachograph.cli.top.layout import everything
 
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)

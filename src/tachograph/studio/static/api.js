@@ -35,10 +35,8 @@ export async function ask(path, query = {}, signal = null) {
 
 let token = ""; // with which runs are changed: in the memory of this page only
 
-/** Tell whether the page has a token with which it may change runs. */
 export const mayChange = () => token !== "";
 
-/** Take a token; the empty string forgets it. */
 export const takeToken = (given) => { token = given; };
 
 /**
@@ -78,8 +76,6 @@ async function answered(path, request, signal = null) {
   throw new Refusal(said.error || `the answer is ${answer.status}`, answer.status, said.near);
 }
 
-/** Return the words for a server that does not answer. */
 export const silent = () => `No answer from ${location.host}; trying again …`;
 
-/** Return the path of a run. */
 export const pathOf = (run) => `/api/runs/${encodeURIComponent(run)}`;

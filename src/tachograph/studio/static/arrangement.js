@@ -1,6 +1,6 @@
 /** How a reader has arranged the sections of a run's page: folded, pinned, in another order. */
 
-import { element, fill } from "./element.js";
+import { button, element, fill, small } from "./element.js";
 import { listOf, state, wordOf } from "./route.js";
 
 const NAMES = ["pin", "fold", "order"];
@@ -38,7 +38,6 @@ export class Arrangement {
     return `tachograph.sections.${this.program}`;
   }
 
-  /** Keep it as it is now: in the address, and for the program. */
   keep() {
     const told = Object.fromEntries(NAMES.map((name) => [name, wordOf([...this[name]].slice(0, MOST))]));
     state.set(told, true);
@@ -85,13 +84,7 @@ export class Arrangement {
   }
 }
 
-/**
- * Let a reader arrange the sections.
- * @param {HTMLDialogElement} dialog - in which.
- * @param {function(): Array} listed - returns the sections in order: {key, title, folded}.
- * @param {Arrangement} arrangement - that is changed.
- * @param {function()} changed - called after each change.
- */
+/** Let a reader arrange the sections: `listed()` returns them in order, {key, title, folded}. */
 export function arrange(dialog, listed, arrangement, changed) {
   const list = element("ul", { class: "arranged" });
   const act = (change, key, what) => {
@@ -106,22 +99,21 @@ export function arrange(dialog, listed, arrangement, changed) {
     fill(list, ...sections.map((section) => {
       const { key, title, folded } = section;
       const name = title || "Metrics without a group";
-      const button = (what, text, label, pressed, change) => element("button", {
-        type: "button", class: "plain small", "data-act": what, text, "aria-label": `${label} ${name}`, title: label, "aria-pressed": pressed === null ? null : String(pressed), on: { click: () => act(change, key, what) },
+      const does = (what, text, label, pressed, change) => small(text, label, () => act(change, key, what), {
+        "data-act": what, "aria-label": `${label} ${name}`, "aria-pressed": pressed === null ? null : String(pressed),
       });
       return element("li", { "data-of": key }, element("span", { class: "name", text: name, title: name }),
-        button("fold", "fold", "Fold up", arrangement.folds(section), () => arrangement.toggle("fold", key)),
+        does("fold", "fold", "Fold up", arrangement.folds(section), () => arrangement.toggle("fold", key)),
         ...(folded ? [] : [
-          button("pin", "pin", "Pin to the top", arrangement.pin.has(key), () => arrangement.toggle("pin", key)),
-          button("up", "↑", "Move up", null, () => arrangement.move(keys, key, -1)),
-          button("down", "↓", "Move down", null, () => arrangement.move(keys, key, 1)),
+          does("pin", "pin", "Pin to the top", arrangement.pin.has(key), () => arrangement.toggle("pin", key)),
+          does("up", "↑", "Move up", null, () => arrangement.move(keys, key, -1)),
+          does("down", "↓", "Move down", null, () => arrangement.move(keys, key, 1)),
         ]));
     }));
   };
   show();
   fill(dialog, element("h2", { text: "Sections" }), list,
     element("div", { class: "actions" },
-      element("button", { type: "button", class: "plain", text: "Close", on: { click: () => dialog.close() } }),
-      element("button", { type: "button", class: "plain", text: "As at first", on: { click: () => act(() => arrangement.clear(), "", "") } })));
+      button("Close", () => dialog.close()), button("As at first", () => act(() => arrangement.clear(), "", ""))));
   dialog.showModal();
 }

@@ -1,7 +1,7 @@
 /** Single calls of profiled functions: those that failed last, and the slowest, each with the way to its trace. */
 
 import { ask, pathOf } from "./api.js";
-import { element, fill } from "./element.js";
+import { element, fill, headRow, scrolling, tabular } from "./element.js";
 import { number, took, when } from "./format.js";
 
 const OFTEN = 9000; // milliseconds between two questions
@@ -36,7 +36,6 @@ export class Calls {
     }
   }
 
-  /** Show the calls of the ranks that are wanted. */
   show() {
     const { calls, trace_url: pattern } = this.answer;
     const of = (kind) => calls.flatMap((each) => each[kind]).filter(({ rank }) => this.view.wants(rank));
@@ -46,7 +45,6 @@ export class Calls {
   }
 }
 
-/** One table, folded up. */
 class Table {
   constructor(title, note) {
     this.count = element("span", { class: "quiet number" });
@@ -55,8 +53,7 @@ class Table {
     this.said = "";
     this.node = element("details", { hidden: true },
       element("summary", {}, `${title} `, this.count, element("span", { class: "note", text: ` ${note}` })),
-      element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": title },
-        element("table", { class: "data" }, element("thead", {}, this.head), this.body)));
+      scrolling(title, tabular(this.head, this.body)));
   }
 
   show(calls, pattern) {
@@ -67,7 +64,7 @@ class Table {
     this.count.textContent = number(calls.length);
     const traced = calls.some((call) => call.trace_id);
     const heads = traced ? HEADS : HEADS.slice(0, -1);
-    fill(this.head, ...heads.map(([text, kind]) => element("th", { scope: "col", class: kind, text })));
+    this.head.replaceWith(this.head = headRow(heads));
     fill(this.body, ...calls.slice(0, MOST).map((call) => row(call, traced, pattern)));
     if (calls.length > MOST) this.body.append(element("tr", {}, element("td", { colspan: heads.length, class: "quiet", text: `and ${number(calls.length - MOST)} more` })));
   }

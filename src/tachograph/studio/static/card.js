@@ -1,14 +1,14 @@
 /** A chart in its card: loaded when it comes into view, drawn when something has changed. */
 
 import { Curve, FULL } from "./curve.js";
-import { element, say } from "./element.js";
+import { element, say, small } from "./element.js";
 import { count, number } from "./format.js";
 import { across } from "./extent.js";
 import { forget, invalidate } from "./frame.js";
 import { Heat, ORDERS, VALUES, mapOf, spreadOf } from "./heat.js";
 import { Hover } from "./hover.js";
 import { Legend } from "./legend.js";
-import { button, choice, endsRow, Menu } from "./menu.js";
+import { choice, endsRow, Menu } from "./menu.js";
 import { csvOf, pngOf, save, svgOf } from "./picture.js";
 import { Plot } from "./plot.js";
 import { many, together } from "./ranks.js";
@@ -30,12 +30,8 @@ const observer = new IntersectionObserver(
 );
 const widths = new ResizeObserver((entries) => entries.forEach(({ target }) => invalidate(seen.get(target.parentNode), true)));
 
-/** Shows what a source has. */
 export class Card {
-  /**
-   * @param {Object} source - {title, section, axes, names, lanes, load({low, high, signal}), hint, remark}.
-   * @param {View} view - what the reader wants to see.
-   */
+  /** @param {Object} source - {title, section, axes, names, lanes, load({low, high, signal}), hint, remark}. */
   constructor(source, view) {
     this.source = source;
     this.settings = view;
@@ -70,18 +66,18 @@ export class Card {
   }
 
   #make() {
-    this.logButton = button("log", "Logarithmic y axes (l)", () => this.toggleLog());
+    this.logButton = small("log", "Logarithmic y axes (l)", () => this.toggleLog());
     this.logButton.setAttribute("aria-pressed", "false");
-    this.apartButton = button("ranks", "Each rank by itself (a)", () => this.toggleApart());
+    this.apartButton = small("ranks", "Each rank by itself (a)", () => this.toggleApart());
     this.apartButton.setAttribute("aria-pressed", "false");
     this.apartButton.hidden = true;
-    this.heatButton = button("heat map", "As a heat map: of ranks, or of values (h)", () => this.toggleHeat());
+    this.heatButton = small("heat map", "As a heat map: of ranks, or of values (h)", () => this.toggleHeat());
     this.heatButton.hidden = true;
     this.heat = new Heat();
-    this.tableButton = button("table", "The numbers behind it (t)", () => this.toggleTable());
+    this.tableButton = small("table", "The numbers behind it (t)", () => this.toggleTable());
     this.tableButton.setAttribute("aria-expanded", "false");
     this.menu = new Menu(this.source.title, () => this.#rows());
-    this.resetButton = button("reset zoom", "All of it (r, or double-click)", () => this.reset());
+    this.resetButton = small("reset zoom", "All of it (r, or double-click)", () => this.reset());
     this.resetButton.hidden = true;
     this.state = element("p", { class: "state", role: "status", text: "loading …" });
     this.host = element("div", { class: "plot" }, this.state);
@@ -148,7 +144,6 @@ export class Card {
     return found;
   }
 
-  /** Have the axis along which the curves are. */
   #turn(axis) {
     if (axis.key === this.axis.key && axis.lower === this.axis.lower && axis.upper === this.axis.upper) return;
     this.detail = null;
@@ -179,7 +174,7 @@ export class Card {
   /** The last number of a curve that is here; -1 where there is none. */
   head(number) {
     let head = -1;
-    for (const curve of this.base ?? []) if (curve.number === number && !curve.compared) head = Math.max(head, curve.seq);
+    for (const curve of this.base ?? []) if (curve.number === number) head = Math.max(head, curve.seq);
     return head;
   }
 
@@ -203,7 +198,7 @@ export class Card {
       this.load(); // something is missing
       return;
     }
-    const found = (curves) => curves?.find((curve) => curve.number === number && curve.branch === branch && !curve.compared);
+    const found = (curves) => curves?.find((curve) => curve.number === number && curve.branch === branch);
     let known = found(this.base);
     if (!known) {
       known = new Curve({ curve: number, branch, start: about.start, x: [], y: [], points: 0 }, about);
@@ -214,7 +209,6 @@ export class Card {
     found(this.detail)?.append(points.filter(([x]) => x <= (this.zoom?.[1] ?? Infinity)), seq, true);
   }
 
-  /** Draw it as it is now. */
   draw() {
     const near = this.zoom && this.detailed === String(this.zoom) ? this.detail : null;
     const found = (near ?? this.base ?? []).filter(({ rank }) => this.settings.wants(rank));
@@ -235,12 +229,17 @@ export class Card {
     }
     this.logButton.setAttribute("aria-pressed", String(this.range.log));
     this.resetButton.hidden = !this.zoom && !Object.keys(this.range.ends).length;
+    const notes = [this.trouble, this.source.remark, ...(mapped ? [] : this.#notes(curves))];
+    say(this.note, notes.filter(Boolean).join(" · "));
+    if (!this.table.hidden) this.renewing ??= setTimeout(() => this.#renewTable(), this.table.firstChild ? TABLE : 0);
+  }
+
+  /** Return what is to be said of the curves that are drawn. */
+  #notes(curves) {
     const odd = Object.keys(MARKS).filter((kind) => curves.some((curve) => curve.nonfinite.some((each) => each[1] === kind)));
     const bad = odd.map((kind) => `${MARKS[kind]} ${number(kind)}`).join(", ");
     const ranks = Math.max(0, ...curves.map((curve) => curve.ranks ?? 0));
-    const notes = [this.trouble, this.source.remark, ranks ? `median of ${ranks} ranks, from least to greatest` : "", resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.below && this.range.log ? `${count(this.plot.below, "value is", "values are")} not above 0: a logarithmic axis has none of them` : "", this.#axes()];
-    say(this.note, notes.filter(Boolean).join(" · "));
-    if (!this.table.hidden) this.renewing ??= setTimeout(() => this.#renewTable(), this.table.firstChild ? TABLE : 0);
+    return [ranks ? `median of ${ranks} ranks, from least to greatest` : "", resumed(curves), bad ? `${bad}: not a finite number` : "", this.plot.outside ? "▲ beyond the axis" : "", this.plot.below && this.range.log ? `${count(this.plot.below, "value is", "values are")} not above 0: a logarithmic axis has none of them` : "", this.#axes()];
   }
 
   /** Say of axes without a name what they are: the first is left, the second right. */
@@ -252,7 +251,7 @@ export class Card {
   /** Draw a heat map, where one is wanted that there is; return whether it is so. */
   #heat(curves) {
     const { heat } = this.range;
-    const ranked = curves.filter(({ rank, compared }) => rank !== null && !compared);
+    const ranked = curves.filter(({ rank }) => rank !== null);
     this.orders = { ...(this.source.spread ? { [VALUES]: "of all values" } : {}), ...(new Set(ranked.map(({ rank }) => rank)).size > 1 ? ORDERS : {}) };
     this.heatButton.hidden = !Object.keys(this.orders).length;
     const wanted = heat in this.orders;
@@ -309,11 +308,18 @@ export class Card {
 
   /** Return what is drawn: for tests, and the curious. */
   drawn() {
-    return (this.plot.curves ?? []).map((curve) => ({
-      metric: curve.metric, attributes: curve.attributes, label: curve.label, rank: curve.rank, lane: curve.lane, start: curve.start, branch: curve.branch,
-      compared: curve.compared ?? null, scale: curve.scale, colour: curve.colour, exact: curve.exact,
-      x: [...curve.x], y: [...(this.settings.weight ? curve.smoothed(this.settings.weight) : curve.y)], line: curve.line && [...curve.line], dash: curve.dash, band: curve.band ?? null, extremes: curve.extremes ?? null, nonfinite: curve.nonfinite.map((each) => [...each]),
-    }));
+    const { about, axis, base, heat, plot, range, settings, source, zoom } = this;
+    const curves = (plot.curves ?? []).map((curve) => {
+      const { metric, attributes, label, rank, lane, start, branch, scale, colour, exact, x, y, line, dash, band = null, extremes = null, nonfinite } = curve;
+      const kept = { x, y: settings.weight ? curve.smoothed(settings.weight) : y, line, band, extremes, nonfinite };
+      return { metric, attributes, label, rank, lane, start, branch, scale, colour, exact, dash, ...structuredClone(kept) };
+    });
+    return {
+      title: source.title, section: source.section, runs: source.runs, series: !about, loaded: base !== null, zoom, log: plot.log, along: axis.key, x: axis, ends: plot.ends,
+      y: source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })), marks: plot.marks.map(({ x, name, bad }) => ({ x, name, bad })),
+      heat: range.heat && heat.map?.rows.map(({ rank, label }) => rank ?? label),
+      scales: plot.u ? Object.fromEntries(Object.entries(plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {}, curves,
+    };
   }
 
   /** Show a part of it: of x in all charts that have the same, of y in this one. */
@@ -337,7 +343,6 @@ export class Card {
     this.#renewTable();
   }
 
-  /** Show less or more of x around a place. */
   #near(x, factor) {
     const { min, max } = this.plot.u.scales.x;
     const [low, high] = [x - (x - min) * factor, x + (max - x) * factor];
@@ -346,7 +351,6 @@ export class Card {
     else if (high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high))) this.settings.zoom(this.axis.key, [low, high]);
   }
 
-  /** Show what is before or behind. */
   #move(part) {
     const { min, max } = this.plot.u.scales.x;
     if (this.zoom) this.settings.zoom(this.axis.key, [min + part * (max - min), max + part * (max - min)]);
@@ -360,7 +364,6 @@ export class Card {
     for (const card of this.settings.cards) if (card !== this && card.inView && card.axis.key === this.axis.key) card.follow(x);
   }
 
-  /** Draw a line where another chart has its cursor. */
   follow(x) {
     const { u } = this.plot;
     if (u) this.hover.follow(u, x === null || x < u.scales.x.min || x > u.scales.x.max ? null : u.valToPos(x, "x"));
@@ -383,7 +386,6 @@ export class Card {
     }
   }
 
-  /** Show all of it again. */
   reset() {
     if (Object.keys(this.range.ends).length) this.#set({ ends: {} });
     if (this.settings.zooms.has(this.axis.key)) this.settings.zoom(this.axis.key, null);
@@ -401,7 +403,6 @@ export class Card {
     this.#set({ log: !this.range.log });
   }
 
-  /** Return the rows of its menu. */
   #rows() {
     const { log, robust, ends } = this.range;
     const shown = this.source.axes.y.filter(({ key }) => this.plot.u?.scales[key]?.min !== null && this.plot.u?.scales[key] !== undefined);
@@ -428,10 +429,10 @@ export class Card {
       act();
     };
     return element("div", { class: "menu-row", role: "group", "aria-label": "Chart" },
-      button("full screen", "The whole screen (f)", after(() => this.toggleFull())),
-      button("PNG", "A picture of pixels", after(async () => save(`${title}.png`, "image/png", await pngOf(this)))),
-      button("SVG", "A picture of lines", after(() => save(`${title}.svg`, "image/svg+xml", svgOf(this)))),
-      button("CSV", "The points that are seen", after(() => save(`${title}.csv`, "text/csv", csvOf(this)))));
+      small("full screen", "The whole screen (f)", after(() => this.toggleFull())),
+      small("PNG", "A picture of pixels", after(async () => save(`${title}.png`, "image/png", await pngOf(this)))),
+      small("SVG", "A picture of lines", after(() => save(`${title}.svg`, "image/svg+xml", svgOf(this)))),
+      small("CSV", "The points that are seen", after(() => save(`${title}.csv`, "text/csv", csvOf(this)))));
   }
 
   toggleFull() {

@@ -1,6 +1,6 @@
 /** The columns of the table of runs: what each is called, how its values read, and the dialog in which they are chosen. */
 
-import { element, fill } from "./element.js";
+import { button, element, fill } from "./element.js";
 import { bytes, count, duration, number, when } from "./format.js";
 import { lossRank } from "./groups.js";
 import { chip } from "./header.js";
@@ -21,7 +21,6 @@ export function defaults(known) {
   return [...(innerWidth < 640 ? NARROW : FIRST), ...names.slice(0, 1)];
 }
 
-/** Return the name of a column for its head. */
 export function heading(name) {
   if (FACTS[name]) return FACTS[name];
   const [of, ...rest] = name.split(".");
@@ -32,7 +31,6 @@ export function heading(name) {
 /** Tell whether a column's values are written to the right. */
 export const numeric = (name) => ["duration", "ranks", "restarts", "points", "size", "processes"].includes(name) || /^(last|min|max)\./.test(name);
 
-/** Return the cell of a run in a column. */
 export function cell(name, run, value) {
   if (name === "state") return element("td", {}, chip(run.state, run.ended));
   const said = reading(name, run, value);
@@ -54,19 +52,13 @@ function reading(name, run, value) {
 }
 
 /** Return a value of a configuration or a result as it reads. */
-export function said(value) {
+export function said(value, digits) {
   if (value === null || value === undefined || value === "") return "–";
-  if (Array.isArray(value)) return `[${value.map(said).join(", ")}]`;
-  return typeof value === "number" ? number(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
+  if (Array.isArray(value)) return `[${value.map((each) => said(each, digits)).join(", ")}]`;
+  return typeof value === "number" ? number(value, digits) : typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/**
- * Let columns be chosen.
- * @param {HTMLDialogElement} dialog - in which.
- * @param {Object} known - how many runs have each.
- * @param {Array<string>} chosen - now.
- * @param {function(Array<string>|null)} done - called with others; with null for those of the beginning.
- */
+/** Let columns be chosen: `done` is called with others, or with null for those of the beginning; `known` says how many runs have each. */
 export function chooser(dialog, known, chosen, done) {
   const wanted = new Set(chosen);
   const names = [...Object.keys(FACTS), ...Object.keys(known).filter((name) => OF[name.split(".")[0]] && name.includes("."))];
@@ -97,9 +89,7 @@ export function chooser(dialog, known, chosen, done) {
   show();
   fill(dialog, element("h2", { text: "Columns" }), find, list,
     element("div", { class: "actions" },
-      element("button", { type: "button", class: "plain go", text: "Show", on: { click: () => end([...wanted]) } }),
-      element("button", { type: "button", class: "plain", text: "As at first", on: { click: () => end(null) } }),
-      element("button", { type: "button", class: "plain", text: "Cancel", on: { click: () => dialog.close() } })));
+      button("Show", () => end([...wanted]), { class: "plain go" }), button("As at first", () => end(null)), button("Cancel", () => dialog.close())));
   dialog.showModal();
   find.focus();
 }

@@ -4,7 +4,8 @@ import { ask, pathOf, silent } from "./api.js";
 import { Card } from "./card.js";
 import { said } from "./columns.js";
 import { Comparison } from "./comparison.js";
-import { element, fill, say } from "./element.js";
+import { Smoothing } from "./controls.js";
+import { button, element, fill, inOrder, say, scrolling, small, tabular } from "./element.js";
 import { count, number } from "./format.js";
 import { invalidate } from "./frame.js";
 import { lossRank } from "./groups.js";
@@ -19,7 +20,6 @@ import { View } from "./view.js";
 const EVERY = 2000; // milliseconds
 const MANY = 40; // runs that are listed with a name each, until all are wanted
 
-/** Shows runs beside each other until it is closed. */
 export class ComparisonPage {
   constructor(_route, shell) {
     this.shell = shell;
@@ -39,14 +39,7 @@ export class ComparisonPage {
       state.set({ find: this.find.value });
       this.#sections();
     });
-    this.level = element("output", { class: "number", text: "0" });
-    this.slider = element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(this.view.weight), "aria-label": "Smoothing" });
-    this.slider.addEventListener("input", () => {
-      say(this.level, this.slider.value);
-      clearTimeout(this.soon);
-      this.soon = setTimeout(() => this.view.set({ weight: Number(this.slider.value) }), 120);
-    });
-    say(this.level, this.slider.value);
+    this.smoothing = new Smoothing(this.view);
     this.groups = element("div", { class: "groups" });
     this.empty = element("p", { class: "empty", text: "loading …" });
     this.scatter = new Scatter((chosen) => this.#choose(chosen));
@@ -55,6 +48,7 @@ export class ComparisonPage {
     this.unfollow = follow(() => this.#show());
     this.moved = (names) => {
       this.view.moved(names);
+      this.smoothing.moved();
       this.find.value = state.get("find") ?? "";
       this.#look();
     };
@@ -64,7 +58,7 @@ export class ComparisonPage {
       element("header", { class: "run-head" }, element("a", { href: "#/", class: "up", text: "All runs" }), this.heading, this.list, this.gone),
       element("div", { class: "controls", role: "group", "aria-label": "How charts are drawn" },
         element("label", {}, element("span", { text: "Colour" }), this.by), this.scale,
-        element("label", {}, element("span", { text: "Smoothing" }), this.slider, this.level), this.find),
+        this.smoothing.node, this.find),
       element("h2", { class: "unseen", text: "Metrics" }), this.empty, this.groups, this.scatter.node, this.differences.node);
     this.find.value = state.get("find") ?? "";
     this.#look();
@@ -157,11 +151,11 @@ export class ComparisonPage {
     fill(this.list, ...shown.map(({ run }) => element("li", {},
       element("i", { class: "swatch", style: { background: this.colour(run.id) } }),
       element("a", { href: linkTo(run.id), text: run.name || run.id, title: run.id }), run.state === "finished" ? null : chip(run.state, run.ended),
-      element("button", { type: "button", class: "take", "aria-label": `Take ${run.name || run.id} out`, title: "Take it out", text: "×", on: { click: () => this.#take(run.id) } }))),
-    shown.length < this.runs.length ? element("li", {}, element("button", { type: "button", class: "plain small", text: `${this.runs.length - shown.length} more`, on: { click: () => {
+      button("×", () => this.#take(run.id), { class: "take", "aria-label": `Take ${run.name || run.id} out`, title: "Take it out" }))),
+    shown.length < this.runs.length ? element("li", {}, small(`${this.runs.length - shown.length} more`, "", () => {
       this.all = true;
       this.#list();
-    } } })) : null);
+    })) : null);
   }
 
   #take(run) {
@@ -196,10 +190,10 @@ export class ComparisonPage {
       const { grid, node, title } = this.sections.get(group);
       node.classList.toggle("single", some.length < 2);
       title.hidden = some.length < 2 || groups.size < 2;
-      put(grid, cards);
+      inOrder(grid, cards);
       return node;
     });
-    put(this.groups, nodes);
+    inOrder(this.groups, nodes);
     for (const [key, card] of this.cards) {
       if (keys.has(key)) continue;
       card.destroy();
@@ -237,38 +231,27 @@ export class ComparisonPage {
     }
   }
 
-  /** Return what each chart has drawn. */
   drawn() {
-    return [...this.cards.values()].map((card) => ({ title: card.source.title, section: card.source.section, loaded: card.base !== null, runs: card.source.runs, curves: card.drawn() }));
+    return [...this.cards.values()].map((card) => card.drawn());
   }
 
   close() {
     this.closed = true;
     clearTimeout(this.timer);
-    clearTimeout(this.soon);
     this.unfollow();
     state.followers.delete(this.moved);
     for (const card of this.cards.values()) card.destroy();
   }
 }
 
-/** Have an element hold these in this order; what is in its place already is not moved. */
-function put(parent, nodes) {
-  nodes.forEach((node, place) => {
-    if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] ?? null);
-  });
-  while (parent.children.length > nodes.length) parent.lastChild.remove();
-}
-
-/** The configurations beside each other. */
 class Differences {
   constructor(toggle) {
-    this.toggle = element("button", { type: "button", class: "plain small", on: { click: toggle } });
+    this.toggle = small("all keys", "", toggle);
     this.words = element("p", { class: "quiet" });
     this.head = element("tr");
     this.body = element("tbody");
-    this.scroll = element("div", { class: "scroll differences", tabindex: "0", role: "group", "aria-label": "Configurations" },
-      element("table", { class: "data" }, element("thead", {}, this.head), this.body));
+    this.scroll = scrolling("Configurations", tabular(this.head, this.body));
+    this.scroll.classList.add("differences");
     this.node = element("section", { class: "block", "aria-label": "Configuration" }, element("h2", {}, "Configuration ", this.toggle), this.words, this.scroll);
   }
 
@@ -280,7 +263,6 @@ class Differences {
     this.node.hidden = runs.length === 0;
     this.toggle.hidden = keys.length === telling.length;
     this.toggle.setAttribute("aria-pressed", String(all));
-    say(this.toggle, "all keys");
     const same = keys.length - telling.length;
     say(this.words, keys.length === 0 ? "None of the runs has told a configuration." : all || same === 0 ? "" : `${count(same, "key has", "keys have")} the same value in all of them.`);
     this.scroll.hidden = shown.length === 0;

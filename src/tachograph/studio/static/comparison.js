@@ -26,7 +26,6 @@ class Part {
     return this.exact && (this.low === null || (low !== null && low >= this.low)) && (this.high === null || (high !== null && high <= this.high));
   }
 
-  /** Tell whether it has all of a run. */
   get whole() {
     return this.low === null && this.high === null;
   }
@@ -42,7 +41,6 @@ class Part {
   }
 }
 
-/** The request of a card for a metric of several runs. */
 export class Comparison {
   /**
    * @param {Object} metric - of the answer: group, metric, kind, x, y, runs.
@@ -64,7 +62,6 @@ export class Comparison {
     };
   }
 
-  /** Take what is known now. */
   update(metric, lanes) {
     this.metric = metric;
     this.runs = metric.runs;

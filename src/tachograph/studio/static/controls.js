@@ -1,44 +1,39 @@
-/** A reader's choices for all charts of a run: ranks, another run, smoothing. */
+/** A reader's choices for all charts of a run: ranks, the x axis, smoothing; and runs to compare it with. */
 
-import { ask } from "./api.js";
-import { element, fill } from "./element.js";
-import { when } from "./format.js";
+import { button, element, fill } from "./element.js";
 import { wordOf } from "./route.js";
+import { shared } from "./shared.js";
 import { X_CHOICES } from "./view.js";
 
-const NEWEST = 100; // runs that are offered: the table has all
-const SEVERAL = "\n"; // no run's id
 const AT_REST = 120; // milliseconds without a change of the smoothing after which it is asked for
 const CHIPS = 8; // ranks with a button each; more are written
 
-/** The bar of choices. */
+export class Smoothing {
+  constructor(view) {
+    this.view = view;
+    this.level = element("output", { class: "number" });
+    this.slider = element("input", { type: "range", min: "0", max: "0.99", step: "0.01", "aria-label": "Smoothing" });
+    this.slider.addEventListener("input", () => {
+      this.level.textContent = this.slider.value;
+      clearTimeout(this.soon);
+      this.soon = setTimeout(() => view.set({ weight: Number(this.slider.value) }), AT_REST);
+    });
+    this.node = element("label", {}, element("span", { text: "Smoothing" }), this.slider, this.level);
+    this.moved();
+  }
+
+  moved() {
+    this.slider.value = this.level.textContent = String(this.view.weight);
+  }
+}
+
 export class Controls {
-  /**
-   * @param {string} run - the page's.
-   * @param {View} view - what is chosen.
-   * @param {function(Object)} changed - called with other ranks or another run.
-   */
   constructor(run, view, changed) {
-    this.run = run;
     this.view = view;
     this.changed = changed;
     this.ranks = element("div", { class: "ranks", role: "group", "aria-label": "Ranks", hidden: true });
     this.known = "";
-    this.others = element("select", { "aria-label": "Compare with another run" });
-    this.others.addEventListener("focus", () => this.#offer());
-    this.others.addEventListener("change", () => {
-      if (this.others.value === SEVERAL) location.hash = `#/?${new URLSearchParams({ chosen: wordOf([this.run]) })}`;
-      else this.changed({ compare: this.others.value || null });
-    });
-    this.#options([]);
-    this.words = element("span", { class: "bad", role: "status" });
-    this.level = element("output", { class: "number", text: "0" });
-    this.slider = element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: "0", "aria-label": "Smoothing" });
-    this.slider.addEventListener("input", () => {
-      this.level.textContent = this.slider.value;
-      clearTimeout(this.soon);
-      this.soon = setTimeout(() => this.view.set({ weight: Number(this.slider.value) }), AT_REST);
-    });
+    this.smoothing = new Smoothing(view);
     this.along = element("select", { "aria-label": "X axis of all charts" },
       ...Object.entries(X_CHOICES).map(([value, text]) => element("option", { value, text })));
     this.along.addEventListener("change", () => this.view.set({ x: this.along.value }));
@@ -46,18 +41,15 @@ export class Controls {
     this.node = element("div", { class: "controls", role: "group", "aria-label": "How charts are drawn" },
       this.ranks,
       element("label", {}, element("span", { text: "X" }), this.along),
-      element("label", {}, element("span", { text: "Smoothing" }), this.slider, this.level),
-      element("label", {}, element("span", { text: "Compare" }), this.others), this.words);
+      this.smoothing.node,
+      shared ? null : element("a", { class: "plain", href: `#/?${new URLSearchParams({ chosen: wordOf([run]) })}`, text: "Compare …", title: "Choose runs to compare it with" }));
   }
 
-  /** Show what the address says. */
   moved() {
     this.along.value = this.view.x;
-    this.slider.value = String(this.view.weight);
-    this.level.textContent = String(this.view.weight);
+    this.smoothing.moved();
   }
 
-  /** Show which ranks there are. */
   show(ranks) {
     const key = JSON.stringify([ranks, this.view.ranks && [...this.view.ranks]]);
     if (key === this.known) return;
@@ -68,15 +60,15 @@ export class Controls {
 
   #chips(ranks) {
     const chosen = this.view.ranks;
-    const button = (text, pressed, press) => element("button", { type: "button", class: "rank", text, "aria-pressed": String(pressed), on: { click: press } });
+    const chip = (text, pressed, press) => button(text, press, { class: "rank", "aria-pressed": String(pressed) });
     const toggle = (rank) => {
       const next = new Set(chosen ?? []);
       if (!next.delete(rank)) next.add(rank);
       this.#choose(next.size && next.size < ranks.length ? next : null, ranks);
     };
     return [
-      button("all", chosen === null, () => this.#choose(null, ranks)),
-      ...ranks.map((rank) => button(String(rank), chosen?.has(String(rank)) ?? false, () => toggle(String(rank)))),
+      chip("all", chosen === null, () => this.#choose(null, ranks)),
+      ...ranks.map((rank) => chip(String(rank), chosen?.has(String(rank)) ?? false, () => toggle(String(rank)))),
     ];
   }
 
@@ -94,24 +86,6 @@ export class Controls {
     this.changed({ ranks });
     this.show(all);
     if (focused >= 0) this.ranks.querySelectorAll("button")[focused]?.focus();
-  }
-
-  async #offer() {
-    try {
-      const { items } = await ask("/api/table", { limit: NEWEST });
-      this.#options(items.map(({ run }) => run).filter(({ id }) => id !== this.run));
-    } catch {
-      // the banner says that the hub is gone
-    }
-  }
-
-  #options(runs) {
-    const chosen = this.view.compare;
-    const known = chosen && !runs.some(({ id }) => id === chosen) ? [{ id: chosen, started: 0 }] : [];
-    fill(this.others, element("option", { value: "", text: "no other run" }),
-      element("option", { value: SEVERAL, text: "several: choose in the table of runs …" }),
-      ...[...known, ...runs].map(({ id, name, started }) => element("option", { value: id, text: started ? `${name || id} (${when(started)})` : id })));
-    this.others.value = chosen ?? "";
   }
 }
 

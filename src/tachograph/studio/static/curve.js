@@ -6,7 +6,7 @@ export const FULL = 4; // points for each bucket that was asked for: a curve wit
 export class Curve {
   /**
    * @param {Object} answer - of `/curves`: x, y, nonfinite, exact, seq, points.
-   * @param {Object} about - what tells it from others: run, metric, rank, lane, scale, compared.
+   * @param {Object} about - what tells it from others: run, metric, rank, lane, scale.
    */
   constructor(answer, about) {
     Object.assign(this, about);

@@ -1,25 +1,16 @@
 /** Notes, results, configuration and program of a run: a text, and tables of keys and values, below the charts. */
 
-import { element, fill } from "./element.js";
-import { number } from "./format.js";
+import { said } from "./columns.js";
+import { element, fill, headRow, scrolling, tabular } from "./element.js";
 
 const OPEN = 12; // keys that are shown without being asked for
 
-const said = (value) => {
-  if (Array.isArray(value)) return `[${value.map(said).join(", ")}]`;
-  return typeof value === "number" ? number(value, 9) : String(value);
-};
-
-/** One dictionary. */
 class Dictionary {
   constructor(title) {
     this.count = element("span", { class: "quiet number" });
     this.body = element("tbody");
     this.fold = element("details", { class: "section" }, element("summary", {}, element("h2", {}, title, this.count)),
-      element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": title },
-        element("table", { class: "data pairs" },
-          element("thead", {}, element("tr", {}, element("th", { scope: "col", text: "Key" }), element("th", { scope: "col", text: "Value" }))),
-          this.body)));
+      scrolling(title, tabular(headRow(["Key", "Value"]), this.body, "data pairs")));
     this.shown = "";
   }
 
@@ -32,14 +23,13 @@ class Dictionary {
     this.fold.hidden = entries.length === 0;
     this.count.textContent = ` ${entries.length}`;
     fill(this.body, ...entries.map(([key, value]) =>
-      element("tr", {}, element("th", { scope: "row", class: "code", text: key }), element("td", { text: said(value) }))));
+      element("tr", {}, element("th", { scope: "row", class: "code", text: key }), element("td", { text: said(value, 9) }))));
   }
 }
 
 /** Return a command line as one types it. */
 const typed = (argv) => argv.map((each) => (/^[\w@%+=:,./*-]+$/.test(each) ? each : `'${each.replaceAll("'", "'\\''")}'`)).join(" ");
 
-/** All of a run. */
 export class Dictionaries {
   constructor() {
     this.notes = element("p", { class: "run-notes", hidden: true });
@@ -49,7 +39,6 @@ export class Dictionaries {
     this.node = element("div", {}, this.notes, this.summary.fold, this.config.fold, this.program.fold);
   }
 
-  /** Show them, as the run's answer has them. */
   show({ config = {}, summary = {}, program = {}, notes = "" }) {
     this.notes.hidden = !notes;
     if (this.notes.textContent !== notes) this.notes.textContent = notes;

@@ -1,13 +1,12 @@
 /** A reader's words about a run: its name, tags and notes; and its end, for good. */
 
 import { change, mayChange, takeToken } from "./api.js";
-import { element, fill } from "./element.js";
+import { button, element, fill, small } from "./element.js";
 import { bytes, count } from "./format.js";
 
 /** A button, and the dialog behind it; hidden where the page may change nothing. */
 export class Editor {
   /**
-   * @param {string} run - its id.
    * @param {function()} changed - called after a change; it may return a promise.
    * @param {function()} deleted - called after the end.
    */
@@ -16,11 +15,10 @@ export class Editor {
     this.changed = changed;
     this.deleted = deleted;
     this.dialog = element("dialog", { class: "editor", "aria-label": "Edit the run", on: { close: () => this.dialog.remove() } });
-    this.button = element("button", { type: "button", class: "plain small", text: "Edit", on: { click: () => this.#open() } });
+    this.button = small("Edit", "", () => this.#open());
     this.node = element("span", { hidden: true }, this.button);
   }
 
-  /** Show what the run's answer has. */
   show({ writable, run, notes }) {
     this.node.hidden = !writable;
     Object.assign(this, { line: run, notes });
@@ -43,8 +41,8 @@ export class Editor {
       element("label", {}, element("span", { text: "Notes" }), notes),
       this.#token(), this.words,
       element("div", { class: "actions" },
-        element("button", { type: "button", class: "plain", text: "Save", on: { click: save } }), this.#cancel("Cancel"),
-        element("button", { type: "button", class: "plain bad", text: "Delete …", on: { click: () => this.#confirm() } })));
+        button("Save", save), this.#cancel("Cancel"),
+        button("Delete …", () => this.#confirm(), { class: "plain bad" })));
     for (const field of [name, this.token]) field?.addEventListener("keydown", ({ key }) => key === "Enter" && save());
     document.body.append(this.dialog); // its button may be drawn anew meanwhile
     addEventListener("hashchange", () => this.dialog.close(), { once: true });
@@ -64,7 +62,7 @@ export class Editor {
       element("p", {}, element("strong", { text: this.line.name || this.run }), `: ${size}`),
       this.#token(), this.words,
       element("div", { class: "actions" },
-        element("button", { type: "button", class: "plain bad", text: "Delete", on: { click: end } }), this.#cancel("Keep")));
+        button("Delete", end, { class: "plain bad" }), this.#cancel("Keep")));
     this.dialog.querySelector(".actions button:last-child").focus();
   }
 
@@ -74,12 +72,12 @@ export class Editor {
       this.deleted();
     };
     fill(this.dialog, element("h2", { text: "This run is gone" }), element("p", { text: "It was deleted meanwhile." }),
-      element("div", { class: "actions" }, element("button", { type: "button", class: "plain", text: "All runs", on: { click: leave } })));
+      element("div", { class: "actions" }, button("All runs", leave)));
     this.dialog.querySelector("button").focus();
   }
 
   #cancel(text) {
-    return element("button", { type: "button", class: "plain", text, on: { click: () => this.dialog.close() } });
+    return button(text, () => this.dialog.close());
   }
 
   /** Return a field for the token, where the page has none. */
@@ -132,11 +130,11 @@ class Tags {
 
   #show() {
     fill(this.list, ...[...this.now].map((text) => element("span", { class: "chip" }, text,
-      element("button", { type: "button", "aria-label": `Remove the tag ${text}`, text: "×", on: { click: () => {
+      button("×", () => {
         this.now.delete(text);
         this.#show();
         this.field.focus();
-      } } }))));
+      }, { class: null, "aria-label": `Remove the tag ${text}` }))));
   }
 
   /** Return the tags to add and to remove, with one that is still in the field. */

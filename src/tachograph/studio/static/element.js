@@ -22,10 +22,30 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Put children in place of what an element holds. */
+export const button = (text, press, more = {}, ...children) => element("button", { type: "button", class: "plain", text, on: { click: press }, ...more }, ...children);
+
+/** Return a small button, as cards have them. */
+export const small = (text, title, press, more = {}) => button(text, press, { class: "plain small", title: title || null, ...more });
+
+/** Return a box that scrolls, by the keyboard, too. */
+export const scrolling = (label, ...children) => element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, ...children);
+
+/** Return the row of a table's heads: texts, or pairs of a text and its class. */
+export const headRow = (heads) => element("tr", {}, ...heads.map((head) => [head].flat()).map(([text, kind]) => element("th", { scope: "col", class: kind, text })));
+
+export const tabular = (head, body, kind = "data") => element("table", { class: kind }, element("thead", {}, head), body);
+
 export function fill(parent, ...children) {
   parent.replaceChildren(...children.filter((each) => each !== null && each !== undefined));
   return parent;
+}
+
+/** Have an element hold these, in this order, and nothing else; what is in its place already is not moved. */
+export function inOrder(parent, nodes) {
+  nodes.forEach((node, place) => {
+    if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] ?? null);
+  });
+  while (parent.children.length > nodes.length) parent.lastChild.remove();
 }
 
 /** Set an element's text where it differs: nothing is laid out again without need. */

@@ -1,7 +1,7 @@
 /** Faults of a run, at the top of its page: each fault leads to its place in the charts. */
 
 import { ask, pathOf } from "./api.js";
-import { element, fill, say } from "./element.js";
+import { button, element, fill, headRow, say, scrolling, tabular } from "./element.js";
 import { count, number, when } from "./format.js";
 import { Goodput } from "./goodput.js";
 import { showPlace } from "./marks.js";
@@ -14,11 +14,7 @@ const LONG = 300; // characters of a message that scrolls
 
 /** The faults of a run; hidden where there are none. */
 export class Faults {
-  /**
-   * @param {string} run - its id.
-   * @param {function(): Card[]} cards - returns those that the page has.
-   * @param {AbortSignal} signal - ends with the page.
-   */
+  /** @param {function(): Card[]} cards - returns those that the page has; @param {AbortSignal} signal - ends with the page. */
   constructor(run, cards, signal) {
     this.run = run;
     this.cards = cards;
@@ -46,7 +42,6 @@ export class Faults {
     }
   }
 
-  /** Show faults and losses, as the hub answers them. */
   show({ faults, more, losses, goodput }) {
     this.goodput.show(goodput);
     const said = JSON.stringify([faults, more, losses]);
@@ -71,7 +66,7 @@ export class Faults {
   #item(fault) {
     const { kind, title, detail, time, place } = fault;
     const text = place
-      ? element("button", { type: "button", class: "fault-link", title: "Show it in the charts", text: title, on: { click: () => this.#go(fault) } })
+      ? button(title, () => this.#go(fault), { class: "fault-link", title: "Show it in the charts" })
       : element("span", { class: "fault-title", text: title });
     const long = detail.length > LONG || detail.split("\n").length > 4;
     return element("li", { class: `fault ${QUIET.has(kind) ? "quiet-fault" : ""}`, "data-kind": kind },
@@ -95,8 +90,5 @@ function lossesOf(losses) {
     element("td", { class: "number", text: number(points) }), element("td", { text: why.replaceAll("`", "") })));
   return element("details", { class: "notice losses" },
     element("summary", { text: `Lost: ${count(all, "point")} – ${short.join(", ")}` }),
-    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of losses" },
-      element("table", { class: "data" },
-        element("thead", {}, element("tr", {}, ...["Reason", "Destination", "Points", "Meaning"].map((text) => element("th", { scope: "col", text })))),
-        element("tbody", {}, ...rows))));
+    scrolling("Table of losses", tabular(headRow(["Reason", "Destination", "Points", "Meaning"]), element("tbody", {}, ...rows))));
 }

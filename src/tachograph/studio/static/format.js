@@ -91,10 +91,8 @@ export function sizes(splits) {
   return splits.map((each) => (each === null ? "" : each === 0 ? "0" : `${(each / scale).toFixed(decimals)} ${SIZES[place]}`));
 }
 
-/** Return the labels of a logarithmic axis. */
 export const powers = (splits) => splits.map((each) => (each === null ? "" : number(each, 3)));
 
-/** Return seconds as a duration. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NEVER;
   if (seconds === 0) return "0 s";
@@ -112,7 +110,6 @@ export function duration(seconds) {
 /** Return seconds that were measured, with three digits up to a minute. */
 export const took = (seconds) => (Number.isFinite(seconds) && seconds >= 0.9995 && seconds < 59.95 ? `${number(seconds, 3)} s` : duration(seconds));
 
-/** Return the labels of an axis of durations: all in one unit. */
 export function durations(splits) {
   const most = Math.max(...splits.filter((each) => each !== null).map(Math.abs));
   const [size, of] = most >= 0.9995 ? [1, "s"] : most >= 0.9995e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
@@ -143,7 +140,6 @@ export function cut(name, most = 56) {
 /** Return by how much quantiles may be off, a share of them; null for one that is not known. */
 export const offBy = (share) => (share === null || share > 9.995 ? "rough: counted in few buckets" : `± ${share < 0.1 ? number(100 * share, 2) : Math.round(100 * share)} %`);
 
-/** Return a size in bytes. */
 export function bytes(size) {
   let place = 0;
   let rest = size;
@@ -154,7 +150,6 @@ export function bytes(size) {
   return `${place && Math.abs(rest) < 10 ? rest.toFixed(1) : Math.round(rest)} ${SIZES[place]}`;
 }
 
-/** Return a count with its noun. */
 export const count = (many, one, more = `${one}s`) => `${number(many)} ${many === 1 ? one : more}`;
 
 const pad = (value) => String(value).padStart(2, "0");
@@ -171,7 +166,6 @@ export function when(nanoseconds) {
 /** Return a unit of OpenTelemetry as an axis says it: an annotation without its braces, 1 as nothing. */
 export const unit = (said) => (said === "1" || !said ? "" : said.replaceAll(/\{([^}]*)\}/g, "$1"));
 
-/** Return a value with its unit. */
 export function measured(value, of) {
   if (typeof value === "number" && Number.isFinite(value)) {
     if (of === "s") return took(value);

@@ -1,7 +1,7 @@
 /** Durations of functions: how often each ran, how long, and how it failed. */
 
 import { Calls } from "./calls.js";
-import { element, fill, say } from "./element.js";
+import { button, element, fill, say, scrolling, tabular } from "./element.js";
 import { EXACT, number, offBy, took } from "./format.js";
 
 const COLUMNS = [
@@ -17,9 +17,7 @@ const MOST = 300; // rows
 
 const failed = ({ failures }) => Object.values(failures ?? {}).reduce((sum, each) => sum + each, 0);
 
-/** The table of a run's functions. */
 export class Functions {
-  /** @param {View} view - which ranks are wanted; @param {string} run - its id; @param {AbortSignal} signal - ends with the page. */
   constructor(view, run, signal) {
     this.view = view;
     this.calls = new Calls(view, run, signal);
@@ -33,23 +31,19 @@ export class Functions {
       "section",
       { class: "block", "aria-label": "Functions", hidden: true },
       element("h2", {}, "Functions ", this.note),
-      element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of functions" },
-        element("table", { class: "data" }, element("thead", {}, element("tr", {}, ...this.heads)), this.body)),
+      scrolling("Table of functions", tabular(element("tr", {}, ...this.heads), this.body)),
       this.calls.node,
     );
   }
 
   #head(title, place) {
-    const button = element("button", { type: "button", class: "sort", text: title });
-    button.addEventListener("click", () => {
+    return element("th", { scope: "col", class: place > 0 ? "number" : null }, button(title, () => {
       this.down = this.column === place ? !this.down : place > 1;
       this.column = place;
       this.show(this.list);
-    });
-    return element("th", { scope: "col", class: place > 0 ? "number" : null }, button);
+    }, { class: "sort" }));
   }
 
-  /** Show functions, as the run's answer has them. */
   show(list) {
     this.list = list;
     if (list.length) this.calls.look(list);

@@ -2,14 +2,13 @@
 
 import { cell, heading, numeric, said } from "./columns.js";
 import { Editor } from "./editor.js";
-import { element, fill } from "./element.js";
+import { button, element, fill, tabular } from "./element.js";
 import { count } from "./format.js";
 import { linkTo } from "./route.js";
 
 const ROW = 34; // pixels: each row is as high, see runs.css
 const AROUND = 20; // rows beyond each edge of the view
 
-/** A table of which a window is known. */
 export class Grid {
   /** @param {Object} on - `window(offset)`, `sort(name)`, `picked(run, on)`, `all(on)`, `changed()`. */
   constructor(on) {
@@ -22,7 +21,7 @@ export class Grid {
     this.nodes = new Map(); // by run
     this.head = element("tr", {});
     this.body = element("tbody");
-    this.table = element("table", { class: "data runs" }, element("thead", {}, this.head), this.body);
+    this.table = tabular(this.head, this.body, "data runs");
     this.above = element("div", { class: "beyond" });
     this.below = element("div", { class: "beyond" });
     this.node = element("div", { class: "scroll virtual", hidden: true, tabindex: "-1", role: "group", "aria-label": "Runs" }, this.above, this.table, this.below);
@@ -32,7 +31,6 @@ export class Grid {
     addEventListener("resize", this.resized);
   }
 
-  /** How many rows are asked for at once. */
   get wanted() {
     return Math.min(400, Math.ceil(Math.max(this.node.clientHeight, innerHeight * 0.6) / ROW) + 2 * AROUND);
   }
@@ -43,7 +41,6 @@ export class Grid {
     this.fresh = true;
   }
 
-  /** Take the rows of an answer. */
   take(answer, offset, columns, picked) {
     this.items = new Map(answer.items.map((item, place) => [offset + place, item]));
     if (this.fresh) this.node.scrollTop = 0;
@@ -56,7 +53,6 @@ export class Grid {
     this.picked = picked;
   }
 
-  /** Show the rows in view. */
   show(picked = this.picked) {
     this.picked = picked;
     this.#heads();
@@ -82,7 +78,7 @@ export class Grid {
     const up = this.sort === name;
     const press = () => this.on.sort(down ? name : up ? "" : `-${name}`);
     return element("th", { scope: "col", class: numeric(name) ? "number" : null, "aria-sort": down ? "descending" : up ? "ascending" : null, title: name === "id" ? null : name },
-      before, element("button", { type: "button", class: "sort", text, on: { click: press } }));
+      before, button(text, press, { class: "sort" }));
   }
 
   #rows() {

@@ -1,7 +1,7 @@
 /** A job that stands still: the doctor's verdict at the head of the run's page, and each rank beside the others. */
 
 import { ask, pathOf } from "./api.js";
-import { element, fill } from "./element.js";
+import { element, fill, headRow, scrolling, tabular } from "./element.js";
 import { when } from "./format.js";
 
 const OFTEN = 2000; // milliseconds between two questions
@@ -10,16 +10,12 @@ const LEVEL = { hang: "This run stands still", late: "Ranks wait for a late one"
 
 /** The verdict on a job that stands still; hidden where it gets on and never stood still. */
 export class Hang {
-  /**
-   * @param {string} run - its id.
-   * @param {AbortSignal} signal - ends with the page.
-   */
   constructor(run, signal) {
     this.run = run;
     this.signal = signal;
     this.heading = element("h2");
     this.words = element("p", { class: "hang-words" });
-    this.table = element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Ranks" });
+    this.table = scrolling("Ranks");
     this.node = element("section", { class: "hang", role: "alert", "aria-label": "Hang", hidden: true }, this.heading, this.words, this.table);
     this.#look();
     const timer = setInterval(() => document.hidden || this.#look(), OFTEN);
@@ -34,7 +30,6 @@ export class Hang {
     }
   }
 
-  /** Show an answer of the hub. */
   show({ live, incidents }) {
     const open = live?.open ?? null;
     const past = incidents.filter(({ ended }) => ended || !live);
@@ -63,7 +58,5 @@ function table(ranks, guilty) {
       ...each.stacks.map(([name, lines]) => element("pre", { text: `${name}\n${lines.map((line) => `  ${line}`).join("\n")}` })))),
     element("td", { text: each.operation || "–" })));
   if (first.length > MOST) rows.push(element("tr", {}, element("td", { colspan: "5", class: "quiet", text: `and ${first.length - MOST} more ranks` })));
-  return element("table", { class: "data" },
-    element("thead", {}, element("tr", {}, ...["Rank", "State", "For", "Line", "Operation"].map((text) => element("th", { scope: "col", text })))),
-    element("tbody", {}, ...rows));
+  return tabular(headRow(["Rank", "State", "For", "Line", "Operation"]), element("tbody", {}, ...rows));
 }

@@ -19,7 +19,6 @@ export const chip = (state, ended) => element("span", {
   title: ended && ended.words !== state ? ended.words : WORDS[state] ?? state,
 });
 
-/** The head of one run. */
 export class Header {
   constructor() {
     this.title = element("h1");
@@ -33,7 +32,6 @@ export class Header {
     this.node = element("header", { class: "run-head" }, this.notices);
   }
 
-  /** Show a run, as the hub answers it. */
   show(run) {
     fill(this.title, element("span", { class: "run-id", text: run.name || run.id, title: run.name || run.id }), " ", chip(run.state, run.ended));
     const facts = [

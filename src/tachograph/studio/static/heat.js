@@ -16,7 +16,6 @@ const LABELS = 52; // pixels
 const FOOT = 20;
 const SHARE = 0.01; // of the values at each end that have no colours of their own
 
-/** Draws curves of ranks as rows. */
 export class Heat {
   constructor() {
     this.canvas = element("canvas", { class: "heat-map", role: "img" });

@@ -11,7 +11,6 @@ const NEAR = 5; // pixels from an event
 const MOST_MARKS = 4;
 const FAR = 40; // pixels from the pointer beyond which a curve has no point there
 
-/** Shows what is at a place of a plot. */
 export class Hover {
   /** @param {Object} x - the axis: {units, time}. */
   constructor(x) {

@@ -1,6 +1,6 @@
 /** Keyboard: what each key does, and a list of that. */
 
-import { element, fill } from "./element.js";
+import { button, element, fill } from "./element.js";
 
 const KEYS = [
   ["/", "search runs"],
@@ -21,16 +21,15 @@ const KEYS = [
   ["?", "this list"],
 ];
 
-/** Have keys act on the page. */
-export function listen(dialog, button) {
+export function listen(dialog, opener) {
   fill(
     dialog,
     element("h2", { text: "Keyboard" }),
     element("dl", {}, ...KEYS.flatMap(([key, does]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text: does })])),
     element("p", { class: "quiet", text: "Drag across a chart to zoom, also upwards; with two fingers, too. Double-click for all of it." }),
-    element("button", { type: "button", class: "plain", text: "Close", on: { click: () => dialog.close() } }),
+    button("Close", () => dialog.close()),
   );
-  button.addEventListener("click", () => dialog.showModal());
+  opener.addEventListener("click", () => dialog.showModal());
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
     if (event.target.closest("input, select, textarea")) {

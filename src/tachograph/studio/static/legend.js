@@ -1,13 +1,11 @@
 /** A chart's legend: names, latest values, and switches. */
 
-import { element, say } from "./element.js";
+import { button, element, say } from "./element.js";
 import { cut, figures } from "./format.js";
 
 const MOST = 16;
 
-/** The entries of one chart. */
 export class Legend {
-  /** @param {function(string)} toggle - called with the key of an entry that was switched. */
   constructor(toggle) {
     this.toggle = toggle;
     this.node = element("ul", { class: "legend", "aria-label": "Curves" });
@@ -36,28 +34,14 @@ export class Legend {
     const value = element("span", { class: "number" });
     this.values.set(key, value);
     const swatch = element("span", { class: dash?.length ? "line dashed" : "line", style: { color: colour } });
-    return element(
-      "li",
-      {},
-      element(
-        "button",
-        {
-          type: "button", class: "entry", "aria-pressed": String(!off), title: off ? "Show" : "Hide",
-          on: { click: () => this.toggle(key) },
-        },
-        swatch,
-        element("span", { class: "name", text: cut(label), title: label }),
-        value,
-      ),
-    );
+    return element("li", {}, button(null, () => this.toggle(key), { class: "entry", "aria-pressed": String(!off), title: off ? "Show" : "Hide" },
+      swatch, element("span", { class: "name", text: cut(label), title: label }), value));
   }
 
   #more(entries, hidden) {
-    const button = element("button", { type: "button", class: "entry quiet", text: `${entries.length - MOST} more` });
-    button.addEventListener("click", () => {
+    return element("li", {}, button(`${entries.length - MOST} more`, () => {
       this.all = true;
       this.show(entries, hidden);
-    });
-    return element("li", {}, button);
+    }, { class: "entry quiet" }));
   }
 }

@@ -12,7 +12,6 @@ const KINDS = ["hello", "points", "progress", "events", "run", "samples", "probl
 /** One connection to the hub, which comes back by itself. */
 export class Live {
   /**
-   * @param {string} run - its id.
    * @param {Object} on - functions by the kind of event, called with its data; `lost()` and `back()` of the hub.
    */
   constructor(run, on) {

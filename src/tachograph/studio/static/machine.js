@@ -1,7 +1,7 @@
 /** The machine in four tiles: processors, memory, GPUs and network, in words; all else is in the section below. */
 
 import { ask, pathOf } from "./api.js";
-import { element, fill, say } from "./element.js";
+import { element, fill, say, small } from "./element.js";
 import { bytes, count, duration, number } from "./format.js";
 
 const NANO = 1e9;
@@ -50,13 +50,13 @@ const TILES = [
 
 /** The four tiles of a run; hidden where its hub has not looked at the machine. */
 export class Machine {
-  /** @param {string} run - its id; @param {AbortSignal} signal - ends with the page; @param {function()} open - shows all of it. */
+  /** @param {function()} open - shows all of it. */
   constructor(run, signal, open) {
     this.run = run;
     this.signal = signal;
     this.tiles = TILES.map((about) => new Tile(about));
     this.bySeries = new Map();
-    const all = element("button", { type: "button", class: "plain small", text: "all of it", title: "Every series of the machine", on: { click: open } });
+    const all = small("all of it", "Every series of the machine", open);
     this.node = element("section", { class: "block machine", "aria-label": "Machine", hidden: true },
       element("h2", {}, "Machine ", all), element("div", { class: "tiles" }, ...this.tiles.map(({ node }) => node)));
   }

@@ -1,15 +1,10 @@
 /** The menu of a chart: its y axes, its pictures, and all that needs no button of its own. */
 
-import { element, fill } from "./element.js";
-
-/** Return a button of a card. */
-export function button(text, title, press, more = {}) {
-  return element("button", { type: "button", class: "plain small", title, text, on: { click: press }, ...more });
-}
+import { element, fill, small } from "./element.js";
 
 /** A menu that unfolds below its button; Escape and a click elsewhere fold it up. */
 export class Menu {
-  /** @param {string} title - of the chart; @param {function()} rows - returns what is in it when it unfolds. */
+  /** @param {function()} rows - returns what is in it when it unfolds. */
   constructor(title, rows) {
     this.rows = rows;
     this.summary = element("summary", { class: "plain small", title: "Axes, pictures, full screen (m)", "aria-label": `More of ${title}`, text: "⋯" });
@@ -49,7 +44,7 @@ export class Menu {
 /** Return a row of buttons of which one is pressed. */
 export function choice(label, options, chosen, choose) {
   return element("div", { class: "menu-row", role: "group", "aria-label": label }, element("span", { class: "quiet", text: label }),
-    ...options.map(([key, text]) => button(text, "", () => choose(key), { "aria-pressed": String(key === chosen) })));
+    ...options.map(([key, text]) => small(text, "", () => choose(key), { "aria-pressed": String(key === chosen) })));
 }
 
 /** Return a row for the two ends of an axis; `set` gets a pair of numbers, or null for those that it has by itself. */

@@ -27,13 +27,8 @@ function laneLabel({ rank, execution, task }, tasks) {
   return [who, task ? `${taskName(task)} #${execution}` : execution ? `task ${execution}` : ""].filter(Boolean).join(" ");
 }
 
-/** The source of one chart. */
 export class MetricChart {
-  /**
-   * @param {string} run - its id.
-   * @param {Object} chart - of the run's answer.
-   * @param {View} view - which ranks and which other run are wanted.
-   */
+  /** @param {Object} chart - of the run's answer. */
   constructor(run, chart, view) {
     this.run = run;
     this.view = view;
@@ -96,7 +91,7 @@ export class MetricChart {
   /** How many buckets each curve has, which shows the least and the greatest of each: fewer where there are many. */
   get pairs() {
     const wanted = this.lanes.filter(({ rank }) => this.view.wants(rank)).length || 1;
-    const many = wanted * this.names.length * (this.view.compare ? 2 : 1);
+    const many = wanted * this.names.length;
     return Math.round(Math.max(LEAST_PAIRS, Math.min(MOST_PAIRS, ALL_PAIRS / many)));
   }
 
@@ -105,28 +100,22 @@ export class MetricChart {
     const { pairs } = this;
     const ranks = this.view.ranks;
     const rank = ranks?.size === 1 ? [...ranks][0] : null;
-    const { group, metrics } = this.chart;
-    const { compare, compared } = this.view;
     const along = this.view.x === "own" ? {} : { x: this.view.x };
     const query = { low, high, rank, pairs, ...along, smooth: this.view.weight || null, knots: this.view.marks.length ? 1 : null };
-    const asked = metrics.map(({ metric, scale }) => this.#curves(this.run, metric, scale, query, signal));
-    const others = compare ? metrics.filter(({ metric }) => compared.has(`${group}\n${metric}`)) : [];
-    asked.push(...others.map(({ metric, scale }) => this.#curves(compare, metric, scale, query, signal)));
-    return (await Promise.all(asked)).flat();
+    return (await Promise.all(this.chart.metrics.map(({ metric, scale }) => this.#curves(metric, scale, query, signal)))).flat();
   }
 
-  async #curves(run, metric, scale, query, signal) {
-    const compared = run === this.run ? {} : { compared: run };
+  async #curves(metric, scale, query, signal) {
     let answer;
     try {
-      answer = await ask(`${pathOf(run)}/curves`, { metric, group: this.chart.group, ...query }, signal);
+      answer = await ask(`${pathOf(this.run)}/curves`, { metric, group: this.chart.group, ...query }, signal);
     } catch (error) {
-      // defined and without points so far, or a rank or another run that has none of it
-      if (error.status === 404 && (compared.compared || query.rank !== null || this.#empty(metric))) return [];
+      // defined and without points so far, or a rank that has none of it
+      if (error.status === 404 && (query.rank !== null || this.#empty(metric))) return [];
       throw error;
     }
     const own = answer.curves.filter(({ kind }) => kind === this.chart.kind); // a gauge may have a Metric's name
-    return own.map((curve) => new Curve(curve, this.#about(metric, scale, curve, { run, ...compared })));
+    return own.map((curve) => new Curve(curve, this.#about(metric, scale, curve)));
   }
 
   #empty(metric) {

@@ -1,5 +1,6 @@
 /** A chart as a picture or as text: SVG, PNG, and the points that are seen as CSV. */
 
+import { cut } from "./format.js";
 import { columnsOf, joined } from "./table.js";
 import { colours } from "./theme.js";
 
@@ -7,7 +8,6 @@ const FAMILY = "system-ui, sans-serif";
 const [TITLE, ROW, SIZE] = [24, 16, 11]; // pixels of the title, of a row of the legend, of letters
 const ENTRY = 190; // pixels of an entry of the legend
 
-/** Have the browser keep a file. */
 export function save(name, type, content) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([content], { type }));
@@ -63,7 +63,6 @@ const short = (value) => String(Math.round(value * 100) / 100);
 
 const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 
-/** Return a chart as SVG, which needs nothing else. */
 export function svgOf(card) {
   const { u } = card.plot;
   const ratio = u.bbox.width / u.over.clientWidth;
@@ -87,13 +86,13 @@ export function svgOf(card) {
     });
   }
   if (card.axis.units) lines.push(say(left + width / 2, top + height + 32 * ratio, card.axis.units, { anchor: "middle" }));
-  const entries = legendOf(card);
+  const entries = card.entries.filter(({ key }) => !card.hidden.has(key)).slice(0, 24);
   const across = Math.max(1, Math.floor(u.width / ENTRY));
   const rows = Math.ceil(entries.length / across);
   const all = [u.width, TITLE + u.height + ROW * rows + 8];
   const legend = entries.map(({ label, colour }, place) => {
     const [x, y] = [((place % across) * ENTRY + 8) * ratio, (u.height + ROW * Math.floor(place / across) + 12) * ratio];
-    return `<path d="M${x} ${y - 4 * ratio}h${14 * ratio}" stroke="${colour}" stroke-width="${2.5 * ratio}"/>${say(x + 20 * ratio, y, label, { fill: text })}`;
+    return `<path d="M${x} ${y - 4 * ratio}h${14 * ratio}" stroke="${colour}" stroke-width="${2.5 * ratio}"/>${say(x + 20 * ratio, y, cut(label, 26), { fill: text })}`;
   });
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}" viewBox="0 0 ${all[0] * ratio} ${all[1] * ratio}" font-family="${FAMILY}">`,
@@ -104,37 +103,15 @@ export function svgOf(card) {
   ].join("\n");
 }
 
-/** Return the axes of a plot that are seen, and where. */
 const sides = (u) => u.axes.map(({ scale, side }) => [scale, scale === "x" ? "x" : side === 3 ? "left" : "right"]);
 
-const legendOf = ({ entries, hidden }) => entries.filter(({ key }) => !hidden.has(key)).slice(0, 24);
-
-/** Return a chart as PNG. */
+/** Return a chart as PNG: its SVG in the pixels of the screen. */
 export async function pngOf(card) {
-  const { u } = card.plot;
-  const source = u.ctx.canvas;
-  const ratio = source.width / u.width;
-  const entries = legendOf(card);
-  const across = Math.max(1, Math.floor(u.width / ENTRY));
-  const canvas = document.createElement("canvas");
-  canvas.width = source.width;
-  canvas.height = source.height + ratio * (TITLE + ROW * Math.ceil(entries.length / across) + 8);
-  const context = canvas.getContext("2d");
-  const { text, surface } = colours();
-  context.fillStyle = surface;
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(source, 0, TITLE * ratio);
-  context.scale(ratio, ratio);
-  context.fillStyle = text;
-  context.font = `600 13px ${FAMILY}`;
-  context.fillText(card.source.title, 8, 17, u.width - 16);
-  context.font = `${SIZE}px ${FAMILY}`;
-  entries.forEach(({ label, colour }, place) => {
-    const [x, y] = [(place % across) * ENTRY + 8, TITLE + u.height + ROW * Math.floor(place / across) + 12];
-    context.fillStyle = colour;
-    context.fillRect(x, y - 5, 14, 2.5);
-    context.fillStyle = text;
-    context.fillText(label, x + 20, y, ENTRY - 28);
-  });
+  const picture = new Image();
+  picture.src = `data:image/svg+xml;utf8,${encodeURIComponent(svgOf(card))}`;
+  await picture.decode();
+  const ratio = devicePixelRatio || 1;
+  const canvas = Object.assign(document.createElement("canvas"), { width: picture.width * ratio, height: picture.height * ratio });
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }

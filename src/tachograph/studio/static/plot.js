@@ -22,7 +22,6 @@ const BEHIND = 0.4; // alpha of points behind their average
 const DRAG = 12; // pixels from which on a drag is one of y, too
 const DENSE = 1.5; // points a pixel from which on lines are as thin as can be: they cover each other, and draw faster
 
-/** Draws curves into an element. */
 export class Plot {
   /**
    * @param {HTMLElement} host - where it is, as wide as that.
@@ -48,7 +47,7 @@ export class Plot {
     this.u = null;
   }
 
-  /** Draw curves, as large as the element is: each with `colour`, `faint`, `width`, `scale`, and perhaps `compared`. */
+  /** Draw curves, as large as the element is: each with `colour`, `faint`, `width`, `scale`. */
   draw(curves) {
     this.curves = curves;
     const width = Math.max(200, Math.floor(this.host.clientWidth));

@@ -1,11 +1,10 @@
 /** Progress bars: how far loops have come, how fast, and how long they will take; of ranks one bar, with a tick each. */
 
-import { element, say } from "./element.js";
+import { element, inOrder, say } from "./element.js";
 import { count, duration, number, taskName } from "./format.js";
 
 const MOST_TICKS = 128; // in a bar; ranks that are as far share one
 
-/** The bars of a run. */
 export class Progress {
   constructor(view) {
     this.view = view;
@@ -24,17 +23,10 @@ export class Progress {
       loops.set(key, [...(loops.get(key) ?? []), each]);
     }
     const wanted = [...loops].map(([key, ranks]) => ({ key, ranks: ranks.sort(slowest) })).sort(order);
-    wanted.forEach(({ key, ranks }, place) => {
-      const bar = this.bars.get(key) ?? made();
-      this.bars.set(key, bar);
-      if (this.node.children[place] !== bar.node) this.node.insertBefore(bar.node, this.node.children[place] ?? null);
-      update(bar, ranks, live);
-    });
-    for (const [key, bar] of this.bars) {
-      if (loops.has(key)) continue;
-      bar.node.remove();
-      this.bars.delete(key);
-    }
+    const before = this.bars;
+    this.bars = new Map(wanted.map(({ key }) => [key, before.get(key) ?? made()]));
+    for (const { key, ranks } of wanted) update(this.bars.get(key), ranks, live);
+    inOrder(this.node, [...this.bars.values()].map(({ node }) => node));
     this.node.hidden = wanted.length === 0;
   }
 }

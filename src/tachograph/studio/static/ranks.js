@@ -14,7 +14,7 @@ export const many = (lanes) => new Set(lanes.map(({ rank }) => rank)).size > FEW
 export function together(curves) {
   const groups = new Map();
   for (const curve of curves) {
-    const key = JSON.stringify([nameOf(curve), curve.compared ?? null, curve.start, curve.branch]);
+    const key = JSON.stringify([nameOf(curve), curve.start, curve.branch]);
     groups.set(key, [...(groups.get(key) ?? []), curve]);
   }
   return [...groups.values()].map((some) => (some.length > 1 ? joined(some) : some[0]));
@@ -45,10 +45,10 @@ function joined(curves) {
     points: curves.reduce((sum, { points }) => sum + points, 0),
     exact: same && curves.every(({ exact }) => exact),
   };
-  const { run, metric, scale, attributes, compared } = first;
+  const { run, metric, scale, attributes } = first;
   const band = { min: of(least), max: of(greatest) };
   return new Curve(answer, {
-    run, metric, scale, attributes, ...(compared ? { compared } : {}), rank: null, lane: "", band,
+    run, metric, scale, attributes, rank: null, lane: "", band,
     extremes: { min: of(lowest), max: of(highest) }, ranks: new Set(curves.map(({ rank }) => rank)).size,
   });
 }

@@ -6,7 +6,7 @@ function parts(hash) {
   return [path, query.join("?")];
 }
 
-/** Return what a hash stands for: `{page: "runs"}`, `{page: "comparison"}`, or `{page: "run", run, ranks, compare}`. */
+/** Return what a hash stands for: `{page: "runs"}`, `{page: "comparison"}`, or `{page: "run", run, ranks}`. */
 export function read(hash) {
   const [path, query] = parts(hash);
   if (path === "/compare") return { page: "comparison" };
@@ -24,17 +24,10 @@ export function read(hash) {
     page: "run",
     run,
     ranks: ranks ? new Set(ranks.split(",").filter((each) => each !== "")) : null,
-    compare: words.get("compare") || null,
   };
 }
 
-/** Return the hash of a run's page. */
-export function linkTo(run, { ranks = null, compare = null } = {}) {
-  const words = new URLSearchParams();
-  if (ranks) words.set("rank", [...ranks].join(","));
-  if (compare) words.set("compare", compare);
-  return `#/run/${encodeURIComponent(run)}${words.size ? `?${words}` : ""}`;
-}
+export const linkTo = (run) => `#/run/${encodeURIComponent(run)}`;
 
 /** Return texts as one word of an address, and `listOf` them again. */
 export const wordOf = (texts) => [...texts].map((text) => encodeURIComponent(text)).join(",");
@@ -47,7 +40,6 @@ export function listOf(word) {
   }
 }
 
-/** Return the hash of the page that compares runs. */
 export const linkToComparison = (runs) => `#/compare?${new URLSearchParams({ runs: wordOf(runs) })}`;
 
 /**
@@ -65,7 +57,6 @@ class State {
     this.words = new URLSearchParams(this.query);
   }
 
-  /** Return the text of a name; null where there is none. */
   get(name) {
     return this.words.get(name);
   }

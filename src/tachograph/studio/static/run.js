@@ -23,14 +23,13 @@ const SLOWLY = 10_000; // the same, for what no event tells: durations of functi
 const RETRY = 3000;
 const PAGES = 5; // of events, at the start
 
-/** Shows a run until it is closed. */
 export class RunPage {
-  /** @param {Object} route - {run, ranks, compare}; @param {Object} shell - `banner(words)`, `main`. */
+  /** @param {Object} route - {run, ranks}; @param {Object} shell - `banner(words)`, `main`. */
   constructor(route, shell) {
     this.run = route.run;
     this.shell = shell;
     this.view = new View();
-    Object.assign(this.view, { ranks: route.ranks, compare: route.compare });
+    this.view.ranks = route.ranks;
     this.filled = this.told = false; // whether anything is drawn, or was said in a configuration or a summary
     this.bars = new Set(); // curves that are progress bars
     this.unknown = new Set(); // curves that got points, and that the next look may know
@@ -57,37 +56,22 @@ export class RunPage {
     this.#open();
   }
 
-  async #choose(chosen) {
-    if ("compare" in chosen) await this.#compare(chosen.compare);
+  #choose(chosen) {
     this.view.set(chosen);
-    state.set({ rank: this.view.ranks && [...this.view.ranks].join(","), compare: this.view.compare });
+    state.set({ rank: this.view.ranks && [...this.view.ranks].join(",") });
   }
 
   /** The address says something else of this run: choose that. */
   #moved(names) {
     this.view.moved(names);
     this.controls.moved();
-    const { ranks, compare } = read(location.hash);
-    const chosen = { ...(names.has("rank") ? { ranks } : {}), ...(names.has("compare") ? { compare } : {}) };
-    if (Object.keys(chosen).length) this.#choose(chosen).then(() => this.controls.show(this.ranks ?? []));
-  }
-
-  /** Learn what another run has that can be compared. */
-  async #compare(other) {
-    this.view.compared = new Set();
-    this.controls.words.textContent = "";
-    if (!other) return;
-    try {
-      const { charts } = await ask(pathOf(other), {}, this.stop.signal);
-      this.view.compared = new Set(charts.flatMap(({ group, metrics }) => metrics.map(({ metric }) => `${group}\n${metric}`)));
-    } catch (error) {
-      this.controls.words.textContent = error.message;
-    }
+    if (!names.has("rank")) return;
+    this.#choose({ ranks: read(location.hash).ranks });
+    this.controls.show(this.ranks ?? []);
   }
 
   async #open() {
     try {
-      await this.#compare(this.view.compare);
       await this.#look();
     } catch (error) {
       if (this.stop.signal.aborted) return;
@@ -259,8 +243,8 @@ export class RunPage {
   #follow(changed) {
     if ("x" in changed || "weight" in changed) for (const card of this.#all()) card.renew();
     if ("zooms" in changed || "ranges" in changed) for (const card of this.#all()) card.seen();
-    if (!["ranks", "compare", "x", "weight"].some((name) => name in changed)) return;
-    if ("ranks" in changed || "compare" in changed) for (const card of this.#all()) card.load();
+    if (!["ranks", "x", "weight"].some((name) => name in changed)) return;
+    if ("ranks" in changed) for (const card of this.#all()) card.load();
     for (const card of this.#all()) invalidate(card, true);
     this.progress.show(this.progress.list);
     this.functions.show(this.functions.list);
@@ -271,15 +255,8 @@ export class RunPage {
     return this.sections.cards();
   }
 
-  /** Return what each chart in view has drawn. */
   drawn() {
-    return this.#all().map((card) => ({
-      title: card.source.title, series: !card.about, section: card.source.section, loaded: card.base !== null, zoom: card.zoom, log: card.plot.log, along: card.axis.key,
-      marks: card.plot.marks.map(({ x, name, bad }) => ({ x, name, bad })), ends: card.plot.ends, heat: card.range.heat && card.heat.map?.rows.map(({ rank, label }) => rank ?? label),
-      x: card.axis, y: card.source.axes.y.map(({ key, label, lower, upper }) => ({ key, label, lower, upper })),
-      scales: card.plot.u ? Object.fromEntries(Object.entries(card.plot.u.scales).map(([key, { min, max }]) => [key, [min, max]])) : {},
-      curves: card.drawn(),
-    }));
+    return this.#all().map((card) => card.drawn());
   }
 
   close() {

@@ -2,7 +2,7 @@
 
 import { Refusal, ask, silent } from "./api.js";
 import { chooser, defaults, heading } from "./columns.js";
-import { element, fill, say } from "./element.js";
+import { button, element, fill, say } from "./element.js";
 import { count, number } from "./format.js";
 import { Grid } from "./grid.js";
 import { linkToComparison, listOf, state, wordOf } from "./route.js";
@@ -12,7 +12,6 @@ const SOON = 50; // the same, while runs are still being read
 const TYPING = 200; // milliseconds after a key until the filter is asked for
 const MOST = 500; // rows of one answer
 
-/** Shows all runs of the hub until it is closed. */
 export class RunsPage {
   constructor(_route, shell) {
     this.shell = shell;
@@ -28,9 +27,9 @@ export class RunsPage {
     this.words = element("p", { class: "filter-words", id: "filter-words", role: "status", hidden: true });
     this.count = element("span", { class: "quiet number" });
     this.group = element("select", { "aria-label": "Group by", on: { change: () => this.#choose({ group: this.group.value }) } });
-    this.choice = element("button", { type: "button", class: "plain", text: "Columns …", on: { click: () => this.#columns() } });
+    this.choice = button("Columns …", () => this.#columns());
     this.compare = element("a", { class: "plain go", hidden: true });
-    this.clear = element("button", { type: "button", class: "plain", text: "Clear", title: "Choose none", hidden: true, on: { click: () => this.#pick(() => this.picked.clear()) } });
+    this.clear = button("Clear", () => this.#pick(() => this.picked.clear()), { title: "Choose none", hidden: true });
     this.grid = new Grid({
       window: (offset) => this.#look(offset),
       sort: (sort) => this.#choose({ sort }),
@@ -121,7 +120,6 @@ export class RunsPage {
     this.timer = setTimeout(() => this.#look(), again);
   }
 
-  /** Say what is wrong with the filter, and point at the character. */
   #trouble(error) {
     const hint = error ? null : this.answer?.hint;
     this.search.setAttribute("aria-invalid", String(Boolean(error)));

@@ -51,7 +51,6 @@ export function seriesCharts(series, charts) {
   return [...found.values()];
 }
 
-/** The source of one chart of series. */
 export class SeriesChart {
   constructor(run, chart, view) {
     this.run = run;

@@ -1,6 +1,6 @@
 /** One value of each run against another: a key of the configuration and a result, as points that lead to their runs. */
 
-import { element, fill, say } from "./element.js";
+import { element, fill, say, small } from "./element.js";
 import { count, number } from "./format.js";
 import { lossRank } from "./groups.js";
 import { linkTo, state } from "./route.js";
@@ -8,12 +8,10 @@ import { linkTo, state } from "./route.js";
 const [WIDTH, HEIGHT] = [640, 300];
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 16, 12, 34];
 
-/** A plot of points, and the choice of its axes. */
 export class Scatter {
-  /** @param {function(Object)} choose - called with names and texts for the address. */
   constructor(choose) {
     const pick = (name, label) => element("select", { "aria-label": label, on: { change: (event) => choose({ [name]: event.target.value }) } });
-    const log = (name, label) => element("button", { type: "button", class: "plain small", text: "log", "aria-label": label, on: { click: () => choose({ [name]: this[name] ? "0" : "1" }) } });
+    const log = (name, label) => small("log", "", () => choose({ [name]: this[name] ? "0" : "1" }), { "aria-label": label });
     this.x = pick("sx", "Across");
     this.y = pick("sy", "Upwards");
     this.logX = log("slx", "Logarithmic across");
@@ -79,7 +77,6 @@ function offer(select, names, chosen) {
   select.value = chosen;
 }
 
-/** Values along an axis: numbers, or names side by side. */
 class Axis {
   constructor(values, log) {
     this.numbers = values.every((each) => typeof each === "number" && Number.isFinite(each));

@@ -2,7 +2,7 @@
 
 import { Arrangement, arrange } from "./arrangement.js";
 import { Card } from "./card.js";
-import { element, fill, say } from "./element.js";
+import { button, element, fill, inOrder, say, small } from "./element.js";
 import { count as counted } from "./format.js";
 import { MetricChart } from "./metrics.js";
 import { groupsOf } from "./groups.js";
@@ -13,7 +13,6 @@ import { SeriesChart } from "./samples.js";
 const FEW = 8; // charts of a group; more are drawn smaller
 const OPEN = 4; // functions; the charts of more are folded up
 
-/** All sections of a run. */
 export class Sections {
   constructor(run, view) {
     this.run = run;
@@ -47,7 +46,10 @@ export class Sections {
     this.dialog = element("dialog", { "aria-label": "Sections", on: { close: () => this.dialog.remove() } });
     const listed = () => this.order.map((key) => this.sections.get(key).about);
     this.bar = element("div", { class: "find", hidden: true }, this.find,
-      element("button", { type: "button", class: "plain small", text: "Sections …", on: { click: () => { this.bar.append(this.dialog); arrange(this.dialog, listed, this.arrangement, () => this.#again()); } } }),
+      small("Sections …", "", () => {
+        this.bar.append(this.dialog);
+        arrange(this.dialog, listed, this.arrangement, () => this.#again());
+      }),
       this.words);
   }
 
@@ -62,11 +64,11 @@ export class Sections {
     const names = found ? [] : charts.flatMap((chart) => chart.names);
     const near = text && !found ? nearest(text, names) : null;
     fill(this.words, problem || (text ? (found ? `${counted(found, "chart")} of ${charts.length}` : `No metric is called “${text}”.`) : ""),
-      near ? element("button", { type: "button", class: "plain small", text: `the nearest: ${near}`, on: { click: () => {
+      near ? small(`the nearest: ${near}`, "", () => {
         this.find.value = near;
         state.set({ find: near });
         this.#again();
-      } } }) : null);
+      }) : null);
   }
 
   /** Show the charts of a run's answer; return how many groups have any. */
@@ -136,9 +138,7 @@ export class Sections {
   }
 
   #group(title, key) {
-    const made = group(title);
-    made.fold.addEventListener("click", () => this.#fold(key));
-    return made;
+    return group(title, () => this.#fold(key));
   }
 
   #fill({ charts, cards, grid, holds }) {
@@ -175,7 +175,6 @@ export class Sections {
     return card;
   }
 
-  /** Unfold a section, and go there. */
   open(key) {
     const node = this.sections.get(key)?.node;
     if (!node) return;
@@ -190,7 +189,6 @@ export class Sections {
     for (const card of new Set(samples.map(({ series }) => this.bySeries.get(series)))) card?.load();
   }
 
-  /** Follow the address no more. */
   close() {
     state.followers.delete(this.moved);
   }
@@ -204,23 +202,14 @@ export class Sections {
   }
 }
 
-/** Return how many curves or series a card is about. */
 const size = ({ source }) => (source.about?.() ?? source.series).size;
 
-function group(title) {
+function group(title, press) {
   const name = title || "Metrics without a group";
   const count = element("span", { class: "quiet number" });
-  const fold = element("button", { type: "button", class: "fold", "aria-expanded": "true" }, name, count);
+  const fold = button(null, press, { class: "fold", "aria-expanded": "true" }, name, count);
   const heading = element("h2", {}, fold);
   const grid = element("div", { class: "grid" });
   const node = element("section", { class: "group", "aria-label": name }, heading, grid);
   return { node, grid, count, heading, fold, cards: new Map(), charts: [], holds: () => true };
-}
-
-/** Have an element hold these, in this order, and nothing else; what is in its place already is not moved. */
-function inOrder(parent, nodes) {
-  nodes.forEach((node, place) => {
-    if (parent.children[place] !== node) parent.insertBefore(node, parent.children[place] ?? null);
-  });
-  while (parent.children.length > nodes.length) parent.lastChild.remove();
 }

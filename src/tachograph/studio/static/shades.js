@@ -19,10 +19,8 @@ export function along(part) {
   return `oklch(${0.62 - 0.27 * at} 0.15 ${55 - 125 * at + (55 - 125 * at < 0 ? 360 : 0)})`;
 }
 
-/** Return the colour of what has no value. */
 export const missing = () => colours().quiet;
 
-/** Values that colour runs, numbers along a scale, others by name. */
 export class Shades {
   /** @param {Array} values - one for each run, undefined where it has none. */
   constructor(values) {
@@ -35,7 +33,6 @@ export class Shades {
     this.log = this.numbers && this.low > 0 && this.high / this.low > 50;
   }
 
-  /** Return a value's colour. */
   of(value) {
     if (value === undefined || value === null) return missing();
     return this.numbers ? along(this.#part(value)) : listed(this.names.indexOf(String(value)), this.names.length);

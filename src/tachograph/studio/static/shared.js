@@ -7,11 +7,7 @@ const node = document.getElementById("shared");
 /** Content of the file; null on a page of a hub. */
 export const shared = node ? JSON.parse(node.textContent) : null;
 
-/**
- * Return what a hub would answer.
- * @param {string} path - of the question; @param {Object} query - its words.
- * @returns {Object|string} the answer; a sentence where the file has none.
- */
+/** Return what a hub would answer; a sentence where the file has no answer. */
 export function answerOf(path, query) {
   if (path === "/api/runs") return { now: shared.run.now, run: shared.id, runs: [shared.run.run] };
   if (path === "/api/table") return table(query);

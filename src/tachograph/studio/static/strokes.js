@@ -8,11 +8,7 @@ const WIDE = 3; // pixels of a column of an envelope: in each of them are both a
 const [COLUMN, MANY] = [2, 8]; // widths of a line, and points, of which an average is one mean
 const FEW = 14; // pixels a point from which on each gets a dot
 
-/**
- * Return what turns x and values into pixels of a plot.
- * @param {uPlot} plot - its scales and box.
- * @param {string} scale - the key of the y scale.
- */
+/** Return what turns x and values of a scale into pixels of a plot. */
 export function projection(plot, scale) {
   const { left, top, width, height } = plot.bbox;
   const { min: x0, max: x1 } = plot.scales.x;

@@ -8,11 +8,9 @@ const OLD = 1.1;
 const DASHES = [[], [9, 3], [4, 3], [9, 3, 2, 3]]; // of ranks
 const BRANCH = [2, 2]; // of what a resumed run has left behind
 const BESIDE = [1, 3]; // of what is beside the lines that have the ranks' colours
-const OTHER = [6, 4]; // of another run
 
 /**
  * Give curves their colour, dashes and width, and return the legend's entries.
- * @param {Array<Curve>} curves - each with `metric`, `attributes`, `lane`, `compared`.
  * @param {Array<string>} names - all of the chart, in order: metrics with their attributes.
  * @param {Array<{key, label}>} lanes - all of the chart: ranks, and tasks of theirs.
  * @param {Set<string>} hidden - keys of entries that are switched off.
@@ -35,13 +33,13 @@ export function dress(curves, names, lanes, hidden, byLane = false) {
     const latest = newest.get(together(curve)) === curve;
     const aside = byLane && curve.beside;
     const ranked = byName && many.size > 1 ? DASHES[lane % DASHES.length] : [];
-    const own = curve.compared ? OTHER : aside ? BESIDE : ranked;
+    const own = aside ? BESIDE : ranked;
     curve.dash = latest ? own : BRANCH;
     curve.width = latest && !aside ? MAIN : OLD;
     curve.key = together(curve);
     curve.label = label(curve, who, used.size, Math.max(many.size, lanes.length));
     curve.visible = !hidden.has(curve.key);
-    const entry = entries.get(curve.key) ?? { key: curve.key, order: [curve.compared ? 1 : 0, name, lane] };
+    const entry = entries.get(curve.key) ?? { key: curve.key, order: [name, lane] };
     if (latest) Object.assign(entry, { label: curve.label, colour: curve.colour, dash: own, curve });
     entries.set(curve.key, entry);
   }
@@ -53,7 +51,7 @@ export function dress(curves, names, lanes, hidden, byLane = false) {
 /** Return the metric of a curve, with its attributes. */
 export const nameOf = ({ metric, attributes }) => (attributes ? `${metric} ${attributes}` : metric);
 
-const together = (curve) => `${nameOf(curve)}\n${curve.lane}\n${curve.compared ?? ""}`;
+const together = (curve) => `${nameOf(curve)}\n${curve.lane}`;
 
 function label(curve, lane, metrics, lanes) {
   const said = [];
@@ -61,7 +59,6 @@ function label(curve, lane, metrics, lanes) {
   else if (curve.attributes) said.push(curve.attributes);
   else if (lanes < 2 || !lane) said.push(curve.metric);
   if (lanes > 1 && lane) said.push(lane);
-  if (curve.compared) said.push(`· ${curve.compared}`);
   return said.join(" ");
 }
 
@@ -85,7 +82,6 @@ function compare(one, other) {
 export function resumed(curves) {
   const branches = new Map();
   for (const curve of curves) {
-    if (curve.compared) continue;
     branches.set(together(curve), (branches.get(together(curve)) ?? 0) + 1);
   }
   const most = Math.max(1, ...branches.values());

@@ -1,6 +1,6 @@
 /** The numbers behind a chart, page by page. */
 
-import { element, fill } from "./element.js";
+import { element, fill, scrolling, small, tabular } from "./element.js";
 import { number, when } from "./format.js";
 
 const ROWS = 200;
@@ -12,9 +12,8 @@ export class Numbers {
     this.head = element("tr");
     this.body = element("tbody");
     this.words = element("p", { class: "quiet" });
-    this.box = element("div", { class: "scroll", tabindex: "0", role: "group" },
-      element("table", { class: "data" }, element("thead", {}, this.head), this.body));
-    this.more = element("button", { type: "button", class: "plain small", on: { click: () => this.#add() } });
+    this.box = scrolling("", tabular(this.head, this.body));
+    this.more = small("", "", () => this.#add());
     this.rows = [];
   }
 

@@ -31,7 +31,6 @@ export function follow(follower) {
   return () => followers.delete(follower);
 }
 
-/** Tell whether the page is dark. */
 export const isDark = () => document.documentElement.dataset.theme === "dark";
 
 /** Return the colours: those of curves, and of what is around them. */

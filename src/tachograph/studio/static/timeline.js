@@ -1,6 +1,6 @@
 /** Events on a time line: a lane for each rank, a list of the newest below. */
 
-import { element, fill } from "./element.js";
+import { element, fill, headRow, scrolling, tabular } from "./element.js";
 import { count, duration, when } from "./format.js";
 
 const KEPT = 5000;
@@ -12,7 +12,6 @@ const [START, END] = ["tachograph.process.start", "tachograph.process.end"];
 const LINES = 100; // in a chart
 const ERROR = 17; // the lowest severity number of an error: OpenTelemetry's data model of logs
 
-/** The events of a run. */
 export class Timeline {
   constructor(view) {
     this.view = view;
@@ -25,10 +24,7 @@ export class Timeline {
     this.summary = element("span", { class: "note" });
     this.details = element("details", {},
       element("summary", { text: "List" }),
-      element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Table of events" },
-        element("table", { class: "data events" },
-          element("thead", {}, element("tr", {}, ...["Time", "Rank", "Event", "Text"].map((text) => element("th", { scope: "col", text })))),
-          this.body)));
+      scrolling("Table of events", tabular(headRow(["Time", "Rank", "Event", "Text"]), this.body, "data events")));
     this.details.addEventListener("toggle", () => this.show());
     this.node = element("section", { class: "block", "aria-label": "Events", hidden: true },
       element("h2", {}, "Events ", this.summary), this.lanes, this.ends, this.details);
@@ -73,7 +69,6 @@ export class Timeline {
     this.show();
   }
 
-  /** Draw what is there. */
   show() {
     const wanted = this.events.filter(({ rank }) => this.view.wants(rank));
     this.node.hidden = wanted.length === 0;

@@ -4,10 +4,7 @@ const TAP = 350; // milliseconds between two taps
 const STILL = 12; // pixels that a finger moves in a tap
 const APART = 24; // pixels between two fingers from which on they zoom an axis
 
-/**
- * Have fingers act on a plot; the page still scrolls up and down with one.
- * @param {Plot} plot - as it was built.
- */
+/** Have fingers act on a plot; the page still scrolls up and down with one. */
 export function listen(plot) {
   const { over } = plot.u;
   const fingers = new Map();

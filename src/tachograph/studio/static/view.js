@@ -1,4 +1,4 @@
-/** How the reader wants to see a run's charts: which ranks, along which x, how smooth, how near, against which run. */
+/** How the reader wants to see a run's charts: which ranks, along which x, how smooth, how near. */
 
 import { state } from "./route.js";
 
@@ -7,12 +7,9 @@ const ZOOM = "zoom."; // names in the address: of an x axis
 const RANGE = "y."; // of a chart
 const HEAT = "heat:";
 
-/** Settings that charts follow; those that are not of ranks and of the other run are in the address. */
 export class View {
   constructor() {
     this.ranks = null; // a set of ranks as text; null for all
-    this.compare = null;
-    this.compared = new Set(); // what the other run has: group and metric
     this.began = 0; // the run, in nanoseconds
     this.marks = []; // events that are lines in charts: {time, name, bad, restart, text}
     this.followers = new Set();
@@ -73,7 +70,6 @@ export class View {
     return this.x === "own" && !this.weight;
   }
 
-  /** Tell whether a rank is wanted. */
   wants(rank) {
     return this.ranks === null || rank === null || this.ranks.has(String(rank));
   }
