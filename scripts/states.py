@@ -31,6 +31,8 @@ def take(found: Tab, path: str, out: Path) -> None:
     """Take the picture of a page once it has come to rest."""
     found.open(path)
     found.page.wait_for_timeout(900)
+    found.until(lambda: "loading …" not in found.text(), "charts")
+    found.page.wait_for_timeout(300)
     found.page.screenshot(path=out)
 
 

@@ -39,7 +39,7 @@ for step in range(40, 90) if {again} else range(60):
 PATHS = {
     "finished": "/#/run/finished",
     "ranks": "/#/run/ranks",
-    "ranks-heat": "/#/run/ranks?y.training/training=heat:deviation",
+    "ranks-heat": "/#/run/ranks?y./training=heat:deviation",
     "many": "/#/run/many",
     "odd": "/#/run/odd",
     "resumed": "/#/run/resumed",

@@ -104,6 +104,19 @@ def test_each_rank_can_have_a_row(store: Path, capsys: pytest.CaptureFixture[str
     assert [row[-5] for row in rows] == ["█▁", "█▃▁", f"▄{TIMES}"]
 
 
+def test_bars_of_ranks_are_the_slowest_first_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a row for each rank a terminal of 80 columns says whose bar it is, too."""
+    monkeypatch.setenv("COLUMNS", "80")
+    loop = {"metric": "steps", "units": "item", "lower": 0.0, "upper": 200.0, "progress": True}
+    for place, many in enumerate((150.0, 120.0, 140.0)):
+        told = [(DEFINITION, loop), *points([many], "steps", total=200, rate=2.0)]
+        record(tmp_path, "run", *told, number=place)
+    bars = [each for each in top(capsys, "--store", str(tmp_path), "--ranks").splitlines() if each.startswith("steps")]
+    assert [each[-6:] for each in bars] == ["rank 1", "rank 2", "rank 0"]
+
+
 @pytest.mark.process
 def test_a_hub_and_its_store_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a real run the hub's API and the file itself give the same numbers, and they are what was recorded."""

@@ -118,7 +118,7 @@ _WORTH = {
 
 
 def progress(picture: Picture, *, by_rank: bool) -> Section:
-    """Return the loops that go on, and of those that are done the last time of each."""
+    """Return the loops that go on, of ranks the slowest first, and of those that are done the last time of each."""
     columns = (
         Column("PROGRESS", 0, right=False),
         Column("", _BAR, right=False),
@@ -126,7 +126,7 @@ def progress(picture: Picture, *, by_rank: bool) -> Section:
         Column("DONE", 17, rank=2),
         Column("RATE", 9, rank=3),
         Column("LEFT", 9, rank=1),
-        Column("", 10, right=False, rank=4),
+        Column("", 10, right=False, rank=0 if by_rank else 4),
     )
     bars: dict[tuple[object, ...], list[Json]] = {}
     for each in picture.progress:
@@ -137,6 +137,8 @@ def progress(picture: Picture, *, by_rank: bool) -> Section:
     done = {_loop(some[0], by_rank=by_rank): some for some in newest if some not in going}
     for some in going:
         done.pop(_loop(some[0], by_rank=by_rank), None)
+    if by_rank:
+        going.sort(key=lambda some: min(map(_share, some)))
     return Section(columns, [partial(_bar, some) for some in [*going, *done.values()][:_MOST]])
 
 

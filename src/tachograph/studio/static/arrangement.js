@@ -1,6 +1,7 @@
 /** How a reader has arranged the sections of a run's page: folded, pinned, in another order. */
 
 import { button, element, fill, small } from "./element.js";
+import { ordered as inOrder } from "./groups.js";
 import { listOf, state, wordOf } from "./route.js";
 
 const NAMES = ["pin", "fold", "order"];
@@ -53,8 +54,7 @@ export class Arrangement {
   ordered(sections) {
     const order = [...this.order];
     const place = ({ key }, at) => (this.pin.has(key) ? [0, [...this.pin].indexOf(key)] : order.includes(key) ? [1, order.indexOf(key)] : [order.length ? 2 : 1, at]);
-    return sections.map((each, at) => ({ each, by: place(each, at) }))
-      .sort((one, other) => one.by[0] - other.by[0] || one.by[1] - other.by[1]).map(({ each }) => each);
+    return inOrder(sections, place);
   }
 
   /** Tell whether a section is folded up: groups are open at first, what is below them is not. */

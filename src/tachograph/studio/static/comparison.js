@@ -68,7 +68,6 @@ export class Comparison {
     this.lanes = lanes.filter(({ key }) => metric.runs.includes(key));
     const left = lanes.length - this.lanes.length;
     this.remark = left ? `${this.lanes.length} of ${lanes.length} runs have it` : "";
-    this.hint = "";
   }
 
   get pairs() {

@@ -1,5 +1,7 @@
 /** One branch of a curve, as far as the page has it: thinned by the hub, and what has come live since. */
 
+import { averaged } from "./average.js";
+
 export const FULL = 4; // points for each bucket that was asked for: a curve with more is fetched again, as thin as before
 
 /** Points in ascending x, and the x where values were not finite. */
@@ -22,7 +24,6 @@ export class Curve {
     this.line = answer.line ?? null; // where it is not through the points: their moving average, or their mean
     this.knots = answer.knots ?? null; // pairs of time and x
     this.smooth = null;
-    this.weight = 0;
   }
 
   get length() {
@@ -85,24 +86,14 @@ export class Curve {
     }
   }
 
-  /**
-   * Return the values of the line: the hub's, and of samples smoothed here, as they are all here: an exponential moving average without the pull of its start towards zero.
-   * @param {number} weight - of what was before, from 0 to below 1.
-   */
+  /** Return the values of the line: the hub's, and of samples their moving average, as they are all here. */
   smoothed(weight) {
     if (this.line) return this.line;
     if (!weight) return this.y;
-    if (!this.smooth || this.weight !== weight) {
-      this.smooth = { values: [], sum: 0, mass: 0 };
-      this.weight = weight;
+    if (this.smooth?.weight !== weight || this.smooth.values.length !== this.y.length) {
+      this.smooth = { weight, values: averaged(this.x, this.y, weight) };
     }
-    const kept = this.smooth;
-    for (let place = kept.values.length; place < this.y.length; place += 1) {
-      kept.sum = weight * kept.sum + (1 - weight) * this.y[place];
-      kept.mass = weight * kept.mass + (1 - weight);
-      kept.values.push(kept.sum / kept.mass);
-    }
-    return kept.values;
+    return this.smooth.values;
   }
 
   /** Return the place of the point whose x is nearest; -1 where there is none. */

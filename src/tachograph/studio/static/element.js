@@ -40,6 +40,9 @@ export function fill(parent, ...children) {
   return parent;
 }
 
+/** Bring an element into view, at once for those who want no movement. */
+export const bring = (node, block) => node.scrollIntoView({ block, behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+
 /** Have an element hold these, in this order, and nothing else; what is in its place already is not moved. */
 export function inOrder(parent, nodes) {
   nodes.forEach((node, place) => {

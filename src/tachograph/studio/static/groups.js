@@ -1,6 +1,7 @@
 /** The sections of a run's page: a group each, and which charts are in it. */
 
 import { seriesCharts } from "./samples.js";
+import { compare } from "./style.js";
 
 const MACHINE = /^(system|process|hw|torch\.cuda|cpython)\./;
 const UNGROUPED = "tachograph.metric"; // the scope of the gauges of metrics without a group
@@ -54,10 +55,6 @@ export function lossRank(name) {
 }
 
 /** Return a list by the numbers that `of` says of each, equal ones in the order that they had. */
-function ordered(list, of) {
-  const compare = (one, other) => {
-    const place = one.by.findIndex((each, at) => each !== other.by[at]);
-    return place < 0 ? 0 : one.by[place] - other.by[place];
-  };
-  return list.map((each) => ({ each, by: of(each) })).sort(compare).map(({ each }) => each);
+export function ordered(list, of) {
+  return list.map((each, place) => ({ each, by: of(each, place) })).sort((one, other) => compare(one.by, other.by)).map(({ each }) => each);
 }

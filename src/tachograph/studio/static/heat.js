@@ -5,7 +5,8 @@
 
 import { element, say } from "./element.js";
 import { clocks, count, elapsed, number, ticks, when } from "./format.js";
-import { colours } from "./theme.js";
+import { median } from "./ranks.js";
+import { colours, isDark } from "./theme.js";
 
 export const VALUES = "values"; // an order of its own
 export const ORDERS = { rank: "by rank", last: "by the last value", deviation: "by deviation" };
@@ -112,7 +113,7 @@ export function mapOf(curves, zoom, most, order) {
   const at = (x) => Math.min(columns - 1, Math.floor(((x - from) / (to - from || 1)) * columns));
   const { metric } = curves[0] ?? {};
   const rows = [...ranks].map(([rank, own]) => rowOf(rank, own, columns, at, from, to));
-  const middles = Array.from({ length: columns }, (_, column) => middle(rows.map(({ values }) => values[column]).filter((value) => !Number.isNaN(value))));
+  const middles = Array.from({ length: columns }, (_, column) => median(rows.map(({ values }) => values[column]).filter((value) => !Number.isNaN(value))));
   for (const row of rows) {
     const values = row.values.map((value, column) => value - middles[column]);
     const known = values.filter((value) => !Number.isNaN(value)).map(Math.abs);
@@ -165,17 +166,11 @@ function rowOf(rank, curves, columns, at, from, to) {
   return { rank, label: `rank ${rank}`, last, odd, values: Array.from(sums, (sum, column) => (counts[column] ? sum / counts[column] : NaN)) };
 }
 
-function middle(values) {
-  values.sort((one, other) => one - other);
-  return values.length ? (values[(values.length - 1) >> 1] + values[values.length >> 1]) / 2 : NaN;
-}
-
 /** Return colours from little to much, or from below through the middle to above. */
 function shades(deviates) {
-  const dark = document.documentElement.dataset.theme === "dark";
   const stops = deviates
-    ? (dark ? ["#5ab4ff", "#22303a", "#ff9a52"] : ["#0b62b0", "#eef1f2", "#c24a00"])
-    : (dark ? ["#1d2a2d", "#2f7f92", "#d9f6fb"] : ["#e9f1f3", "#4a9db3", "#063a4b"]);
+    ? (isDark() ? ["#5ab4ff", "#22303a", "#ff9a52"] : ["#0b62b0", "#eef1f2", "#c24a00"])
+    : (isDark() ? ["#1d2a2d", "#2f7f92", "#d9f6fb"] : ["#e9f1f3", "#4a9db3", "#063a4b"]);
   const parts = stops.map((stop) => [1, 3, 5].map((place) => parseInt(stop.slice(place, place + 2), 16)));
   return Array.from({ length: 65 }, (_, step) => {
     const [one, other, part] = step < 32 ? [parts[0], parts[1], step / 32] : [parts[1], parts[2], (step - 32) / 32];

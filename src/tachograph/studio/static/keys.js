@@ -1,6 +1,6 @@
 /** Keyboard: what each key does, and a list of that. */
 
-import { button, element, fill } from "./element.js";
+import { bring, button, element, fill } from "./element.js";
 
 const KEYS = [
   ["/", "search runs"],
@@ -62,5 +62,5 @@ function move(by) {
   const at = cards.indexOf(document.activeElement.closest?.(".card"));
   const next = cards[at < 0 ? (by > 0 ? 0 : cards.length - 1) : at + by];
   next?.focus();
-  next?.scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  if (next) bring(next, "nearest");
 }

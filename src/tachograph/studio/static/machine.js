@@ -14,6 +14,8 @@ const LOOPBACK = /^(lo\d*|ifb\d+)$/; // traffic that goes nowhere, or that anoth
 const percent = (share) => `${number(100 * share, share < 0.0995 ? 2 : 3)} %`;
 const mode = (name, value) => (series) => series.attributes[name] === value;
 
+const shares = (kept) => kept.map(({ sample }) => line(sample, ({ value, min, max }, place) => spread(value[place], min?.[place], max?.[place])));
+
 /** Content of each tile: which series, how a line is made of them, and how it is said. */
 const TILES = [
   {
@@ -27,14 +29,14 @@ const TILES = [
   {
     title: "Memory", wanted: ({ name, attributes }) => name === "system.memory.utilization" && attributes["system.memory.state"] === "used",
     also: ({ name }) => name === "system.memory.limit",
-    lines: (kept) => kept.map(({ sample }) => line(sample, ({ value, min, max }, place) => spread(value[place], min?.[place], max?.[place]))),
+    lines: shares,
     said: (now) => `${percent(now)} used`,
     more: (tile, now) => (tile.extra.length ? `${bytes(now * tile.extra.at(-1))} of ${bytes(tile.extra.at(-1))}` : ""),
     top: 1,
   },
   {
     title: "GPU", wanted: (series) => series.name === "hw.gpu.utilization" && mode("hw.gpu.task", "general")(series),
-    lines: (kept) => kept.map(({ sample }) => line(sample, ({ value, min, max }, place) => spread(value[place], min?.[place], max?.[place]))),
+    lines: shares,
     said: (now, all) => (all.length > 1 ? `${percent(now)} busy, ${percent(Math.min(...all))} the least` : `${percent(now)} busy`),
     more: (tile) => count(tile.kept.size, "GPU"),
     top: 1,

@@ -1,6 +1,6 @@
 /** A line in a chart at the place of a fault, and the way there. */
 
-import { element } from "./element.js";
+import { bring, element } from "./element.js";
 
 const PATIENCE = 5000; // milliseconds until a chart is drawn that has come into view
 
@@ -15,7 +15,7 @@ export async function showPlace(cards, place, words) {
   const card = cards.find(({ source: { chart } }) => chart.metrics && chart.group === place.group
     && (chart.kind ?? "") === place.kind && chart.metrics.some(({ metric }) => metric === place.metric));
   if (!card) return false;
-  card.node.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  bring(card.node, "center");
   card.node.focus({ preventScroll: true });
   for (const began = performance.now(); !card.plot.u; await new Promise((done) => setTimeout(done, 50))) {
     if (performance.now() - began > PATIENCE) return true;

@@ -78,8 +78,7 @@ const extent = (curves) => [
   Math.max(...curves.filter(({ length }) => length).map(({ x }) => x[x.length - 1])),
 ];
 
-function median(values) {
+export function median(values) {
   values.sort((one, other) => one - other);
-  const middle = values.length >> 1;
-  return values.length % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return (values[(values.length - 1) >> 1] + values[values.length >> 1]) / 2; // of none: NaN
 }

@@ -6,6 +6,7 @@ import { colours } from "./theme.js";
 const ALONE = 5; // pixels to each side of a band of one point
 const WIDE = 3; // pixels of a column of an envelope: in each of them are both a smallest and a largest value
 const [COLUMN, MANY] = [2, 8]; // widths of a line, and points, of which an average is one mean
+const FAR = 9999; // pixels beyond a plot at which lines end: canvases have no larger numbers
 const FEW = 14; // pixels a point from which on each gets a dot
 
 /** Return what turns x and values of a scale into pixels of a plot. */
@@ -17,12 +18,17 @@ export function projection(plot, scale) {
   const [low, high] = log ? [Math.log10(y0), Math.log10(y1)] : [y0, y1];
   const across = width / (x1 - x0);
   const up = height / (high - low);
+  const at = (y) => top + height - ((log ? Math.log10(y) : y) - low) * up;
   return {
     x: (x) => left + (x - x0) * across,
-    y: (y) => top + height - ((log ? Math.log10(y) : y) - low) * up,
+    y: at,
+    near: (y) => Math.max(top - FAR, Math.min(top + height + FAR, at(y))),
     log, x0, x1, left, top, width, height, bottom: top + height,
   };
 }
+
+/** Return the places between which points are in view, with one more at each side for the lines that lead there. */
+const inView = (xs, to) => [Math.max(0, firstFrom(xs, to.x0) - 1), Math.min(xs.length, firstFrom(xs, to.x1) + 2)];
 
 /**
  * Trace a curve's points in view: the line breaks where a value was not finite.
@@ -30,8 +36,7 @@ export function projection(plot, scale) {
  */
 export function trace(context, curve, values, to) {
   const { x: xs } = curve;
-  const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
-  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  const [begin, end] = inView(xs, to);
   const breaks = curve.ranks ? [] : curve.nonfinite; // of many ranks the others go on
   let gap = 0;
   while (gap < breaks.length && begin < xs.length && breaks[gap][0] < xs[begin]) gap += 1;
@@ -59,7 +64,7 @@ export function trace(context, curve, values, to) {
       continue;
     }
     const at = to.x(xs[place]);
-    const y = Math.max(to.top - 9999, Math.min(to.bottom + 9999, to.y(value)));
+    const y = to.near(value);
     if (down && Math.round(at) === column) {
       if (y < least) least = y;
       if (y > greatest) greatest = y;
@@ -84,8 +89,7 @@ export function trace(context, curve, values, to) {
  * @returns {boolean} whether there are so many.
  */
 export function means(context, { x: xs }, values, to, width) {
-  const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
-  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  const [begin, end] = inView(xs, to);
   const column = Math.max(COLUMN * width, (MANY * to.width) / (end - begin));
   if ((end - begin) * width < to.width) return false;
   for (let place = begin; place < end;) {
@@ -94,19 +98,18 @@ export function means(context, { x: xs }, values, to, width) {
     for (; place < end && to.x(xs[place]) - first < column; place += 1) {
       if (to.log && values[place] <= 0) continue;
       at += to.x(xs[place]);
-      sum += to.y(values[place]);
+      sum += to.near(values[place]);
       many += 1;
     }
-    if (many) context.lineTo(at / many, Math.max(to.top - 9999, Math.min(to.bottom + 9999, sum / many)));
+    if (many) context.lineTo(at / many, sum / many);
   }
   return true;
 }
 
 /** Fill what is between two values of each point of a curve in view; where one of them is not known there is a gap. */
 export function fillBetween(context, { x: xs }, lows, highs, to) {
-  const y = (value) => (to.log && value <= 0 ? to.bottom : Math.max(to.top - 9999, Math.min(to.bottom + 9999, to.y(value))));
-  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
-  let place = Math.max(0, firstFrom(xs, to.x0) - 1);
+  const y = (value) => (to.log && value <= 0 ? to.bottom : to.near(value));
+  let [place, end] = inView(xs, to);
   context.beginPath();
   while (place < end) {
     const begin = place;
@@ -127,13 +130,12 @@ export function fillBetween(context, { x: xs }, lows, highs, to) {
 
 /** Fill what is between the least and the greatest of a curve's points in each column of pixels. */
 export function envelope(context, { x: xs, y: ys }, to) {
-  const begin = Math.max(0, firstFrom(xs, to.x0) - 1);
-  const end = Math.min(xs.length, firstFrom(xs, to.x1) + 2);
+  const [begin, end] = inView(xs, to);
   const columns = [];
   for (let place = begin; place < end; place += 1) {
     if (to.log && ys[place] <= 0) continue;
     const at = Math.round(to.x(xs[place]));
-    const y = Math.max(to.top - 9999, Math.min(to.bottom + 9999, to.y(ys[place])));
+    const y = to.near(ys[place]);
     const last = columns[columns.length - 1];
     if (last && at - last[0] < WIDE) [last[1], last[2]] = [Math.min(last[1], y), Math.max(last[2], y)];
     else columns.push([at, y, y]);

@@ -73,7 +73,8 @@ function newestOf(curves) {
   return found;
 }
 
-function compare(one, other) {
+/** Compare lists of numbers, the first ones first. */
+export function compare(one, other) {
   const place = one.findIndex((each, at) => each !== other[at]);
   return place < 0 ? 0 : one[place] - other[place];
 }
