@@ -18,7 +18,7 @@ import pytest
 from browser import chromium, tab
 from hub_requests import logs, rank
 from hubs import serving
-from recorded_runs import points, record
+from recorded_runs import Recorded, points, record, record_histograms
 from tachograph.cli import main
 from tachograph.hub.hub import Hub
 from tachograph.identity.launch import Launch
@@ -119,6 +119,24 @@ def test_the_file_shows_what_the_hub_shows(store: Path, tmp_path: Path, browser:
         page.goto(f"{path.as_uri()}#/")
         page.wait_for_selector("tbody tr")
         assert page.locator("tbody tr").count() == 1
+
+
+def test_the_file_has_heat_maps_of_values(tmp_path: Path, browser: Any) -> None:
+    """Of all ranks together, as the hub makes them, however many columns it has."""
+    told = [[0.1, 0.2, 0.4], [0.1, 0.3], [0.8]]
+    record_histograms(tmp_path, "spread", *(Recorded("step.duration", told, number) for number in range(2)))
+    path, address = tmp_path / "run.html", "#/run/spread?y.training/step.duration=heat:values"
+    assert main(["runs", "share", "spread", "-o", str(path), "--store", str(tmp_path)]) == 0
+
+    def rows(page: Any) -> list[str] | None:
+        return next((each["heat"] for each in page.evaluate("__studio.drawn()")), None)
+
+    with serving(tmp_path) as hub, tab(browser, hub.url) as page:
+        page.open(f"/{address}").until(lambda: rows(page.page), "the hub's")
+        served = rows(page.page)
+    with opened(browser, path) as page:
+        page.goto(f"{path.as_uri()}{address}")
+        until(page, lambda: rows(page) == served)
 
 
 def lines(page: Any, title: str) -> list[list[list[float]]]:
