@@ -137,7 +137,7 @@ def test_two_ranks() -> None:
 
 
 def test_communication() -> None:
-    """All ranks wait for gradients: told by the one that waits least, unless one is slow; three timed steps at least."""
+    """All ranks wait for gradients: told by the one that waits least, unless one is slow; three timed steps or more."""
     network = [window(rank, backward=60, samples=3, waited=(30 + 5 * rank) * MS) for rank in range(4)]
     found = only(*network)
     assert (found.name, found.severity, found.ranks) == ("communication_bound", "warning", (0, 1, 2, 3))
