@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
-
-from tachograph.instrumentation._given_providers import given_providers
+from tachograph.instrumentation._asked_instrumentor import AskedInstrumentor
+from tachograph.instrumentation._given_providers import Recording
 from tachograph.instrumentation.bridges._asked import asked_bridges
 from tachograph.instrumentation.bridges._libraries import LIBRARIES
 from tachograph.instrumentation.bridges._patches import Patches
 from tachograph.instrumentation.bridges._values import BridgedValues, bridged_values
-from tachograph.recording import registry
-
-_LOADER = "opentelemetry.instrumentation.auto_instrumentation"
 
 
 class Notes(Protocol):
@@ -28,7 +22,7 @@ class Notes(Protocol):
         """End: no call is noted any more."""
 
 
-class BridgeInstrumentor(BaseInstrumentor):  # type: ignore[misc]
+class BridgeInstrumentor(AskedInstrumentor):
     """Records the values that a program logs with a library; the library's own files stay as they are.
 
     Values reach the given providers, else the global ones and the destinations of :func:`tachograph.start`; their
@@ -47,31 +41,12 @@ class BridgeInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     def notes(self, values: BridgedValues) -> Notes:
         """Return an object with the methods that the library's names are noted by."""
 
-    def instrument(self, **kwargs: Any) -> None:
-        """Instrument the library. Loaded by ``opentelemetry-instrument``, only where TACHOGRAPH_BRIDGES asks for it.
+    def is_asked_for(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether TACHOGRAPH_BRIDGES names the library."""
+        return self.library in asked_bridges(environ, "none")
 
-        Args:
-            **kwargs: ``meter_provider``, which takes the values; ``logger_provider``, which takes the configuration
-                and log records; ``tracer_provider`` may be given, as to any instrumentor. Unset: the global ones, and
-                the destinations of ``start()``.
-
-        Raises:
-            TypeError: one of them is no such provider.
-        """
-        # That command loads every entry point, and skips the look at the package, which it has done itself.
-        loaded = kwargs.get("skip_dep_check") and _LOADER in sys.modules and not kwargs.pop("chosen", False)
-        if loaded and self.library not in asked_bridges(os.environ, "none"):
-            return
-        super().instrument(**kwargs)
-
-    def _instrument(
-        self, *, meter_provider: Any = None, logger_provider: Any = None, tracer_provider: Any = None, **_ignored: Any
-    ) -> None:
-        if not registry.default.enabled:
-            return
-        recording = given_providers.recording(
-            meter_provider=meter_provider, logger_provider=logger_provider, tracer_provider=tracer_provider
-        )
+    def begin(self, recording: Recording) -> None:
+        """Patch the library, now or once the program has imported it."""
         values = bridged_values(recording)
         failed = partial(values.failed, self.library)
         self._notes = self.notes(values)
