@@ -127,13 +127,20 @@ def _entry(each: Mapping[str, Any]) -> Entry:
     ]
 
 
+def _words(path: str) -> list[bytes]:
+    """Return the words of a file of proc(5), without the layers of open(): they take longer than the kernel."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 4096).split()
+    finally:
+        os.close(file)
+
+
 def _moved() -> int | None:
     """Return the bytes that this process has read and written so far; None where that is not told."""
     try:
-        with Path("/proc/self/io").open("rb", buffering=0) as file:
-            return sum(
-                int(line.split()[1]) for line in (file.read() or b"").splitlines()[:2]
-            )  # rchar and wchar: proc(5)
+        words = _words("/proc/self/io")
+        return int(words[1]) + int(words[3])  # rchar and wchar: proc(5)
     except (OSError, ValueError, IndexError):
         return None
 
@@ -269,8 +276,7 @@ class Pulse:
 def _delay() -> float:
     """Return the seconds for which this thread has been ready and no processor was free; 0 where that is not told."""
     try:
-        with Path("/proc/thread-self/schedstat").open("rb", buffering=0) as file:
-            return int((file.read() or b"").split()[1]) / 1e9
+        return int(_words("/proc/thread-self/schedstat")[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
 
