@@ -133,16 +133,19 @@ def compiled() -> None:
     torch.compile(torch.nn.Sequential(*layers))(torch.randn(8, 64)).sum().backward()
 
 
-def collected() -> None:
-    """Collect garbage, for long each time."""
+def garbage() -> list[list[object]]:
+    """Return lists that refer to each other all over the memory: a collection takes long."""
     kept: list[list[object]] = [[] for _ in range(4_000_000)]
     others = list(kept)
     random.shuffle(others)
     for one, other in zip(kept, others, strict=True):
         one.append(other)
+    return kept
+
+
+def collected() -> None:
+    """Collect garbage, for long each time."""
     until_over(gc.collect)
-    for one in kept:
-        one.clear()
 
 
 def dumped() -> None:
@@ -261,6 +264,7 @@ def go_wrong() -> None:
 
 torch.set_num_threads(1)
 torch.manual_seed(7)
+kept = garbage() if KIND == "collected" and int(os.environ["RANK"]) == GUILTY else []
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 pair = [GUILTY, (GUILTY + 1) % world]
