@@ -24,7 +24,6 @@ from tachograph.identity.extra import install_command
 WAIT, WINDOW = 3.0, 4.0  # seconds without progress before anything is asked; of evidence
 _CALM, _CALM_BYTES = 0.05, 200_000  # share of a processor, and bytes a second, below which nothing is done
 _PATIENCE = 3.0  # times the longest wait that ended well
-_SILENCES = 2.0  # times the longest silence of the rank that has ended: on a busy machine each collection is long
 _NETWORK_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds
 _HELD = 6.0  # seconds of silence that are a hang without a stack from outside, too
 _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkserver.py")
@@ -111,8 +110,10 @@ class Evidence:
             rank.read_from_outside(self._pyspy.stack(rank.pid))
         stack = rank.held if rank.was_read else None
         busy = "" if usage is None else f", processor {usage.cpu:.0%}"
-        calm = stack is not None and usage is not None and usage.cpu < _CALM
-        limit = 0.0 if calm else max(_HELD, _PATIENCE * found.before, _SILENCES * rank.silence)
+        if usage is not None and usage.cpu < _CALM:
+            limit = 0.0 if stack is not None else _HELD
+        else:
+            limit = max(_HELD, _PATIENCE * max(found.before, rank.silence))
         grade = "hang" if silent > limit else "late"
         how = f"holds the GIL in C for {silent:.0f} s{busy}"
         return _said(rank, grade, "GIL held", how, stack, seen_last=stack is None, notes=self._blind(stack))
