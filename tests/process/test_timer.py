@@ -123,6 +123,21 @@ def test_a_task_that_is_hurried_all_the_time_comes_twenty_times_a_second(timer: 
     assert 2 <= len(came) <= 21
 
 
+def test_a_task_that_may_come_early_comes_with_another_one(timer: Timer) -> None:
+    """One wake-up for both; alone it comes in its own time."""
+    came: list[tuple[str, float]] = []
+    timer.every("early", 0.5, lambda: came.append(("early", time.monotonic())), early=0.45)
+    time.sleep(0.2)
+    other = timer.every("other", 0.5, lambda: came.append(("other", time.monotonic())))
+    assert wait_for(lambda: len(came) >= 9)
+    other.close(10)
+    met = [name for name, _ in came].index("other")
+    assert [name for name, _ in came[met:9]] == (["other", "early"] * 5)[: 9 - met]
+    left = len(came)
+    assert wait_for(lambda: len(came) >= left + 2)
+    assert came[left + 1][1] - came[left][1] >= 0.49
+
+
 def test_the_next_call_follows_what_the_task_says(timer: Timer) -> None:
     """The seconds to wait are asked for after each call."""
     waits, called = iter([0.01, 0.01, 60, 60]), list[int]()

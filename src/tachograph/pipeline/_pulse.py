@@ -39,7 +39,7 @@ class PulseTask:
         self._routes, self._resource, self._everywhere, self._journal = routes, resource, everywhere, journal
         self._beat: Beat | None = pulse_source.begin()
         self._number = 0
-        self._task = timer.default.every("pulse", PERIOD, self.send, registry=registry)
+        self._task = timer.default.every("pulse", PERIOD, self.send, early=0.75 * PERIOD, registry=registry)
 
     def send(self) -> None:
         """Send one, where there is a destination for it and the process has one to give."""

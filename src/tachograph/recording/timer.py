@@ -35,6 +35,7 @@ class Task:
     """A task of the timer, from :meth:`Timer.every` until it is closed.
 
     Attributes:
+        early: see :meth:`Timer.every`.
         runner: the thread that is in it; 0 where none is.
 
     Args:
@@ -43,6 +44,7 @@ class Task:
         wait: returns the seconds until its next call; asked after each.
         call: its work; an exception is counted and said, and the task goes on.
         beside: tells before a call whether that may block.
+        early: see :meth:`Timer.every`.
         registry: where its errors are counted.
     """
 
@@ -54,10 +56,11 @@ class Task:
         call: Callable[[], object],
         *,
         beside: Callable[[], bool],
+        early: float,
         registry: Registry,
     ) -> None:
         self._timer, self._name, self._wait, self._called, self._beside = timer, name, wait, call, beside
-        self._registry = registry
+        self._registry, self.early = registry, early
         self._log_once = LogOnce()
         self._woken = self._closed = False
         self._hurries_from = -math.inf
@@ -224,6 +227,7 @@ class Timer:
         call: Callable[[], object],
         *,
         beside: bool | Callable[[], bool] = False,
+        early: float = 0.0,
         registry: Registry = registries.default,
     ) -> Task:
         """Call something every so often, until the returned task is closed.
@@ -236,11 +240,12 @@ class Timer:
             call: never waits for anything, unless it is called beside.
             beside: it may block, or a callable tells before a call whether that one may: it is called in another
                 thread, and never twice at once.
+            early: seconds by which a call may come too early, with that of another task: one wake-up for both.
             registry: where its errors are counted.
         """
         seconds = wait if callable(wait) else lambda: wait
         blocks = beside if callable(beside) else lambda: beside
-        task = Task(self, name, seconds, call, beside=blocks, registry=registry)
+        task = Task(self, name, seconds, call, beside=blocks, early=early, registry=registry)
         with self._changing:
             self._tasks = (*self._tasks, task)
             with contextlib.suppress(RuntimeError):  # the interpreter is about to end
@@ -334,8 +339,10 @@ class Timer:
                 return False
             self._rest()
             gil_yield.begin()
-            for task in self._tasks:
-                if task.due <= time.monotonic():
+            is_at_work = False
+            for task in sorted(self._tasks, key=lambda task: task.early):
+                if task.due - (task.early if is_at_work else 0.0) <= time.monotonic():
+                    is_at_work = True
                     task.begin()
         except MemoryError:  # the program may give some back
             time.sleep(_MEMORY_AGAIN)
