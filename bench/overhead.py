@@ -3,13 +3,14 @@
 ``python bench/overhead.py``: ranks train on gloo in steps of 50 ms and send to a hub on this machine, once in each
 block. What a step costs the process, on against off, in alternating blocks of a second: seconds of the processor, and
 instructions where the machine counts them. Judged is the upper bound of the 95 % interval of both (Student's t, over
-the log ratios of the pairs). Of the processor's time it is shown how much the recording itself takes, and how much our
-threads: both are measured by themselves, so that other load of the machine says little about them; the rest is what we
-do to the program's own work, or noise. The time by the clock is shown beside: it says more about a busy machine than
-about us, and such a machine needs more ``--pairs``. Then two ranks train the same 200 steps under ``tachograph run``
-and without: weights and random states must be the same, bit for bit.
+the log ratios of the pairs). Beside it stands a control of the same run, off against off: a difference that is no
+larger is noise. Of the processor's time it is shown how much the recording itself takes, and how much our threads: both
+are measured by themselves, so that other load of the machine says little about them; the rest is what we do to the
+program's own work, or noise. The time by the clock is shown beside: it says more about a busy machine than about us,
+and such a machine needs more ``--pairs``. Then two ranks train the same 200 steps under ``tachograph run`` and without:
+weights and random states must be the same, bit for bit.
 
-``--doctor`` measures the hang doctor alone: both blocks record, and one of them sends pulses, a second each.
+``--doctor`` measures the hang doctor alone: all blocks record, and some of them send pulses, a second each.
 """
 
 from __future__ import annotations
@@ -73,16 +74,14 @@ def cost(pairs: int, *, doctor: bool = False) -> bool:
         if None in costs[0]:
             print(f"{what:<13}not counted by this machine: {found['why_not']}")
             continue
-        ratios = [math.log(on / off) for on, off in costs]
-        mean, error = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
-        upper = math.expm1(mean + T_95 * error)
+        mean, upper = _added(costs)
         judged = what != "seconds"
         kept = kept and (not judged or upper <= goal)
         verdict = "not judged" if not judged else "ok" if upper <= goal else "MISSED"
         added = statistics.median(on - off for on, off in costs) * unit[0]
-        print(
-            f"{what:<13}{math.expm1(mean):+.2%} in the mean, {upper:+.2%} at most, {added:+,.1f} {unit[1]}  {verdict}"
-        )
+        print(f"{what:<13}{mean:+.2%} in the mean, {upper:+.2%} at most, {added:+,.1f} {unit[1]}  {verdict}")
+        same, most = _added([(again[what], off[what]) for again, off in found["control"]])
+        print(f"{'':<13}{same:+.2%} in the mean, {most:+.2%} at most, of off against off: what is no more is noise")
     for part, of in (("recording", "100 values a step"), ("threads", "ours")):
         of_step = statistics.mean(on[part] for on, _ in found["pairs"]) * 1e3
         print(f"{part:<13}{of_step / step:+.2%} of the step, {of_step * 1e3:,.1f} us: {of}")
@@ -92,6 +91,13 @@ def cost(pairs: int, *, doctor: bool = False) -> bool:
         kept = kept and mean + T_95 * error <= GOAL_PULSE
         print(f"a pulse      {mean * 1e3:.2f} ms of the processor, {(mean + T_95 * error) * 1e3:.2f} ms at most")
     return kept
+
+
+def _added(costs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return what one side of pairs takes more than the other: in the mean, and the upper bound of that."""
+    ratios = [math.log(one / other) for one, other in costs]
+    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
+    return math.expm1(mean), math.expm1(mean + T_95 * error)
 
 
 def harmless() -> bool:

@@ -1,10 +1,11 @@
 """The training that ``bench/overhead.py`` measures: DDP on gloo, 100 recorded values a step. torchrun starts it.
 
-``--pairs N`` measures blocks of about a second, on and off in turn, in one process, so that other load of the machine
-falls on both; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first thousand
-values before, and the first exports after a start are over before a block that is on is measured. ``--steps N`` trains
-that many steps and prints digests of the weights and of the random states; the caller then decides whether Tachograph
-is on. With ``--doctor`` all blocks record, and the hang doctor is on and off in turn.
+``--pairs N`` measures blocks of about a second, on, off and off again in turn, in one process, so that other load of
+the machine falls on all; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first
+thousand values before, and the first exports after a start are over before a block that is on is measured; before one
+that is off there are as many steps. ``--steps N`` trains that many steps and prints digests of the weights and of the
+random states; the caller then decides whether Tachograph is on. With ``--doctor`` all blocks record, and the hang
+doctor is on, off and off again in turn.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import random
 import statistics
 import threading
 import time
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,7 @@ Cost = dict[str, float | None]
 SECONDS = 0.05  # of a step
 BLOCK, BLOCKS = 1.0, 3  # seconds, and how many between a start and its end
 WARM = 2  # blocks from a start to the first that is measured: two exports, which send everything
+ORDERS = list(permutations(("on", "off", "again")))  # of the sides of a pair, and of its control: off, too
 VALUES = 100  # a step
 FEATURES, HIDDEN, BATCH = 256, 1024, 384
 NAMES = [f"value.{number}" for number in range(VALUES // 2)] + [
@@ -95,7 +98,7 @@ def blocks(training: Training, steps: int, instructions: Instructions, *, on: bo
     os.environ["TACHOGRAPH_DOCTOR"] = "true" if on else "false"
     recorded = on or doctor
     pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0) if recorded else None
-    for _ in range(WARM * steps if recorded else 3):
+    for _ in range(WARM * steps):
         training.step(recorded)
     found = []
     for _ in range(BLOCKS):
@@ -138,22 +141,26 @@ def steps_of(training: Training) -> float:
     return (time.process_time() - started) / 10
 
 
-def pairs(training: Training, number: int, instructions: Instructions, *, doctor: bool) -> list[tuple[Cost, Cost]]:
-    """Return the costs of a step of each pair, on and off, in alternating order."""
+def pairs(
+    training: Training, number: int, instructions: Instructions, *, doctor: bool
+) -> dict[str, list[tuple[Cost, Cost]]]:
+    """Return the costs of a step of each pair, in alternating order: on and off, and, as a control, off and off."""
     training.batch = max(1, agreed(BATCH * SECONDS / steps_of(training)))
     steps = max(2, agreed(BLOCK / steps_of(training)))
     for _ in range(FIRST):
         for name in NAMES:
             tachograph.put_metric(name, 0.5, "overhead")
     found: list[tuple[Cost, Cost]] = []
+    control: list[tuple[Cost, Cost]] = []
     for turn in range(math.ceil(number / BLOCKS)):
-        order = (True, False) if turn % 2 else (False, True)
-        taken = {on: blocks(training, steps, instructions, on=on, doctor=doctor) for on in order}
-        found += zip(taken[True], taken[False], strict=True)
+        order = ORDERS[turn % len(ORDERS)]
+        taken = {side: blocks(training, steps, instructions, on=side == "on", doctor=doctor) for side in order}
+        found += zip(taken["on"], taken["off"], strict=True)
+        control += zip(taken["again"], taken["off"], strict=True)
         if dist.get_rank() == 0:
             ratio = statistics.median((on["processor"] or 0) / (off["processor"] or 1) for on, off in found)
             print(f"\rpair {len(found)} of {number}, {steps} steps a block: {ratio - 1:+.2%} ", end="", flush=True)
-    return found
+    return {"pairs": found, "control": control}
 
 
 def main() -> None:
@@ -171,7 +178,7 @@ def main() -> None:
     result: object
     if options.pairs:
         found = pairs(training, options.pairs, instructions, doctor=options.doctor)
-        result = {"pairs": found, "why_not": instructions.why_not}
+        result = {**found, "why_not": instructions.why_not}
     else:
         for _ in range(options.steps):
             training.step(True)

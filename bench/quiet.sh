@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run the benches on a machine that is otherwise idle, in six minutes on sixteen cores: bench/quiet.sh FOLDER [SOURCES]
+# Run the benches on a machine that is otherwise idle, in nine minutes on sixteen cores: bench/quiet.sh FOLDER [SOURCES]
 #
 # FOLDER gets a JSON file and the text of each. SOURCES is the `src` of another version, which is measured beside this
 # one. A bench that fails, for a library that is not installed, say, leaves its text and ends no other.
@@ -20,7 +20,7 @@ on() { # cores, name of its text, bench and options
   command -v taskset > /dev/null && [ "$cores" -ge 16 ] && set -- taskset -c "$where" "$python" "$@" \
     || set -- "$python" "$@"
   began=$(date +%s)
-  timeout -k 5 280 "$@" > "$folder/$text.txt" 2>&1
+  timeout -k 5 400 "$@" > "$folder/$text.txt" 2>&1
   echo "$text: exit $? after $(($(date +%s) - began)) s" | tee -a "$folder/summary.txt"
 }
 
@@ -39,8 +39,12 @@ on 0-15 overhead bench/overhead.py --pairs "${PAIRS:-40}" # alone: it tells of t
 on 2-3 hub bench/hub.py --short &
 {
   if [ -n "$before" ]; then
-    on 4-15 beside bench/background.py --kinds gauges,mixed,idle --series 1,600 --ways hub --seconds 2.5 --at-once 3 \
-      --beside "$before"
+    mkdir -p "$folder/beside" # the other table of the same bench has the same titles
+    (
+      export BENCH_RESULTS="$folder/beside"
+      on 4-15 beside bench/background.py --kinds gauges,mixed --series 1,600 --ways hub --seconds 2.5 --at-once 3 \
+        --beside "$before"
+    )
   fi
   on 4-15 background bench/background.py --seconds "${SECONDS_EACH:-3}" --at-once 4
 } &
