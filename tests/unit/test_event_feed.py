@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,8 @@ from tachograph.metric.execution import current
 from tachograph.pipeline.destinations import Route
 from tachograph.pipeline.event_feed import EventFeed
 from tachograph.recording import timer
-from tachograph.recording.journal import Journal
+from tachograph.recording.gil_yield import SLICE
+from tachograph.recording.journal import Journal, LogEvent
 from tachograph.recording.own_metrics import Reason
 from tachograph.recording.registry import Registry
 
@@ -259,3 +261,33 @@ def test_a_record_that_cannot_be_made_costs_itself_alone(caplog: pytest.LogCaptu
     journal.drain()
     assert dropped(registry) == {"encoding": 1}
     assert len(caplog.records) == 1
+
+
+class Costly(Journal):
+    """A journal whose events take their time to be made, on a clock of its own."""
+
+    now, each, most = 0.0, 0.0, 0.0
+    taken = 0
+
+    def drain(self, limit: int | None = None, **more: Any) -> list[LogEvent]:
+        """Take events out, and note how long it took, past the first of them, which are of any cost."""
+        before = len(self)
+        found = super().drain(limit, **more)
+        took = (before - len(self)) * self.each
+        self.now, self.taken = self.now + took, self.taken + before - len(self)
+        if self.taken > 1500:
+            self.most = max(self.most, took)
+        return found
+
+
+@pytest.mark.parametrize("each", [1e-6, 4e-6, 1e-5])
+def test_a_slice_is_bounded_by_its_time(monkeypatch: pytest.MonkeyPatch, each: float) -> None:
+    """However long an event takes: once that is known, none takes longer than there is between two rests."""
+    registry = Registry(enabled=True)
+    journal = Costly(registry)
+    journal.each = each
+    for number in range(8000):
+        journal.append("e", 1, {"value": number})
+    monkeypatch.setattr("tachograph.pipeline.event_feed.time.thread_time", lambda: journal.now)
+    assert deliver(journal, registry) == list(range(8000))
+    assert 0 < journal.most <= SLICE

@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from examples import examples
-from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialCounts, ExponentialHistogram
+from tachograph.recording.exponential import BUCKETS, SDK_BUCKETS, ExponentialCounts, ExponentialHistogram, histogram_of
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 chunks = st.lists(st.lists(finite, min_size=1, max_size=60), min_size=1, max_size=6)
@@ -76,6 +76,24 @@ def test_each_value_is_in_its_bucket(chunks: list[list[float]], most: int, packe
         (min(values) + 0.0, max(values) + 0.0) if values else (math.nan,) * 2
     )
     assert max(len(found.positive.counts), len(found.negative.counts)) <= most
+
+
+ON_A_BOUND = st.builds(
+    lambda octave, part, aside: (
+        math.nextafter(2.0 ** (octave + part / 256), aside) if aside else 2.0 ** (octave + part / 256)
+    ),
+    st.integers(-40, 40),
+    st.sampled_from([0, 0, 128, 1, 255]),
+    st.sampled_from([0.0, math.inf, None]),
+)
+
+
+@given(st.lists(ON_A_BOUND | st.floats(1e-9, 1e9), min_size=1, max_size=100))
+def test_few_values_on_the_bounds_of_buckets(values: list[float]) -> None:
+    """A power of two, or the float beside it, is in its own bucket, and the others are where they are without it."""
+    found = ExponentialCounts().plus(sorted(values)).histogram()
+    assert found == histogram_of(Counter(values))
+    assert listed(found, "positive") == expected(values, found.scale)
 
 
 @settings(max_examples=examples(50))

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tachograph.exporters.otlp.logs import log_bodies
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.gauge_curve import FEW, FIRST, INTERVAL, LONG_INTERVAL, GaugeCurves
 from tachograph.recording.interrupts import ATOMIC
+from tachograph.recording.journal import LogEvent, packed_event
 from tachograph.recording.losses import SeriesLosses
-from tachograph.recording.packed_points import PackedPoints, PointSources
+from tachograph.recording.packed_points import OnePoint, PackedPoints, PointHead, PointSources
 from tachograph.recording.registry import Registry
 from tachograph.recording.values import Pending
 
@@ -498,6 +500,38 @@ def test_points_that_are_not_due_cost_no_fold() -> None:
         made.now += 1.0
         found += made.rows(everything=False)
     assert sum(row[5] for row in found) == 2009
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+HEADS = st.builds(
+    PointHead,
+    st.text(max_size=8),
+    st.text(max_size=8),
+    st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8) | st.integers(0, 2**40)), max_size=3).map(tuple),
+    st.text(max_size=3),
+    st.integers(0, 3),
+)
+POINTS = st.tuples(st.integers(0, 2**62), *[NUMBERS] * 6, st.integers(2, 2**40))
+
+
+@given(HEADS, st.lists(POINTS, min_size=1, max_size=3), st.integers(1, 2**40))
+def test_one_point_is_encoded_as_in_columns(head: PointHead, numbers: list[Any], first: int) -> None:
+    """The quick way, whose constant bytes are kept from the first one on, writes the same bytes as the columns' way."""
+    points = [OnePoint(head, each) for each in numbers]
+    quick = [packed_event(point, first, "stream") for point in points]
+    slow = [event._replace(attributes=point.packed().record()) for event, point in zip(quick, points, strict=True)]
+    assert all(type(event.attributes) is dict for event in slow)
+    assert encoded(quick) == encoded(slow)
+    assert [dict(event.attributes) for event in quick] == [dict(event.attributes) for event in slow]
+
+
+def encoded(events: list[LogEvent]) -> list[bytes]:
+    """Return their requests, from which nothing is missing."""
+    lost: list[str] = []
+    found = list(log_bodies(events, {"service.name": "s"}, lambda _count, why: lost.append(why), lambda: None))
+    assert not lost
+    assert sum(count for _, count in found) == len(events)
+    return [body for body, _ in found]
 
 
 def test_many_series_that_are_due_together_are_taken_a_part_at_a_time() -> None:

@@ -190,14 +190,15 @@ class Execution:
             self.journal.holders.add(self)
         self.journal.append(DEFINITION, time.time_ns(), about)
 
-    def define_again(self) -> None:
-        """Log all definitions once more, where a minute has passed."""
+    def define_again(self, pace: Callable[[], None] = no_rest) -> None:
+        """Log all definitions once more, where a minute has passed; ``pace`` is called between them."""
         if self.clock() >= self._again:
             self._again = inf
             with self.changing:
                 known = self._definitions.all()
             for definition in known:
                 self.define(definition)
+                pace()
             for loop in list(self.loops):
                 loop.define_again()
 
@@ -205,7 +206,7 @@ class Execution:
         """Log points: see :class:`tachograph.recording.holders.Holder`."""
         arrived = self.pass_on(everything=everything, pace=pace)
         if not everything:
-            self.define_again()
+            self.define_again(pace)
         return arrived
 
     def pass_on(self, *, everything: bool, pace: Callable[[], None] = no_rest) -> bool:

@@ -166,7 +166,8 @@ def _waiting_values(registry: Registry, journal: Journal) -> int:
     for holder in list(journal.holders):
         holder.hand_in(0.0, everything=True, pace=no_rest)
     values = sum(series.recorded() for series in registry.series(tasks=False) if not isinstance(series, LastValue))
-    for _, points in registry.points.drain(everything=True):
+    for _, found in registry.points.drain(everything=True):
+        points = found.packed()
         if not registry.silenced(points.group):
             left_out = points.more.get(LEFT_OUT)
             values += sum(points.more["count"]) if "count" in points.more else points.size - sum(left_out or ())

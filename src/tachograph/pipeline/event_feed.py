@@ -13,17 +13,18 @@ from tachograph.pipeline._calls import CallsFeed
 from tachograph.pipeline.destinations import Route
 from tachograph.recording import timer
 from tachograph.recording.curve import POINT, packed
-from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.gil_yield import SLICE, GilYield
 from tachograph.recording.holders import Holder, no_rest
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal, LogEvent, packed_event
-from tachograph.recording.packed_points import PACKED_SCHEMA, PackedPoints
+from tachograph.recording.packed_points import PACKED_SCHEMA, OnePoint, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 
 EVENTS_PER_BATCH = 2048
 POINTS_PER_BATCH = 65_536
-_SLICE, _PACKED_SLICE = 256, 1024
+_SLICE, _PACKED_SLICE = 256, 1024  # events that are taken out at once, at most
+_FEWEST = 32
 _GATHERING = 0.5  # seconds for the events that are not in the journal yet
 _POLL = 0.001
 
@@ -98,6 +99,7 @@ class EventFeed:
         self._uncounted: dict[str, int] = {}  # lost, while there was no memory to count it
         self._takes = self._halted = False
         self._takers: Sequence[Route] = ()
+        self._slice = _SLICE
 
     def waiting(self) -> int:
         """Return how many events there are to deliver; 1 where a holder or a curve may have some."""
@@ -177,6 +179,7 @@ class EventFeed:
         alone: list[LogEvent] = []
         waiting, pace = 0, GilYield()
         stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
+        is_apart = any(route.apart and not route.reads() for route in takers)
         for first, found in points.drain(everything=not timer.default.is_at_work()):  # to its end: they leave once
             try:
                 event = packed_event(found, first, stream)
@@ -185,7 +188,7 @@ class EventFeed:
                 self._lose("journal", found.size)
                 continue
             try:
-                alone += apart(found, event) if any(route.apart and not route.reads() for route in takers) else []
+                alone += apart(found, event) if is_apart else ()
             except MemoryError:
                 self._lose("journal", found.size)
             pace()
@@ -295,16 +298,25 @@ class EventFeed:
             self._taken = []
         pace, events = GilYield(hurries=self.is_half_full), self._taken
         left = limit - sum(event.points for event in events)
-        size, pack = (_PACKED_SLICE, packed) if packs else (_SLICE, None)
+        most, pack = (_PACKED_SLICE, packed) if packs else (_SLICE, None)
         while left > 0 and len(self._journal):  # a slice may be empty: of events that cannot be made
-            before = len(events)
+            pace()
+            before, began = len(events), time.thread_time()
             try:
-                self._journal.drain(min(size, left), pack=pack, into=events)
+                self._journal.drain(min(self._slice, most, left), pack=pack, into=events)
             except MemoryError:  # those before it still leave
                 break
             left -= sum(event.points for event in events[before:])
-            pace()
+            self._fit(time.thread_time() - began)
+        pace()
         return events
+
+    def _fit(self, took: float) -> None:
+        """Have the next slice take as long as one between two rests: a thousand curves take ten times one's time."""
+        if took > SLICE:
+            self._slice = max(self._slice // 2, _FEWEST)
+        elif took < SLICE / 4:
+            self._slice = min(self._slice * 2, _PACKED_SLICE)
 
     def _hand_over(self, route: Route, batch: Batch) -> None:
         name, points = type(route.destination).__name__, sum(event.points for event in batch.events)
@@ -334,7 +346,7 @@ class EventFeed:
                 self._uncounted[destination] = 0
 
 
-def apart(points: PackedPoints, packed: LogEvent) -> Iterator[LogEvent]:
+def apart(points: PackedPoints | OnePoint, packed: LogEvent) -> Iterator[LogEvent]:
     """Yield an event of each point, for destinations that do not know packed ones."""
     for place, at, attributes in points.apart():
         yield LogEvent(POINT, at, packed.observed_unix_nano, attributes, packed.seq + place, 0, 0, 0, packed.stream)

@@ -341,7 +341,7 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
 
 
 def _of_few(values: Sequence[float], most: int) -> ExponentialHistogram | None:
-    """Return :func:`histogram_of` values above zero, in half of its time; None where one may be on a bound."""
+    """Return :func:`histogram_of` values above zero, in half of its time; None where one is not."""
     low, high = min(values), max(values)
     if low < _SMALLEST:
         return None
@@ -349,7 +349,9 @@ def _of_few(values: Sequence[float], most: int) -> ExponentialHistogram | None:
     indices = list(map(math.floor, places))
     apart = list(map(sub, places, indices))
     if min(apart) < _ROUNDED or max(apart) > 1 - _ROUNDED:
-        return None
+        for number, part in enumerate(apart):
+            if not _ROUNDED < part < 1 - _ROUNDED:
+                indices[number] = _neighbour(values[number], math.ceil(places[number]) - 1)
     first, last = min(indices), max(indices)
     steps = 0
     while (last >> steps) - (first >> steps) >= most:

@@ -26,7 +26,9 @@ from tachograph.recording.interrupts import ATOMIC
 from tachograph.recording.packed_points import (
     NOTHING_ODD,
     ODD,
+    OnePoint,
     PackedPoints,
+    PointHead,
     PointSources,
     first_branch,
     odd_places,
@@ -85,7 +87,6 @@ class _Held(NamedTuple):
 
 
 _NONE = array("d")
-_NO_VALUES = array("q", (0,))
 _ONE = 1
 _EXACT = 2**53  # integers up to it are floats of their own
 
@@ -158,23 +159,21 @@ class GaugeCurve:
         gauge: shows the last value.
         buffer: entries of :data:`_STRIDE` that wait for the next fold.
         next: when there is something to take, by the clock of the curves, unless the buffer is long before.
-        named: name, group and unit of the metric.
-        attributes: of the series.
+        head: of all its points.
 
     Args:
         gauge: see above.
         curves: say how long an interval is, and whether points are wanted at all.
-        named: see above.
-        attributes: see above.
+        head: see above.
     """
 
     __slots__ = (
         *("_curves", "_glanced", "_late", "_lock", "_settle", "_shown", "_state"),
-        *("attributes", "buffer", "gauge", "named", "next"),
+        *("buffer", "gauge", "head", "next"),
     )
 
-    def __init__(self, gauge: LastValue, curves: GaugeCurves, named: Named, attributes: Attributes) -> None:
-        self.gauge, self._curves, self.named, self.attributes = gauge, curves, named, attributes
+    def __init__(self, gauge: LastValue, curves: GaugeCurves, head: PointHead) -> None:
+        self.gauge, self._curves, self.head = gauge, curves, head
         self.buffer: list[Any] = []
         record, self._settle = _recorder(self)
         self.reset()
@@ -230,15 +229,14 @@ class GaugeCurve:
         if self._lock.locked():  # by another thread, or by this one, which was interrupted: it has its turn
             return False
         with self._lock:
-            now = self._curves.clock()
-            if self._settle(now, 0):
-                self._shown = now
-            if not switch.on:
-                self.buffer.clear()
-            return self._fold()
+            return self._fold(self._curves.clock())
 
-    def _fold(self) -> bool:
+    def _fold(self, now: float) -> bool:
+        if self._settle(now, 0):
+            self._shown = now
         buffer = self.buffer
+        if not switch.on:
+            buffer.clear()
         left = len(buffer)  # a trace function that records adds to it all the while
         while left > 0 and buffer:
             chunk = buffer[: min(_CHUNK, left)]
@@ -350,14 +348,13 @@ class GaugeCurve:
 
     def take(self, *, everything: bool) -> array[float]:
         """Return the points that are due, or all that were recorded so far, in rows of :data:`_COLUMNS`."""
-        if not everything and not self.is_due(self._curves.clock()):
-            return _NONE
-        self.fold()
-        if self._lock.locked():
+        now = self._curves.clock()
+        if self._lock.locked() or not (everything or self.is_due(now)):
             return _NONE
         with self._lock:
+            self._fold(now)
             values, singly, due, held, points = self._state
-            interval, now = self._curves.interval(), self._curves.clock()
+            interval = self._curves.interval()
             if held is not None and (everything or now >= due):
                 due = max(due, held.moment) + interval
                 points = points + array("d", held)
@@ -444,7 +441,8 @@ class GaugeCurves:
 
     def follow(self, gauge: LastValue, named: Named, attributes: Attributes) -> GaugeCurve:
         """Return the curve of a gauge's series, new."""
-        made = GaugeCurve(gauge, self, named, attributes)
+        name, group, unit = named
+        made = GaugeCurve(gauge, self, PointHead(name, group, attributes, unit, self._branch))
         self._curves.append(made)
         return made
 
@@ -452,7 +450,7 @@ class GaugeCurves:
         """Tell whether there may be points to take."""
         return bool(self._curves)
 
-    def take(self, *, everything: bool) -> Iterator[PackedPoints]:
+    def take(self, *, everything: bool) -> Iterator[PackedPoints | OnePoint]:
         """Yield the points that are due, or all that were recorded so far."""
         now = self.clock()
         # If many are due at once they are spread over the next ones, and are due apart from then on.
@@ -469,6 +467,11 @@ class GaugeCurves:
             rows = curve.take(everything=everything)
             if not rows:
                 continue
+            if len(rows) == _COLUMNS and rows[_VALUES] > 1 and not rows[_VALUES + 1]:
+                x, moment, value, low, low_x, high, high_x, count, *_ = rows
+                at = time.time_ns() - int((self.clock() - moment) * 1e9)
+                yield OnePoint(curve.head, (at, x, value, low, low_x, high, high_x, int(count)))
+                continue
             try:
                 points = self._packed(rows, curve)
             except MemoryError:
@@ -477,8 +480,6 @@ class GaugeCurves:
             yield points
 
     def _packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
-        if len(rows) == _COLUMNS and rows[_VALUES] > 1 and not rows[_VALUES + 1]:
-            return self._one_packed(rows, curve)
         columns = [rows[place::_COLUMNS] for place in range(_COLUMNS)]
         x, moments, values, low, low_x, high, high_x, count, nonfinite, *odd = columns
         wall, now = time.time_ns(), self.clock()
@@ -498,17 +499,10 @@ class GaugeCurves:
                 for key, column in zip(ODD, odd, strict=True)
                 if min(column) < inf
             }
-        name, group, unit = curve.named
-        return PackedPoints((name,), group, curve.attributes, unit, self._branch, times, x, values, more)
-
-    def _one_packed(self, rows: array[float], curve: GaugeCurve) -> PackedPoints:
-        """Return one point of finite values: with many series that is all that an interval has of each."""
-        ago = int((self.clock() - rows[1]) * 1e9)
-        more: dict[str, Any] = {"min": rows[3:4], "min_x": rows[4:5], "max": rows[5:6], "max_x": rows[6:7]}
-        more |= {"count": array("q", (int(rows[_VALUES]),)), "nonfinite": _NO_VALUES}
-        name, group, unit = curve.named
-        times = array("q", (time.time_ns() - ago,))
-        return PackedPoints((name,), group, curve.attributes, unit, self._branch, times, rows[:1], rows[2:3], more)
+        head = curve.head
+        return PackedPoints(
+            (head.metric,), head.group, head.attributes, head.units, head.branch, times, x, values, more
+        )
 
     def reset(self) -> None:
         """Forget everything, as a forked child does."""

@@ -21,7 +21,7 @@ from tachograph.recording.ids import NumberSequence, random_hex
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import LogOnce
 from tachograph.recording.own_metrics import DROPPED, OWN_GROUP
-from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, PackedPoints
+from tachograph.recording.packed_points import PACKED, PACKED_SCHEMA, OnePoint, PackedPoints
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.registry import Registry
 from tachograph.recording.switch import switch
@@ -66,18 +66,17 @@ class LogEvent(NamedTuple):
 
     def record_attributes(self) -> dict[str, AttributeValue]:
         """Return the attributes as they leave: those by which a reader knows it again come with them."""
-        return {
-            **self.attributes,
-            "tachograph.schema": self.schema,
-            "tachograph.stream": self.stream,
-            "tachograph.seq": self.seq,
-        }
+        return {**self.attributes, **self.record_keys()}
+
+    def record_keys(self) -> dict[str, AttributeValue]:
+        """Return those by which a reader knows it again."""
+        return {"tachograph.schema": self.schema, "tachograph.stream": self.stream, "tachograph.seq": self.seq}
 
 
-def packed_event(points: PackedPoints, first: int, stream: str) -> LogEvent:
+def packed_event(points: PackedPoints | OnePoint, first: int, stream: str) -> LogEvent:
     """Return points as one event, as it leaves to our own hub; ``first`` is the number of the first one."""
-    last = points.times[-1]
-    return LogEvent(PACKED, last, time.time_ns(), points.record(), first, 0, 0, 0, stream, PACKED_SCHEMA, points.size)
+    now, record = time.time_ns(), points.record()
+    return LogEvent(PACKED, points.newest, now, record, first, 0, 0, 0, stream, PACKED_SCHEMA, points.size)
 
 
 class Append(Protocol):

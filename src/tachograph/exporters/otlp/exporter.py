@@ -15,7 +15,7 @@ from tachograph.exporters.delivery_queue import DeliveryQueue
 from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.http import partial_success
-from tachograph.exporters.otlp.logs import log_requests
+from tachograph.exporters.otlp.logs import log_bodies
 from tachograph.exporters.otlp.settings import AGGREGATIONS, SIGNALS, OtlpSettings, Signal, Temporality
 from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe
@@ -138,8 +138,8 @@ class OtlpExporter:
             for spans, count in span_requests(batch.spans, self._lose, self._pace):
                 self.put("traces", spans.SerializeToString(), count)
         if "logs" in self._settings:
-            for logs, count in log_requests(batch.events, batch.resource, self._lose, self._pace):
-                self.put("logs", logs.SerializeToString(), count)
+            for logs, count in log_bodies(batch.events, batch.resource, self._lose, self._pace):
+                self.put("logs", logs, count)
 
     def reads(self) -> int | None:
         """Return the newest schema of ours that the receiver of events reads; None as long as it has not answered."""

@@ -27,6 +27,7 @@ from tachograph.exporters.otlp.values import (
 )
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import LOG, RECORD_FIELDS, SCOPE, LogEvent
+from tachograph.recording.packed_points import ONE_COLUMNS, OnePoint
 from tachograph.recording.points import AttributeValue
 from tachograph.recording.values import UINT64_MAX, fits_int64
 
@@ -49,7 +50,15 @@ _KEPT, _SHORT, _MANY = 1024, 256, 16
 def log_requests(
     events: Sequence[LogEvent], resource: Mapping[str, AttributeValue], lose: Lose, pace: Callable[[], None]
 ) -> Iterator[tuple[ExportLogsServiceRequest, int]]:
-    """Yield the requests that carry the events, each with its number of events; packed points count each.
+    """Yield :func:`log_bodies` as messages."""
+    for body, points in log_bodies(events, resource, lose, pace):
+        yield ExportLogsServiceRequest.FromString(body), points
+
+
+def log_bodies(
+    events: Sequence[LogEvent], resource: Mapping[str, AttributeValue], lose: Lose, pace: Callable[[], None]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the encoded requests that carry the events, each with its number of events; packed points count each.
 
     Args:
         events: as they were logged.
@@ -83,14 +92,21 @@ def log_requests(
         yield _request(resource, encoded), points
 
 
-def _request(resource: Mapping[str, AttributeValue], records: Sequence[bytes]) -> ExportLogsServiceRequest:
-    request = ExportLogsServiceRequest()
-    logs = request.resource_logs.add()
-    logs.resource.MergeFromString(resource_bytes(resource))
+def _request(resource: Mapping[str, AttributeValue], records: Sequence[bytes]) -> bytes:
+    scope, schema_url = _of_scope()
+    held = b"".join(
+        [scope, *[part for record in records for part in (_RECORD, varint(len(record)), record)], schema_url]
+    )
+    who = resource_bytes(resource)
+    logs = b"".join((b"\x0a", varint(len(who)), who, b"\x12", varint(len(held)), held))  # resource, 1; scope_logs, 2
+    return b"".join((b"\x0a", varint(len(logs)), logs))  # ExportLogsServiceRequest.resource_logs, 1
+
+
+@lru_cache(1)
+def _of_scope() -> tuple[bytes, bytes]:
+    """Return the fields of ScopeLogs before its records, and after them."""
     scope, schema_url = scope_and_schema(SCOPE)
-    of_scope: ScopeLogs = logs.scope_logs.add(scope=scope, schema_url=schema_url)
-    of_scope.MergeFromString(b"".join([part for record in records for part in (_RECORD, varint(len(record)), record)]))
-    return request
+    return ScopeLogs(scope=scope).SerializeToString(), ScopeLogs(schema_url=schema_url).SerializeToString()
 
 
 def _record(event: LogEvent) -> bytes:
@@ -102,10 +118,38 @@ def _record(event: LogEvent) -> bytes:
     if event.trace_id:
         ids = event.trace_id.to_bytes(16, "big"), event.span_id.to_bytes(8, "big")
         parts.append(_SPAN.pack(0x45, event.trace_flags, b"\x4a\x10", ids[0], b"\x52\x08", ids[1]))
+    if event.attributes.__class__ is OnePoint:
+        return _record_of_one(parts, event, event.attributes)
     attributes = event.record_attributes()
     if event.name == LOG:
         severity, severity_text, body = RECORD_FIELDS  # all there, unless they come out of a file
         parts += _fields(attributes.pop(severity, 0), attributes.pop(severity_text, ""), attributes.pop(body, ""))
+    return b"".join(_encoded(parts, attributes))
+
+
+def _record_of_one(parts: list[bytes], event: LogEvent, point: OnePoint) -> bytes:
+    """Return the record of a curve's point, of which the numbers alone are new."""
+    head, (time, x, value, low, low_x, high, high_x, count) = point.head, point.numbers
+    if not head.encoded:
+        head.encoded = b"".join(_encoded([], point.constants()))
+    pack, (of_time, of_x, of_value, of_low, of_low_x, of_high, of_high_x, of_count, of_nonfinite) = _layout_of_one()
+    packed = pack(
+        *(of_time, time, of_x, x, of_value, value, of_low, low, of_low_x, low_x, of_high, high, of_high_x, high_x),
+        *(of_count, count, of_nonfinite, 0),
+    )
+    return b"".join([*parts, head.encoded, packed, *_encoded([], event.record_keys())])
+
+
+@lru_cache(1)
+def _layout_of_one() -> tuple[Callable[..., bytes], tuple[bytes, ...]]:
+    """Return the packer of a point's columns, of eight bytes each, and the bytes before each."""
+    before = tuple([_before_bytes(key, 8) for key in ONE_COLUMNS])
+    kinds = ["q" if key in {"time", "count", "nonfinite"} else "d" for key in ONE_COLUMNS]
+    return Struct("<" + "".join([f"{len(b)}s{kind}" for b, kind in zip(before, kinds, strict=True)])).pack, before
+
+
+def _encoded(parts: list[bytes], attributes: Mapping[str, AttributeValue]) -> list[bytes]:
+    """Append attributes to a record's parts."""
     for key, value in attributes.items():
         kind = value.__class__  # the plain types first: events hold little else, and there are many of them
         if kind is float:
@@ -121,7 +165,7 @@ def _record(event: LogEvent) -> bytes:
             parts += _before_bytes(key, len(value)), value
         else:
             parts.append(_other(key, value))
-    return b"".join(parts)
+    return parts
 
 
 def _other(key: str, value: Any) -> bytes:
