@@ -84,10 +84,10 @@ def main() -> int:
             told[case] = {"wanted": wanted, "found": names, "right": right}
             line = found["verdicts"][0]["line"] if names else (found["goodput"] or {}).get("line", "no steps")
             took = time.monotonic() - began
+            if options.out:  # at once: a bench that is cut short has its results
+                options.out.write_text(json.dumps(told, indent=1), encoding="utf-8")
             print(f"{'right' if right else 'WRONG'}  {case:18} {took:5.1f} s  {names}  {line}", flush=True)
     print(f"{len(told) - len(wrong)} of {len(told)} right" + (f"; wrong: {', '.join(wrong)}" if wrong else ""))
-    if options.out:
-        options.out.write_text(json.dumps(told, indent=1), encoding="utf-8")
     return len(wrong)
 
 
