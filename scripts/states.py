@@ -23,6 +23,8 @@ from page_states import PATHS, served_states
 from watched_jobs import running
 
 WIDTHS = {"1440": (1440, 900), "1024": (1024, 768), "390": (390, 844)}
+LOADING = """[...document.querySelectorAll(".state")].some((each) => each.textContent === "loading …"
+  && each.offsetParent && each.getBoundingClientRect().top < innerHeight)"""  # in view: others wait for that
 SHEET = """<!doctype html><body style="margin:0;background:#888;display:flex;flex-wrap:wrap;gap:8px;align-items:start">
 {}</body>"""
 
@@ -31,7 +33,7 @@ def take(found: Tab, path: str, out: Path) -> None:
     """Take the picture of a page once it has come to rest."""
     found.open(path)
     found.page.wait_for_timeout(900)
-    found.until(lambda: "loading …" not in found.text(), "charts")
+    found.until(lambda: not found.page.evaluate(LOADING), "charts")
     found.page.wait_for_timeout(300)
     found.page.screenshot(path=out)
 

@@ -78,6 +78,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     hub.close()
     for at in range(RANKS):
         record(store, "ranks", *points([of_rank(at, x) for x in range(30)], "wait"), number=at)
+        two = [each for name in "ab" for each in points([of_rank(at, x) for x in range(9)], name, group="pair")]
+        record(store, "pair", *((DEFINITION, {"metric": name, "group": "pair"}) for name in "ab"), *two, number=at)
     with studio(folder) as served:
         yield served.url
 
@@ -342,3 +344,12 @@ def test_charts_have_the_room(browser: Any, url: str, width: int, columns: int) 
             assert min(top for _, top, _ in found) <= 140
         assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.shoot(f"charts-{width}")
+
+
+def test_the_metric_of_a_heat_map_is_chosen_in_the_legend(page: Tab) -> None:
+    """Of a chart with two the first one is seen, and said, until it is switched off."""
+    page.open("/#/run/pair?y./pair=heat:rank").until(lambda: page.drawn()["pair"]["heat"], "rows")
+    card = page.card("pair")
+    assert card.locator(".heat-scale").inner_text().startswith("a: ")
+    card.locator(".legend .entry").first.click()
+    page.until(lambda: card.locator(".heat-scale").inner_text().startswith("b: "), "the other metric")

@@ -256,12 +256,13 @@ export class Card {
     this.heatButton.hidden = !Object.keys(this.orders).length;
     const wanted = heat in this.orders;
     this.heatButton.setAttribute("aria-pressed", String(wanted));
-    this.host.hidden = this.legend.node.hidden = wanted;
+    this.host.hidden = wanted;
+    this.legend.node.hidden = wanted && (heat === VALUES || this.source.names.length < 2); // which metric is seen is chosen there
     this.heat.node.hidden = !wanted;
     if (!wanted) return false;
     if (heat === VALUES) this.#spread();
     else {
-      const shown = this.source.names.find((name) => ranked.some((curve) => nameOf(curve) === name && !this.hidden.has(curve.key)));
+      const shown = this.source.names.find((name) => ranked.some((curve) => nameOf(curve) === name && !this.hidden.has(curve.key) && !this.hidden.has(`${name}\n`)));
       this.heat.draw((most) => mapOf(ranked.filter((curve) => nameOf(curve) === shown), this.zoom, most, heat), this.axis);
     }
     return true;

@@ -127,7 +127,7 @@ export function mapOf(curves, zoom, most, order) {
   const far = [...rows].sort((one, other) => other.away - one.away)[0];
   const ends = low === null ? "no values" : deviates ? `below the median by ${number(high, 4)} … above by ${number(high, 4)}` : `${number(low, 4)} … ${number(high, 4)}`;
   const odd = rows.some((row) => row.odd.size) ? "marked: not a finite number" : "";
-  const says = [ends, odd, far && rows.length > 2 ? `rank ${far.rank} is furthest from the median, by ${number(far.away, 3)} on average` : ""].filter(Boolean).join(" · ");
+  const says = [`${metric}: ${ends}`, odd, far && rows.length > 2 ? `rank ${far.rank} is furthest from the median, by ${number(far.away, 3)} on average` : ""].filter(Boolean).join(" · ");
   const about = `${metric}: ${rows.length} ranks, ${ORDERS[order]}${rows.length && order !== "rank" ? `; first is rank ${rows[0].rank}` : ""}`;
   return { rows, columns, from, to, deviates, low, high, says, about };
 }
