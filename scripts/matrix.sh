@@ -1,9 +1,10 @@
 #!/bin/sh
 # matrix.sh PYTHON FOLDER [ENTRY …]: tests/unit, then tests/process, on each CPython of pyproject.toml that this machine has
 # (pyenv's, else on PATH). An entry is a version, such as 3.13, with the newest of all dependencies, or 3.10-lowest, with the
-# lowest that pyproject.toml allows. PYTHON has uv (group `release`). MATRIX_TESTS has other folders. A table at the end has
-# the counts of each; an entry without its CPython is in it, and no failure. PyTorch is never installed: from the index of
-# packages it would be several gigabytes for CUDA. What needs it is run by `make test`.
+# lowest that pyproject.toml allows. PYTHON has uv (group `release`). MATRIX_TESTS has other folders, and MATRIX_MARKS marks
+# beside ours, such as 'not process'. A table at the end has the counts of each; an entry without its CPython is in it, and
+# no failure. PyTorch is never installed: from the index of packages it would be several gigabytes for CUDA. Tests that
+# need it are run by `make test`.
 set -u
 python=$1 folder=$2
 shift 2
@@ -36,7 +37,7 @@ prepare() { # INTERPRETER RESOLUTION WHERE
 tested() { # ENTRY TESTS: run them, say how it went, and count
   log=$folder/$1-$(basename "$2").log
   "$folder/$1/bin/python" -m pytest -q -p no:cacheprovider --numprocesses "${WORKERS:-4}" --dist loadscope \
-    -m 'not long and not timing and not torch' "$2" >"$log" 2>&1
+    -m "not long and not timing and not torch${MATRIX_MARKS:+ and $MATRIX_MARKS}" "$2" >"$log" 2>&1
   code=$?
   sed -n '/^=* short test summary/,$p' "$log"
   [ "$code" -eq 0 ] || failed=1

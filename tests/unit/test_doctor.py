@@ -13,6 +13,7 @@ from tachograph.diagnosis.doctor import Doctor
 from tachograph.diagnosis.doctor_processes import Processes
 from tachograph.diagnosis.doctor_stack import PySpy, Stack, stack_of
 from tachograph.diagnosis.incident import HangVerdict, Incident, attributes_of, incident_of
+from tachograph.identity.extra import install_command
 
 HERE = "this machine"
 TRAIN = [["/job/train.py", 40, "main"]]
@@ -352,7 +353,7 @@ def test_gil_held(tmp_path: Path) -> None:
     job.run(10, work)
     assert job.verdict is not None
     assert job.verdict.key == ("hang", "GIL held", (1,))
-    assert "Its present line takes py-spy: pip install" in job.verdict.text
+    assert install_command("doctor") in job.verdict.text
 
 
 def test_heard_is_not_silent(tmp_path: Path) -> None:
