@@ -319,10 +319,13 @@ def test_detectors_give_their_part(
 
 
 def test_detectors_work_in_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named in OTEL_EXPERIMENTAL_RESOURCE_DETECTORS, they give the SDK's resource a lasting instance id."""
+    """Named in OTEL_EXPERIMENTAL_RESOURCE_DETECTORS, they give the SDK's resource a lasting instance id.
+
+    Behind ``service_instance``: older SDKs put that one, whose ids are random, last where it is not named.
+    """
     for key, value in RANK_3.items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "tachograph_torchrun,tachograph_slurm")
+    monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "service_instance,tachograph_torchrun,tachograph_slurm")
     found = Resource.create().attributes
     assert found["dl.rank"] == 3
     assert found["service.instance.id"] == resource_attributes(RANK_3)["service.instance.id"]

@@ -1,7 +1,8 @@
 """Resource detectors for programs that make their own OpenTelemetry providers.
 
 Entry points of ``opentelemetry_resource_detector``: name them in OTEL_EXPERIMENTAL_RESOURCE_DETECTORS, as
-``tachograph_torchrun``, ``tachograph_slurm`` and ``tachograph_kubernetes``.
+``tachograph_torchrun``, ``tachograph_slurm`` and ``tachograph_kubernetes``, behind ``service_instance``: older SDKs put
+that one, whose ids are random, last where it is not named.
 """
 
 from __future__ import annotations
