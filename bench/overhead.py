@@ -94,7 +94,7 @@ def cost(pairs: int, *, doctor: bool = False) -> bool:
 
 
 def _added(costs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return what one side of pairs takes more than the other: in the mean, and the upper bound of that."""
+    """Return how much more one side of pairs takes than the other: in the mean, and at most."""
     ratios = [math.log(one / other) for one, other in costs]
     mean, error = statistics.mean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
     return math.expm1(mean), math.expm1(mean + T_95 * error)

@@ -125,7 +125,7 @@ def _little_endian(column: Any) -> bytes:
 
 
 class PointHead:
-    """What the points of a curve have in common.
+    """The common parts of a curve's points.
 
     Attributes:
         metric: its name.
