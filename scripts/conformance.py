@@ -38,8 +38,8 @@ messages, MLflow's and trackio's stores), and where a trainer logs nowhere, with
 
 W&B refuses a step that goes back. The run has it as a branch of the curve; it is not counted here.
 
-`make long` runs each row's test, which fails where its row is not as it stands here; `make bridges-newest` prints the
-table of the newest versions. These are of
+`make test` and `make long` run the tests of the rows; one fails where its row is not as it stands here.
+`make bridges-newest` prints the table of the newest versions. These are of
 {versions}.
 
 {table}

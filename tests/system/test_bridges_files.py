@@ -219,6 +219,7 @@ def test_wandb_has_the_values_of_its_file(tmp_path: Path, conforms: Conforms) ->
     conforms(LOOP, "wandb offline", found=found, logged=of_file, stored=kept, config=found.config)
 
 
+@pytest.mark.long
 def test_a_disabled_wandb_has_the_same_values(tmp_path: Path, conforms: Conforms) -> None:
     """W&B disabled: values, configuration and results are those that it has offline."""
     seed = secrets.randbelow(2**40)

@@ -217,17 +217,13 @@ def curves(found: Run) -> dict[str, list[float]]:
     return known
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("example", "metric", "x", "configured"),
     [
         ("accelerate_tracker.py", "train/loss", list(range(20)), {"lr": 0.1}),
-        pytest.param(
-            *("lightning_logger.py", "train/loss", list(range(1, 32, 2)), {"rate": 0.1}), marks=pytest.mark.long
-        ),
-        pytest.param(
-            *("transformers_callback.py", "train/loss", list(range(2, 25, 2)), {"num_train_epochs": 3}),
-            marks=pytest.mark.long,
-        ),
+        ("lightning_logger.py", "train/loss", list(range(1, 32, 2)), {"rate": 0.1}),
+        ("transformers_callback.py", "train/loss", list(range(2, 25, 2)), {"num_train_epochs": 3}),
     ],
 )
 def test_example(tmp_path: Path, example: str, metric: str, x: list[float], configured: dict[str, Any]) -> None:

@@ -86,6 +86,7 @@ def needs_its_library(name: str) -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.long
 def test_a_launcher_that_leaves_the_rank_to_torch(tmp_path: Path) -> None:
     """With LOCAL_RANK alone the first values wait for the rank; of a process that joins no group they have none."""
     program = """
