@@ -21,7 +21,7 @@ class WorkerNotes:
         """Do nothing: the notes hold nothing of the worker."""
 
     def is_running(self, runner: Any) -> None:
-        """Deliver what the worker has recorded, before Ray's controller is told that the training has ended."""
+        """Deliver the last values of the worker, before Ray's controller is told that the training has ended."""
         thread = runner._thread  # noqa: SLF001 - the runner has no other name for it
         if thread is None or thread.is_alive() or runner in self._delivered:
             return
@@ -34,7 +34,7 @@ class WorkerNotes:
 
 
 class RayInstrumentor(BridgeInstrumentor):
-    """Delivers what a worker of Ray Train has recorded at the end of its training, before Ray kills it.
+    """Delivers the last values of a worker of Ray Train at the end of its training, before Ray kills it.
 
     It records no value itself: those of ``ray.train.report`` are taken by
     :class:`tachograph.integrations.ray.TachographCallback`.
