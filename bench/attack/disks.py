@@ -62,7 +62,8 @@ def _attack(target: str, options: argparse.Namespace, results: Results) -> None:
                 strike = partial(disk_job.struck, target, fault, seen=seen)
             row = results.row(f"{target}: {name}")
             _rounds(row.attack, strike, options, results, f"--target {target} --only '{name}'")
-            row.outcome = row.outcome or _told(target, seen)
+            if not row.outcome:
+                row.sums, row.most = _told(target, seen)
             print(f"{row.attack}: {row.tried} tried, {row.failed} failed", flush=True)
     if options.only in (None, EACH):
         for torn in (False, True):
@@ -90,17 +91,20 @@ def _rounds(
         _fail(results, attack, broke, f"python bench/attack/disks.py --seed {seed} {replay} --rounds 1")
 
 
-def _told(target: str, seen: Counter[str]) -> str:
+def _told(target: str, seen: Counter[str]) -> tuple[dict[str, int], dict[str, float]]:
+    """Return the numbers that add up over runs, and those of which the largest counts, by their words."""
     if target == "hub":
-        return f"{seen['kept']:,} times 200, {seen['refused']:,} times 503; /healthz: {seen['health_ms']} ms at most"
-    longest = seen["longest_us"] / 1000
-    return f"{seen['recorded']:,} recorded, {seen['dropped']:,} lost and counted; longest call {longest:.1f} ms"
+        sums = {"{:,} times 200": seen["kept"], "{:,} times 503": seen["refused"]}
+        return sums, {"/healthz: {:.0f} ms at most": seen["health_ms"]}
+    sums = {"{:,} recorded": seen["recorded"], "{:,} lost and counted": seen["dropped"]}
+    return sums, {"longest call {:.1f} ms": seen["longest_us"] / 1000}
 
 
 def _each_call(target: str, nth_call: NthCall, options: argparse.Namespace, results: Results, *, torn: bool) -> None:
-    attack = f"{target}: each call fails once{', a write half done' if torn else ''}"
-    row = results.row(attack)
     step = (100 if target == "hub" else 5) if options.quick else 1
+    which = f"{step}th call" if options.quick else "call"
+    attack = f"{target}: each {which} fails once{', a write half done' if torn else ''}"
+    row = results.row(attack)
     first = options.first or (random.Random(options.seed).randint(1, step) if options.quick else 1)
     last = 0
     try:
