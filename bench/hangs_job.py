@@ -135,7 +135,7 @@ def compiled() -> None:
 
 def garbage() -> list[list[object]]:
     """Return lists that refer to each other all over the memory: a collection takes long."""
-    kept: list[list[object]] = [[] for _ in range(4_000_000)]
+    kept: list[list[object]] = [[] for _ in range(1_500_000)]
     others = list(kept)
     random.shuffle(others)
     for one, other in zip(kept, others, strict=True):
