@@ -1,9 +1,8 @@
 """Take pictures of each state of the Studio's page, at three widths, light and dark, and sheets of them to look at.
 
-    .venv/bin/python scripts/states.py [--only STATE ...] [--live] [--readme]
+    .venv/bin/python scripts/states.py [--only STATE ...] [--live]
 
-They go to tests/output/states, which git ignores; --live adds a DDP job that runs, and --readme takes the README's own
-pictures, docs/images/studio.png and studio-dark.png, of the run with 40 ranks.
+They go to tests/output/states, which git ignores; --live adds a DDP job that runs.
 """
 # ruff: noqa: E402, INP001, T201 - a script that prints
 
@@ -43,7 +42,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Take pictures of each state of the Studio's page.")
     parser.add_argument("--only", nargs="*", choices=[*PATHS, "live"], help="of the states")
     parser.add_argument("--live", action="store_true", help="with a DDP job that runs")
-    parser.add_argument("--readme", action="store_true", help="the README's pictures alone")
     chosen = parser.parse_args()
     out = OUTPUT / "states"
     out.mkdir(parents=True, exist_ok=True)
@@ -51,16 +49,6 @@ def main() -> None:
     wanted = {name: path for name, path in PATHS.items() if not chosen.only or name in chosen.only}
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         with served_states(Path(name)) as url:
-            if chosen.readme:
-                for dark, file in ((False, "studio.png"), (True, "studio-dark.png")):
-                    with tab(browser, url, size=(1280, 580), dark=dark) as found:
-                        found.open(PATHS["ranks"]).loaded("training")
-                        over = found.card("training").locator(".u-over")
-                        box = over.bounding_box()
-                        over.hover(position={"x": 0.3 * box["width"], "y": 0.45 * box["height"]})
-                        found.page.wait_for_timeout(500)
-                        found.page.screenshot(path=ROOT / "docs" / "images" / file)
-                return
             pictures(browser, url, wanted, out)
         if chosen.live:
             folder = Path(name) / "live"
