@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tachograph.recording.gil_yield import HURRIED, REST, SLICE, GilYield, begin
 
 
@@ -36,6 +38,7 @@ def test_where_losses_threaten_it_rests_less_often() -> None:
     assert time.perf_counter() - began >= REST
 
 
+@pytest.mark.timing
 def test_the_parts_of_a_tick_share_its_slices() -> None:
     """Each part asks for itself, but a rest is due after what all of them have done; waiting before is no work."""
     time.sleep(2 * SLICE)

@@ -30,6 +30,7 @@ _LAST_ENTRIES = 10  # of the flight recorder, beside those that have not ended
 # for 2,000 entries, and holds the GIL.
 _DUMPS, _THEN_EACH = (2, 5), 30
 _MOST_FAILURES = 3
+_LET_GO = 1e-6  # seconds of sleep in which another thread takes the GIL: with 0 CPython 3.10 is back before it wakes
 _C10D, _NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
 
 Status = dict[str, tuple[int, int]]  # last collective enqueued, and completed, by the id of a process group
@@ -269,7 +270,7 @@ class Pulse:
         Without those for which it waits for a processor: on a busy machine these are as long.
         """
         delayed, began = _delay(), self._clock()
-        time.sleep(0)
+        time.sleep(_LET_GO)
         return max(0.0, self._clock() - began - (_delay() - delayed))
 
 
