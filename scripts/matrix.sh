@@ -6,6 +6,7 @@
 # no failure. PyTorch is never installed: from the index of packages it would be several gigabytes for CUDA. Tests that
 # need it are run by `make test`.
 set -u
+unset CI # a package or a server that is missing here is a failure of `make test`
 python=$1 folder=$2
 shift 2
 [ $# -gt 0 ] || set -- 3.10-lowest 3.10 3.11 3.12 3.13 3.14

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dis
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
+import tachograph
 from programs import events, number, requests, run
 from tachograph.elastic._stream import guarded
 from tachograph.logger import MetricsLogger
@@ -449,3 +452,49 @@ def test_an_interrupted_flush_holds_up_no_later_one(tmp_path: Path) -> None:
         if metric["name"] == "tachograph.dropped"
     ]
     assert len(arrived) + max(lost, default=0) >= 1500
+
+
+PACKAGE = Path(tachograph.__file__).parent
+# Locks that the main thread takes, where a program is interrupted.
+LOCKING = [
+    *(
+        path
+        for room in ("elastic", "logger", "metric", "monitor", "profiling", "recording")
+        for path in (PACKAGE / room).glob("*.py")
+    ),
+    *(PACKAGE / path for path in ("exporters/_workers.py", "exporters/delivery_queue.py", "pipeline/_collection.py")),
+]
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and those within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+def uncovered(code: CodeType) -> Iterator[str]:
+    """Yield the jumps back to a with statement that an exception in them would not leave."""
+    table = dis.Bytecode(code).exception_entries
+    found = list(dis.get_instructions(code))
+    ends = {each.offset: after.opname for each, after in pairwise(found)}
+    withs = [entry for entry in table if ends.get(entry.target) == "WITH_EXCEPT_START"]
+    for each in found:
+        if each.opname == "JUMP_BACKWARD":
+            covers = {entry.target for entry in table if entry.start <= each.offset < entry.end}
+            for entry in withs:
+                if entry.start <= each.argval < entry.end and entry.target not in covers:
+                    yield f"{code.co_filename}: {code.co_qualname}, offset {each.offset}"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="earlier ones have no gap there")
+def test_no_loop_is_in_a_gap_of_the_table_of_exceptions() -> None:
+    """An interrupt at a loop's jump back would leave a lock of ours held, and all that is recorded later be lost."""
+    loops = [
+        place
+        for path in LOCKING
+        for code in codes(compile(path.read_text(), str(path), "exec"))
+        for place in uncovered(code)
+    ]
+    assert loops == []

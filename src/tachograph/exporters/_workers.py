@@ -101,14 +101,17 @@ class Workers:
                 for thread, (other, since) in self._under_way.items()
                 if other is not queue and now - since > patience and thread in self._threads
             }
-            while len(self._threads) < self._size + len(held):
-                thread = threading.Thread(target=self._work, name=f"tachograph {self._name}", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    break
-                self._threads.add(thread)
+            self._start_threads(self._size + len(held))
             return len(self._threads) > len(held)
+
+    def _start_threads(self, wanted: int) -> None:
+        while len(self._threads) < wanted:
+            thread = threading.Thread(target=self._work, name=f"tachograph {self._name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                break
+            self._threads.add(thread)
 
     @property
     def are_alive(self) -> bool:

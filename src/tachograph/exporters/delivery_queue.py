@@ -170,9 +170,7 @@ class DeliveryQueue:
                     self._refused_before = self._refused
                 self._accepted += max(items, 1)
                 self._waiting.add(request)
-                while self._waiting.is_too_full(request, self._bytes_under_way):
-                    too_old.append(self._waiting.pop())
-                    self._finish(too_old[-1], lost=True)
+                self._make_room(request, too_old)
                 self._workers.start(self)
                 self._changed.notify_all()
         if closed:
@@ -182,6 +180,11 @@ class DeliveryQueue:
             self.losses.lose(lost, "queue_full", "more waited than there is room for in memory")
         elif self._shares and (seconds := self._workers.hangs_since(self)) > HANGS:
             self.losses.say("hangs", f"nothing has been taken for {seconds:.0f} s: what comes waits in memory")
+
+    def _make_room(self, request: Request, too_old: list[Request]) -> None:
+        while self._waiting.is_too_full(request, self._bytes_under_way):
+            too_old.append(self._waiting.pop())
+            self._finish(too_old[-1], lost=True)
 
     def flush(self, timeout: float) -> bool:
         """Deliver everything queued now; True where all of it was taken within ``timeout`` seconds.

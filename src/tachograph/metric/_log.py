@@ -139,21 +139,24 @@ class _Table:
         if self._lock.locked():  # another thread is at it, or this one was interrupted
             return
         with self._lock:
-            left = len(self.rows)  # a trace function that logs adds to them all the while
-            while left > 0 and self.rows:
-                taken = self.rows[: min(ROWS, left)]
-                rows = self._arrived(taken) if self.late else taken
-                if not rows:
-                    return
-                left -= len(rows)
-                packed, x, branch = self._packed(rows)
-                count, last = len(rows), rows[-1]
-                tokens = None if self.tokens is None else self.tokens + self._tokens_of(packed)
-                # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles a row.
-                self.parts, self.tokens = self.parts + packed, tokens
-                self._x, self._branch, self._newest = x, branch, last
-                del self.rows[:count]
-            self.late = False
+            self._pack_rows()
+
+    def _pack_rows(self) -> None:
+        left = len(self.rows)  # a trace function that logs adds to them all the while
+        while left > 0 and self.rows:
+            taken = self.rows[: min(ROWS, left)]
+            rows = self._arrived(taken) if self.late else taken
+            if not rows:
+                return
+            left -= len(rows)
+            packed, x, branch = self._packed(rows)
+            count, last = len(rows), rows[-1]
+            tokens = None if self.tokens is None else self.tokens + self._tokens_of(packed)
+            # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles a row.
+            self.parts, self.tokens = self.parts + packed, tokens
+            self._x, self._branch, self._newest = x, branch, last
+            del self.rows[:count]
+        self.late = False
 
     def _tokens_of(self, parts: Sequence[_Part]) -> int:
         place = self.keys.index(_TOKENS)

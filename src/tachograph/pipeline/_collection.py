@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tachograph.exporters.batch import Batch
 from tachograph.pipeline._process_identity import Identity
 from tachograph.pipeline._providers import Providers
-from tachograph.pipeline.destinations import CLOSING, Route, Routes
+from tachograph.pipeline.destinations import CLOSING, Route, Routes, Temporalities
 from tachograph.pipeline.event_feed import Feed
 from tachograph.pipeline.settings import Settings
 from tachograph.recording import timer
@@ -241,18 +241,23 @@ class Collection:
                 reader.finish()
             spans = self._providers.spans.drain() if self._providers.spans is not None else []
             read = self._providers.sdk.reading()
-            for route in self._routes:
-                wanted = spans if route.spans else []
-                found: Sequence[MetricPoints] = points if route.metrics else ()
-                sdk = read(route.temporality) if route.metrics and metrics else None
-                if found or wanted or sdk is not None:
-                    self._hand_over(route, Batch(found, sdk, wanted, resource, now))
-                    pace()
+            self._hand_over_all(Batch(points, None, spans, resource, now), read if metrics else None, pace)
 
             def until() -> bool:  # a tick leaves the rest of the events to the end, once that begins
                 return (ticked and self._stopped) or self.holds_back()
 
             return self._events.deliver(list(self._routes), resource, deadline, until=until)
+
+    def _hand_over_all(
+        self, all_: Batch, read: Callable[[Temporalities | None], MetricsData | None] | None, pace: GilYield
+    ) -> None:
+        for route in self._routes:
+            spans = all_.spans if route.spans else []
+            metrics: Sequence[MetricPoints] = all_.metrics if route.metrics else ()
+            sdk = read(route.temporality) if route.metrics and read is not None else None
+            if metrics or spans or sdk is not None:
+                self._hand_over(route, Batch(metrics, sdk, spans, all_.resource, all_.time_unix_nano))
+                pace()
 
     def _hand_over(self, route: Route, batch: Batch) -> None:
         try:

@@ -219,24 +219,28 @@ class _Buffered:
             self._folding = threading.get_ident()
             if self._late:
                 self._take_late()
-            buffer = self._buffer
-            left = len(buffer)  # a trace function that records adds to it all the while
-            while self._kept or (left > 0 and buffer):
-                before = self._state
-                if self._kept:
-                    chunk, self._kept = self._kept, None
-                else:
-                    chunk = buffer[: min(CHUNK, left)]
-                    left -= len(chunk)
-                    del buffer[: len(chunk)]
-                try:
-                    self._fold_chunk(chunk)
-                except BaseException:  # an interrupt, or no memory: the chunk is either added up or kept
-                    if self._state is before:
-                        self._kept = chunk
-                    raise
+            self._fold_buffer()
             self._folding = 0
         return True
+
+    def _fold_buffer(self) -> None:
+        # Not in the with statement itself: see interrupts, of the table of exceptions.
+        buffer = self._buffer
+        left = len(buffer)  # a trace function that records adds to it all the while
+        while self._kept or (left > 0 and buffer):
+            before = self._state
+            if self._kept:
+                chunk, self._kept = self._kept, None
+            else:
+                chunk = buffer[: min(CHUNK, left)]
+                left -= len(chunk)
+                del buffer[: len(chunk)]
+            try:
+                self._fold_chunk(chunk)
+            except BaseException:  # an interrupt, or no memory: the chunk is either added up or kept
+                if self._state is before:
+                    self._kept = chunk
+                raise
 
     def rests(self) -> bool:
         """Tell whether nothing waits to be folded, and nothing is being folded."""

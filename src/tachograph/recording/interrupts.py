@@ -19,6 +19,9 @@ ATOMIC = (
     and sys.version_info >= (3, 11)
     and getattr(sys, "_is_gil_enabled", lambda: True)()
 )
+# From CPython 3.12 on (seen in 3.12.1 and 3.13.0) the table of exceptions has a gap: in a with statement it leaves out
+# a loop's jump back. An exception that a signal handler raises there leaves the lock held, for ever. So a loop under a
+# lock that the main thread takes is a function of its own, whose call is in the table.
 
 
 def free_within(lock: threading.Lock, seconds: float) -> bool:

@@ -348,12 +348,15 @@ class Timer:
             time.sleep(_MEMORY_AGAIN)
         return True
 
+    def _release_closed(self) -> None:
+        for watch in self._watches:
+            if watch.closed:
+                watch.release()
+        self._watches = tuple(watch for watch in self._watches if not watch.closed)
+
     def _goes_on(self) -> bool:
         with self._changing:
-            for watch in self._watches:
-                if watch.closed:
-                    watch.release()
-            self._watches = tuple(watch for watch in self._watches if not watch.closed)
+            self._release_closed()
             if not self._tasks and not self._watches and self._thread is threading.current_thread():
                 self._thread = None
                 if self._beside is not None:
