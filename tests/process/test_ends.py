@@ -715,6 +715,7 @@ def test_a_program_without_memory_ends_as_it_would_have(tmp_path: Path, left: in
     assert "Fatal Python error" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("untraced")  # 65,000 events
 def test_values_leave_though_a_tick_is_at_many_events_when_the_end_begins(tmp_path: Path) -> None:
     """The tick leaves the rest of the events to the end, which delivers the metrics first, and counts what is left."""

@@ -227,7 +227,7 @@ def cpu_time(hub: Command) -> float:
     raise AssertionError("the page has no CPU time")
 
 
-@pytest.mark.parametrize("parent", [True, False])
+@pytest.mark.parametrize("parent", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_machines_counters_go_on(tmp_path: Path, parent: bool) -> None:
     """A hub that is killed and started again on its store, with a run of its own or none, counts nothing twice."""
     idle = sum(psutil.cpu_times())  # as much as the machine has ever had; eight seconds of it may follow

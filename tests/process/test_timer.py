@@ -219,7 +219,9 @@ os.waitpid(child, 0)
     assert (done.returncode, done.stdout) == (0, "own\n"), done.stderr
 
 
-@pytest.mark.parametrize("interval", ["0.1", "60"], ids=["ticks", "flush"])
+@pytest.mark.parametrize(
+    "interval", [pytest.param("0.1", id="ticks"), pytest.param("60", id="flush", marks=pytest.mark.long)]
+)
 def test_sigterm_ends_a_program_whose_collection_hangs(tmp_path: Path, interval: str) -> None:
     """An instrument's callback that never returns delays the end by SIGTERM by no more than its budget."""
     program = """

@@ -221,6 +221,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.long
 def test_exit_code_and_streams_are_the_programs(tmp_path: Path) -> None:
     """With pulses and without, and without Tachograph: the same exit code, stdout, stderr and random states."""
     found = set()

@@ -153,6 +153,7 @@ def test_prometheus_finds_every_process_of_a_node_on_one_page(tmp_path: Path, ra
     tried(attempt)
 
 
+@pytest.mark.long
 @pytest.mark.otelcol
 @pytest.mark.timeout(400)
 def test_a_collector_takes_the_hubs_place_by_one_variable(tmp_path: Path) -> None:

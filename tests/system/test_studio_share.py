@@ -204,6 +204,7 @@ def test_a_week_of_the_machine_is_in_it(store: Path, tmp_path: Path, browser: An
         until(page, lambda: "system.cpu.utilization" in drawn(page))
 
 
+@pytest.mark.long
 def test_a_million_points_are_five_megabytes(tmp_path: Path) -> None:
     """However many points there are in however many curves, the file is no larger, and keeps the extremes."""
     spike = [float(x % 1000) + (5e6 if x == 61_234 else 0) for x in range(100_000)]

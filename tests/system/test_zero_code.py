@@ -495,6 +495,7 @@ def test_the_run_has_one_id(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("untraced")  # torch, imported twice under a tracer
 def test_wait_counters_are_measured_where_asked_for(tmp_path: Path) -> None:
     """With ``--wait-counters`` a WaitCounter that the script opens is a histogram; without, there is none."""
@@ -537,7 +538,8 @@ def test_other_instrumentors_load_only_where_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("ending", ["pass", pytest.param("os.kill(os.getpid(), 15)", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), 15)"])
 def test_all_that_start_adds_shares_the_end(tmp_path: Path, ending: str) -> None:
     """Several destinations that take what comes, but slowly, add ten seconds to the end together, not each."""
     program = f"""

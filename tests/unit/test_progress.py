@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import pty
 import subprocess
@@ -372,3 +373,27 @@ for item in cf.progress(range(100)):
     from test_metric import points
 
     assert [point["value"] for point in points(tmp_path / "out.jsonl")][-1] == 60
+
+
+@pytest.mark.process
+def test_a_bar_in_a_notebook(tmp_path: Path) -> None:
+    """A cell has one output, which is updated: an HTML bar, whose last state is the end of the loop."""
+    pytest.importorskip("IPython")
+    program = """
+        import json, sys
+        from IPython.core.interactiveshell import InteractiveShell
+
+        shell, shown = InteractiveShell.instance(), []
+        shell.kernel = shown
+        shell.display_pub.publish = lambda data, **more: shown.append({"html": data["text/html"], **more})
+        from tachograph import progress
+        assert len(list(progress(range(7), "an <epoch>"))) == 7
+        sys.stdout.write(json.dumps(shown))
+    """
+    done = run(tmp_path, program, IPYTHONDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert [each.get("update", False) for each in shown] == [False, *[True] * (len(shown) - 1)]
+    assert len({each["transient"]["display_id"] for each in shown}) == 1
+    assert '<progress aria-label="an &lt;epoch&gt;" value="7" max="7"' in shown[-1]["html"]
+    assert " 7 of 7" in shown[-1]["html"]
