@@ -95,6 +95,7 @@ class SlowPage(Hub):
         return super().page(accept, escaping, scraper)
 
 
+@pytest.mark.timing
 def test_a_scrape_does_not_hold_up_receiving(tmp_path: Path) -> None:
     """While a large page is made, requests are received as fast as ever; too many scrapes are put off."""
     with serving(tmp_path, kind=SlowPage) as slow:
