@@ -44,7 +44,7 @@ test: $(VENV)/test.stamp
 	@sh scripts/suite.sh $(VENV)/bin/python test $(TEST_ARGS)
 
 quick: $(VENV)/test.stamp
-	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest -m "not process and not long" $(TEST_ARGS) tests/unit
+	@env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest --numprocesses=2 --dist=loadscope -m "not process and not long" $(TEST_ARGS) tests/unit
 
 long: $(VENV)/test.stamp
 	@sh scripts/debian_packages.sh $(DEBIAN_PACKAGES)

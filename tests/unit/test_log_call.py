@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tachograph
+from curves import Tensor, copied
 from tachograph.metric._log import MOST_TABLES, MOST_WAITING, ROWS, _tables
-from tachograph.recording import registry
+from tachograph.recording import registry, values
 from tachograph.recording.accumulators import LastValue
 from tachograph.recording.packed_points import LEFT_OUT
 
@@ -302,6 +303,20 @@ def test_no_rows_are_kept_that_no_destination_takes() -> None:
     assert len(table.rows) < ROWS
     assert not table.parts
     assert _lost() == before
+
+
+def test_rows_wait_for_values_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row leaves once its values have arrived, in its place; one that cannot be read costs itself alone."""
+    monkeypatch.setattr(values, "leave_device", copied)
+    first, second = Tensor(0.5), Tensor(0.25)
+    second.failed = True
+    for step, loss in enumerate((first, 2.0, second)):
+        tachograph.log({"loss": loss, "lr": 0.1}, step=step)
+    assert taken() == {}
+    first.there = True
+    assert taken() == {("", "loss"): [(0, 0, 0.5), (0, 1, 2.0)], ("", "lr"): [(0, 0, 0.1), (0, 1, 0.1)]}
+    second.there = True
+    assert taken() == {("", "lr"): [(0, 2, 0.1)]}
 
 
 def test_nan_is_a_value_and_counted() -> None:
