@@ -253,7 +253,7 @@ def test_accelerate(tmp_path: Path, trackers: str, ranks: int, bridges: str, con
         pytest.param(f"{THREE},csv", 2, "all", marks=pytest.mark.long, id="three in two ranks"),
         pytest.param(f"csv,{DISABLED}", 1, "all", marks=pytest.mark.long, id="wandb disabled"),
         pytest.param("tachograph,csv", 1, "none", marks=pytest.mark.long, id="our class"),
-        pytest.param("csv,tachograph,tensorboard", 1, "all", marks=pytest.mark.long, id="our class and bridges"),
+        pytest.param("csv,tachograph,tensorboard", 1, "all", id="our class and bridges"),
         pytest.param("csv", 2, "all", marks=pytest.mark.long, id="two ranks"),
         pytest.param("csv,tachograph", 2, "none", marks=pytest.mark.long, id="our class in two ranks"),
     ],
