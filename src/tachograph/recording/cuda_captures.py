@@ -13,6 +13,8 @@ from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
+from tachograph.recording.interrupts import free_within
+
 _WAIT = 0.01  # seconds
 
 
@@ -53,12 +55,10 @@ class Captures:
 
     def has_passed(self, query: Callable[[], bool]) -> bool:
         """Query an event; False while a graph is captured."""
-        if not self._lock.acquire(timeout=_WAIT):  # a signal handler may ask in the middle of it
+        if not free_within(self._lock, _WAIT):  # a signal handler may ask in the middle of it
             return False
-        try:
+        with self._lock:
             return not self._under_way and query()
-        finally:
-            self._lock.release()
 
 
 captures = Captures()
