@@ -30,6 +30,7 @@ from tachograph.monitor.event import Event
 from tachograph.monitor.stat import Stat
 from tachograph.monitor.stat_window import Aggregation
 from tachograph.profiling.tracing import Span
+from tachograph.recording.cuda_captures import Captures
 from tachograph.recording.curve import POINT
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.journal import Journal
@@ -452,6 +453,31 @@ def test_an_interrupted_flush_holds_up_no_later_one(tmp_path: Path) -> None:
         if metric["name"] == "tachograph.dropped"
     ]
     assert len(arrived) + max(lost, default=0) >= 1500
+
+
+@pytest.mark.usefixtures("untraced")
+def test_an_interrupt_of_a_query_leaves_no_lock_held() -> None:
+    """Wherever it comes: else the program's next capture of a CUDA graph, which takes the lock, would never begin."""
+    for number_ in range(10):
+        captures, called = Captures(), list[str]()
+
+        def profile(frame: FrameType, what: str, of: Any, called: list[str] = called, number_: int = number_) -> None:
+            if what == "c_return" and "tachograph" in frame.f_code.co_filename:
+                called.append(of.__name__)
+                if len(called) > number_:
+                    sys.setprofile(None)
+                    raise ExpiredError
+
+        sys.setprofile(profile)
+        try:
+            captures.has_passed(lambda: True)
+        except ExpiredError:
+            assert captures.has_passed(lambda: True), called[-1]
+        finally:
+            sys.setprofile(None)
+        if len(called) <= number_:
+            break
+    assert number_ > 1
 
 
 PACKAGE = Path(tachograph.__file__).parent
