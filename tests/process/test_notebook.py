@@ -14,6 +14,25 @@ from places import ROOT
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
+VIEW = "application/vnd.jupyter.widget-view+json"
+HALF = (
+    "import tachograph\nhalf = tachograph.progress(range(10), 'half')\nassert [next(half), next(half)] == [0, 1]",
+    """
+from tachograph.instrumentation import TqdmInstrumentor
+from tachograph.testing import capture
+from tqdm.auto import tqdm
+TqdmInstrumentor().instrument()
+bar = tqdm(total=7)
+with capture() as captured:
+    bar.update(3)
+    bar.set_postfix(loss=0.5)
+    found = captured.value("progress.done", "tqdm", position=1)
+    TqdmInstrumentor().uninstrument()
+    found = found, captured.value("loss", "tachograph.metric")
+found
+""",
+    "assert list(half) == list(range(2, 10))",
+)
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 pytestmark = [
     # Of Jupyter's own: a kernel over TCP is not encrypted, and pyzmq has names that are to go.
@@ -56,6 +75,27 @@ def test_progress_is_a_bar_without_a_widget(executed: list[Any]) -> None:
     (bar,) = shown(cell)
     assert '<progress aria-label="train 0.02" value="300" max="300"' in bar
     assert [output for output in cell.outputs if output.output_type == "stream"] == []
+
+
+def test_progress_is_tqdms_widget_where_that_is_installed() -> None:
+    """While a loop is under way its bar is the widget of tqdm.notebook, with HTML beside it; in the end HTML alone.
+
+    The bars of a program's own ``tqdm.auto`` are recorded as those of a terminal are.
+    """
+    pytest.importorskip("ipywidgets")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in HALF])
+    client = nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3")
+    with client.setup_kernel():
+        for place, cell in enumerate(notebook.cells[:2]):
+            client.execute_cell(cell, place)
+        ((under_way,), (bar, text)) = [[dict(output["data"]) for output in cell.outputs] for cell in notebook.cells[:2]]
+        client.execute_cell(notebook.cells[2], 2)
+    widgets = client.widget_state.values()
+    (ended,) = [output["data"] for output in notebook.cells[0].outputs]
+    assert {under_way[VIEW]["model_id"], bar[VIEW]["model_id"]} <= set(client.widget_state)
+    assert [state["max"] for state in widgets if state["_model_name"] == "FloatProgressModel"] == [10, 7]
+    assert (VIEW in ended, 'value="10" max="10"' in ended["text/html"]) == (False, True)
+    assert text["text/plain"] == "(3, 0.5)"
 
 
 def test_a_run_draws_itself_and_its_curves(executed: list[Any]) -> None:

@@ -31,6 +31,7 @@ UNDECLARED = {
     "torch": "instruments a program that has it: its module is imported where torchrun runs, never by us first",
     "pandas": "is what a user who has it asks for: a run as a data frame",
     "IPython": "is there where a notebook's kernel runs, and is imported in no other process",
+    "ipywidgets": "is there where a notebook's user has installed it: bars are then those of tqdm.notebook",
     "numpy": "makes charts faster where it is installed, and is not needed",
     **dict.fromkeys(
         ("accelerate", "lightning", "pytorch_lightning", "ray", "transformers"),

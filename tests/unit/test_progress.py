@@ -377,10 +377,11 @@ for item in cf.progress(range(100)):
 
 @pytest.mark.process
 def test_a_bar_in_a_notebook(tmp_path: Path) -> None:
-    """A cell has one output, which is updated: an HTML bar, whose last state is the end of the loop."""
+    """Without ipywidgets a cell has one output, which is updated: an HTML bar, whose last state is the loop's end."""
     pytest.importorskip("IPython")
     program = """
         import json, sys
+        sys.modules["ipywidgets"] = None
         from IPython.core.interactiveshell import InteractiveShell
 
         shell, shown = InteractiveShell.instance(), []

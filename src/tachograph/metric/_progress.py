@@ -1,4 +1,4 @@
-"""Progress: loops that record how far they are, and their bars: tqdm's on a terminal, HTML in a notebook."""
+"""Progress: loops that record how far they are, and their bars: tqdm's, or HTML in a notebook without its widgets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, Protocol, TypeVar, overload
 
@@ -25,7 +26,8 @@ from tachograph.recording.points import AttributeValue
 
 _WIDTH, _HEIGHT = 80, 24
 SHORTEST = 0.1  # seconds between two drawings
-_classes: list[Any] = []
+_VIEW = "application/vnd.jupyter.widget-view+json"  # ipywidgets 7 has no method that returns it
+_classes: dict[type, Callable[..., Any]] = {}
 INTERVAL = 0.1  # seconds a point
 LOOPS_A_SECOND, LOOPS_AT_ONCE = 10, 100  # of one key: beyond that a loop draws its bar, and records nothing
 MOST = 64  # items without a look at the clock
@@ -67,7 +69,9 @@ def in_notebook() -> bool:
 
 
 class NotebookBar:
-    """A bar of HTML in the output of a notebook's cell: no widget, and a saved notebook shows where it ended.
+    """A bar in the output of a notebook's cell: tqdm's widget where ipywidgets is installed, else HTML.
+
+    In the end it is HTML alone: a notebook that is saved keeps no widget, and shows where the loop ended.
 
     Args:
         title: stands before it.
@@ -81,22 +85,38 @@ class NotebookBar:
         show: Any = display.display
         self._title, self._total, self._clock = title, total, clock
         self._done, self._start, self._due = 0, clock(), -inf
+        self._widget = _widget(title, total)
         self._shown = show(self, display_id=True)
 
     def draw(self, done: int) -> None:
         """Show how many items are done, a few times a second at most."""
-        now = self._clock()
-        if now >= self._due:
+        if self._widget is not None:
+            self._widget.update(done - self._widget.n)
+        elif (now := self._clock()) >= self._due:
             self._due = now + SHORTEST
-            self.close(done)
+            self._update(done)
 
     def close(self, done: int) -> None:
         """Show it for the last time."""
+        widget, self._widget = self._widget, None
+        if widget is not None:
+            widget.update(done - widget.n)
+            widget.close()
+            widget.container.close()
+        self._update(done)
+
+    def _update(self, done: int) -> None:
         self._done = done
         self._shown.update(self)
 
     def __repr__(self) -> str:
         return f"{self._title}: {self._done}" + ("" if self._total is None else f"/{self._total}")
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Return the widget while there is one; a page without its code shows the HTML beside it."""
+        if self._widget is None:
+            return {}
+        return {_VIEW: {"version_major": 2, "version_minor": 0, "model_id": self._widget.container.model_id}}
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -124,8 +144,10 @@ class TerminalBar:
     """
 
     def __init__(self, title: str, total: int | None, *, stays: bool = True, file: Any = None) -> None:
+        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
         width: dict[str, Any] = {"dynamic_ncols": True} if _has_width(file) else {"ncols": _WIDTH, "nrows": _HEIGHT}
-        self._bar = _tqdm()(total=total, desc=title, leave=stays, file=file, mininterval=SHORTEST, miniters=1, **width)
+        self._bar = _ours(tqdm)(total=total, desc=title, leave=stays, file=file, **width)
 
     def draw(self, done: int) -> None:
         """Show how many items are done."""
@@ -145,18 +167,22 @@ def _has_width(file: Any) -> bool:
         return False
 
 
-def _tqdm() -> Any:
-    if not _classes:
-        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+def _widget(title: str, total: int | None) -> Any:
+    """Return a bar of tqdm.notebook that is not shown yet; None where ipywidgets or tqdm is not installed."""
+    try:
+        import ipywidgets  # type: ignore[import-untyped,unused-ignore] # noqa: F401 - tqdm would make half a bar without it
+        from tqdm.notebook import tqdm_notebook  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return None
+    return _ours(tqdm_notebook)(total=total, desc=title, display=False)
 
-        class Tqdm(tqdm):  # type: ignore[type-arg,misc,unused-ignore]
-            """A tqdm without the thread that watches slow bars, and without a lock that other processes share."""
 
-            monitor_interval = 0
-
-        Tqdm.set_lock(threading.RLock())
-        _classes.append(Tqdm)
-    return _classes[0]
+def _ours(base: type) -> Callable[..., Any]:
+    """Return a tqdm without the thread that watches slow bars, and without a lock that other processes share."""
+    if base not in _classes:
+        alone = {"__module__": __name__, "monitor_interval": 0, "_lock": threading.RLock()}
+        _classes[base] = partial(type("Tqdm", (base,), alone), mininterval=SHORTEST, miniters=1)
+    return _classes[base]
 
 
 class LoopKey:
@@ -374,7 +400,7 @@ def progress(
     journal gets a point at the start, one every 0.1 s, and one at the end, also of a loop that is left early: ``value``
     (items done), ``rate`` (items a second since the start) and, where the length is known, ``total`` and ``eta``
     (seconds); gauges are ``<key>``, ``<key>.rate``, ``<key>.total`` and ``<key>.eta``. If stderr is a terminal, a
-    bar is drawn there.
+    bar is drawn there, and in a notebook in the cell's output: that of ``tqdm.notebook``, or HTML without ipywidgets.
 
     Loops may be nested and repeated: the second of a key is ``<key>#2``, and so on. Of many short ones, 100 at once and
     10 a second are recorded.
