@@ -242,3 +242,51 @@ def test_exit_code_and_streams_are_the_programs(tmp_path: Path) -> None:
         (tmp_path / "meeting").unlink(missing_ok=True)
     ((code, said, complained),) = found
     assert (code, len(said.split()), complained) == (7, 3, "almost over\n")
+
+
+RECORDS = """
+import os, time, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    time.sleep(4)
+    if dist.get_rank() == 1:
+        raise RuntimeError("out of luck, token=a1b2")  # here
+    time.sleep(60)
+
+try:
+    main()
+except RuntimeError:
+    os._exit(1)
+"""
+
+
+def test_an_error_file_is_read_where_it_is(tmp_path: Path) -> None:
+    """A rank under torchrun that tells us nothing at its end: its exception and its line are in torch's error file."""
+    (tmp_path / "dies.py").write_text(RECORDS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun += ["--master-port", str(free_port()), "dies.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tachograph", "run", "--run-id", RUN, "--port", "0", "--", *torchrun],
+        cwd=tmp_path,
+        env=environment(tmp_path, OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    told = subprocess.run(
+        [sys.executable, "-m", "tachograph", "doctor", RUN, "--json", "--store", str(tmp_path / "store")],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    (died,) = json.loads(told.stdout)["incidents"]
+    assert (died["cause"], died["ranks"]) == ("died", [1])
+    line = RECORDS.splitlines().index('        raise RuntimeError("out of luck, token=a1b2")  # here') + 1
+    assert died["text"].endswith(f" died: RuntimeError: out of luck, token=***, at dies.py:{line} in main.")

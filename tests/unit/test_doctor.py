@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -326,6 +327,50 @@ def test_a_death_is_told_while_the_others_are_there(tmp_path: Path) -> None:
     assert [each.number for each in job.news] == [1, 1]
     assert job.news[-1].verdict.text.startswith("Rank 2 (pid 102) died 2.0 s before the next one: ")
     assert len(job.doctor.incidents) == 1
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/job/train.py", line 5, in load
+    open("x")
+OSError: no x
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 1, in wrapper
+    return f(*args, **kwargs)
+  File "/job/train.py", line 88, in step
+    raise RuntimeError
+"""
+RECORDED = {"message": "RuntimeError: no\nmemory", "extraInfo": {"py_callstack": TRACEBACK, "timestamp": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (json.dumps({"message": RECORDED}), ": RuntimeError: no, at train.py:88 in step."),
+        (json.dumps({"message": "killed it"}), ": killed it, last seen at train.py:40 in main."),
+        (json.dumps({"message": {"message": "a", "extraInfo": None}}), ""),
+        (json.dumps(["a"]), ""),
+        ("{", ""),
+        (None, ""),
+    ],
+)
+def test_an_error_file(tmp_path: Path, said: str | None, words: str) -> None:
+    """The error file of torchrun tells the exception and the line; whatever else it has in it is left alone."""
+    job = Job(tmp_path, 2)
+    home = tmp_path / "101"
+    home.joinpath("cwd").symlink_to(tmp_path)
+    home.joinpath("environ").write_text("A=1\0TORCHELASTIC_ERROR_FILE=error.json\0B=2\0")
+    healthy(job)
+    if said is not None:
+        (tmp_path / "error.json").write_text(said)
+    (home / "stat").unlink()
+    job.run(3)
+    assert (
+        job.news[-1].verdict.text
+        == f"Rank 1 (pid 101) died{words or ' without a word, last seen at train.py:40 in main.'}"
+    )
 
 
 def test_of_deaths_the_killed_one_comes_first(tmp_path: Path) -> None:

@@ -130,7 +130,8 @@ class Doctor:
         after = sorted(each.failure[1] for _, each in told if each.failure[1] > first.failure[1] > 0)
         before = f" {(after[0] - first.failure[1]) / 1e9:.1f} s before the next one" if after else ""
         why = f": {first.failure[0]}" if first.failure[0] else " without a word"
-        text = f"rank {first.rank} (pid {first.pid}) died{before}{why}, last seen at {place_of(first.stack)}."
+        where = f"at {place_of(first.raised)}" if first.raised else f"last seen at {place_of(first.stack)}"
+        text = f"rank {first.rank} (pid {first.pid}) died{before}{why}, {where}."
         verdict = HangVerdict("died", "died", (first.rank,), spoken(text))
         if self._death is None:
             self._numbers += 1

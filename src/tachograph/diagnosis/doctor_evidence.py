@@ -94,7 +94,8 @@ class Evidence:
         ago = found.now - (rank.gone if rank.gone is not None else rank.came)
         if rank.has_left or rank.ended in ("exit", "renamed"):
             return _said(rank, "hang", "ended", f"has ended {ago:.0f} s ago, and others wait for it", seen_last=True)
-        why = f" ({rank.ended})" if rank.ended else " without a word"
+        told = f": {rank.failure[0]}" if rank.failure[0] else " without a word"
+        why = f" ({rank.ended})" if rank.ended else told
         return _said(rank, "hang", "killed", f"died {ago:.0f} s ago{why}", seen_last=True)
 
     def _held(self, rank: RankHistory, usage: Usage | None, silent: float, found: Findings) -> HangVerdict:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_CHILDREN = 64  # of a process, that are looked at
+_ERROR_FILE, _MOST_ENVIRONMENT = "TORCHELASTIC_ERROR_FILE=", 1 << 21
 
 
 class ProcessLook(NamedTuple):
@@ -67,6 +68,15 @@ class Processes:
                     waiting.append(child)
                     yield found
 
+    def error_file(self, pid: int) -> Path | None:
+        """Return the file that torchrun has given a process for its exception; None where that may not be seen."""
+        begun_with = self._read(pid, "environ", _MOST_ENVIRONMENT).split("\0")
+        path = next((each[len(_ERROR_FILE) :] for each in begun_with if each.startswith(_ERROR_FILE)), "")
+        try:
+            return (self._proc / str(pid) / "cwd").readlink() / path if path else None
+        except OSError:
+            return None
+
     def _children(self, pid: int) -> list[int]:
         """Return the children that any thread of a process has started."""
         try:
@@ -80,10 +90,10 @@ class Processes:
         name, closing, rest = self._read(pid, "stat").rpartition(")")  # the name may hold anything
         return [name.partition("(")[2], *rest.split()] if closing else []
 
-    def _read(self, pid: int, what: str) -> str:
+    def _read(self, pid: int, what: str, most: int = 1 << 16) -> str:
         try:
             with (self._proc / str(pid) / what).open("rb", buffering=0) as file:
-                return (file.read(1 << 16) or b"").decode(errors="replace")
+                return (file.read(most) or b"").decode(errors="replace")
         except OSError:
             return ""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tachograph.diagnosis.doctor_processes import Processes, ProcessLook
-from tachograph.diagnosis.doctor_stack import Stack, stack_of
+from tachograph.diagnosis.doctor_stack import Stack, stack_of, stack_of_text
 from tachograph.diagnosis.doctor_waits import RankGroups, members_of, operations_of
+from tachograph.identity.masking import masked_text
 
 _STACKS, _LOOKS = 60, 40  # that are kept
+_MOST_FILE = 1 << 20  # bytes
+_MOST_WORDS = 300  # characters of an exception
 _WARM = 10  # operations, before which waits are those of the start
 
 
@@ -72,6 +77,7 @@ class RankHistory:
         gone: when its process was seen to have ended; None while it is there.
         ended: the reason of its end, as it has told; empty where it has told none.
         failure: the exception that ended it, and when, in nanoseconds since the epoch; empty and 0 where it told none.
+        raised: the stack of that exception, where torchrun's error file has it.
         longest: seconds of the longest wait that has ended well.
         silence: seconds of the longest time without a sign that has ended.
         is_seen: its process can be seen.
@@ -87,11 +93,13 @@ class RankHistory:
         self.gone: float | None = None
         self.ended = ""
         self.failure = "", 0
+        self.raised: Stack = ()
         self.longest = self.silence = 0.0
         self.is_seen = False
         self.held: Stack | None = None
         self._held_of = 0.0
         self._start = ""
+        self._error_file: Path | None = None
         self._progress: object = None
 
     def take(self, pulse: Mapping[str, Any], now: float) -> None:
@@ -149,13 +157,23 @@ class RankHistory:
         if not start or (self._start and start != self._start):
             if self.is_seen:  # else it may not be seen: hidepid
                 self.gone = now
+                self._look_for_failure()
             return
+        if not self.is_seen:
+            self._error_file = processes.error_file(self.pid)
         self._start, self.is_seen = start, True
         found = processes.look(self.pid) if closely else None
         if found is not None:
             children = tuple(processes.children(self.pid))
             seen = SeenProcess(now, found.cpu, found.moved, found.state, found.waits_in, children)
             self.looks.append(seen)
+
+    def _look_for_failure(self) -> None:
+        """Read the error file of torchrun that the process has left, if any."""
+        told = None if self._error_file is None else _told_in(self._error_file)
+        if told is not None:
+            words, at, self.raised = told
+            self.failure = self.failure if self.failure[1] else (words, at)
 
     def usage(self, now: float, seconds: float) -> Usage | None:
         """Return how it has used the machine for some seconds; None where that is not known yet."""
@@ -197,3 +215,20 @@ class RankHistory:
     def was_read(self) -> bool:
         """Tell whether its stack was read from outside since the last pulse."""
         return self.held is not None and self._held_of == self.came
+
+
+def _told_in(file: Path) -> tuple[str, int, Stack] | None:
+    """Return the exception of an error file, when it was written, and its stack; None where there is none.
+
+    The message is a text, or one with more beside it (torch/distributed/elastic/multiprocessing/errors).
+    """
+    try:
+        found = file.stat()
+        if not file.is_file() or found.st_size > _MOST_FILE:
+            return None
+        message = json.loads(file.read_text(errors="replace"))["message"]
+        more = message if isinstance(message, dict) else {"message": message}
+        words = masked_text(str(more["message"])).strip().partition("\n")[0][:_MOST_WORDS]
+        return words, found.st_mtime_ns, stack_of_text(str(more.get("extraInfo", {}).get("py_callstack", "")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None

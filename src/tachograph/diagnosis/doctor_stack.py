@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,9 @@ NETWORK = ("/ssl.py", "/socket.py", "/http/client.py", "/urllib3/", "/requests/"
 LOADER = "/torch/utils/data/dataloader.py"
 
 
+_LINE = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
 class Frame(NamedTuple):
     """A line of code."""
 
@@ -43,6 +47,11 @@ Stack = tuple[Frame, ...]  # the innermost frame first
 def stack_of(frames: Iterable[Sequence[Any]]) -> Stack:
     """Return a stack as a pulse has it."""
     return tuple(Frame(str(file), int(line), str(function)) for file, line, function in frames)
+
+
+def stack_of_text(text: str) -> Stack:
+    """Return the stack of the last exception that a traceback tells of."""
+    return stack_of(_LINE.findall(text.rpartition("Traceback (most recent call last):")[2])[::-1])
 
 
 def own_frame(stack: Stack) -> Frame | None:
