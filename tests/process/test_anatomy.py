@@ -610,8 +610,15 @@ def test_series_and_event_of_a_program() -> None:
     assert said["rss.rank"] > 10**7  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("every", [1, 5])
-def test_tokens_that_the_program_logs_are_counted_instead(every: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "every", "each", "counted"),
+    [
+        pytest.param(1, 1, 100, 1000, id="each step"),
+        pytest.param(1, 5, 500, 1000, id="each fifth step"),
+        pytest.param(6, 1, 60, 6 * 64 + 4 * 60, id="from the sixth step on, whose batch tells"),
+    ],
+)
+def test_tokens_that_the_program_logs_are_counted_instead(first: int, every: int, each: int, counted: int) -> None:
     """From the first ones on, and never both: also where batches of ``input_ids`` were counted before that."""
     registry = Registry()
     _tables.reset()
@@ -624,15 +631,16 @@ def test_tokens_that_the_program_logs_are_counted_instead(every: int) -> None:
         for number, batch in enumerate(torch.utils.data.DataLoader(rows, batch_size=4), start=1):
             model(batch["input_ids"]).sum().backward()
             optimizer.step()
-            steps.series.fold()
-            if number % every == 0:
-                log({"loss": 0.5, "tokens": 100 * every})
+            if number != first:
+                steps.series.fold()
+            if number >= first and number % every == 0:
+                log({"loss": 0.5, "tokens": each})
     finally:
         steps.close()
         _tables.reset()
-    (counted,) = [metric for metric in registry.collect() if metric.name == "dl.tokens"]
-    assert [point.value for point in counted.points] == [1000]  # type: ignore[union-attr]
-    assert [event.attributes["tokens"] for event in journal.drain() if event.name == "tachograph.steps"][-1] == 1000
+    (found,) = [metric for metric in registry.collect() if metric.name == "dl.tokens"]
+    assert [point.value for point in found.points] == [counted]  # type: ignore[union-attr]
+    assert [event.attributes["tokens"] for event in journal.drain() if event.name == "tachograph.steps"][-1] == counted
 
 
 UNSAMPLED = SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags.get_default())

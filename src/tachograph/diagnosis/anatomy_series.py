@@ -91,6 +91,7 @@ class _Followed:
         self._steps, self._slowest = 0, _NO_STEP
         self.tokens = 0
         self._logged: int | None = None  # tokens that the program has logged
+        self._uncounted = 0  # tokens of batches until that was seen first
         self._registry = registry
         self._record: _Record | None = None
 
@@ -122,16 +123,30 @@ class _Followed:
         if self.machine.totals().unsized == 0:
             if samples := sum(step.samples or 0 for step in steps):
                 to.samples(samples)
-            if logged_tokens.total() is None and (tokens := sum(step.tokens for step in steps)):
-                to.tokens(tokens)
-                self.tokens += tokens
+            if self._logged is None and (tokens := sum(step.tokens for step in steps)):
+                self._record_tokens(tokens)
+
+    def _record_tokens(self, tokens: int) -> None:
+        """Count tokens of batches, unless the program logs its own."""
+        if logged_tokens.total() is not None:
+            self._uncounted += tokens
+        elif self._record is not None:
+            self._record.tokens(tokens)
+            self.tokens += tokens
 
     def record_logged_tokens(self) -> None:
-        """Count the tokens that the program logs, from the first ones on, which the batches' own were already."""
+        """Count the tokens that the program logs.
+
+        The first ones are all so far, but for those of batches that were counted; or, where they are fewer than these,
+        those of a program that has begun to log late: until then batches tell.
+        """
         total = logged_tokens.total()
         if total is None:
             return
-        more = max(0, total - self.tokens) if self._logged is None else total - self._logged
+        if self._logged is not None:
+            more = total - self._logged
+        else:
+            more = total - self.tokens if total >= self.tokens else self._uncounted
         self._logged = total
         if more > 0:
             self.metric(TOKENS)(more)
