@@ -73,6 +73,7 @@ class Outcome(NamedTuple):
     Attributes:
         seconds: until a hang was said; None where none was.
         wrong: a rank is named that is not guilty.
+        seen: the line is one at which the rank was "last seen", as the verdict says: its present one cannot be read.
         said: in the terminal of ``tachograph run``.
         page: ``/metrics`` of the hub.
         ranks, cause: of the verdict.
@@ -89,6 +90,7 @@ class Outcome(NamedTuple):
     page: str = ""
     ranks: tuple[int, ...] = ()
     cause: str = ""
+    seen: bool = False
 
 
 def case(seed: int, number: int, kinds: tuple[str, ...] = tuple(KINDS), worlds: tuple[int, ...] = (2, 4, 8)) -> Case:
@@ -232,9 +234,10 @@ def _judged(one: Case, seconds: float, hang: dict[str, Any]) -> Outcome:
     right = one.guilty in named and hang["cause"] in (cause, *(["killed"] if one.kind == "kill" else []))
     text = hang["text"]
     at = re.search(r"hangs_job\.py:(\d+)", text)
-    # Of a rank that was stopped or killed there is only the line at which it was seen last.
-    line = f"hangs_job.py:{line_of(mark)} " in text if mark else "last seen" in text and at is not None
-    of = {"ranks": tuple(hang["ranks"]), "cause": hang["cause"]}
+    # Of a rank that was stopped or killed, or holds the GIL where there is no py-spy, it is that of the last pulse.
+    seen = at is not None and f", last seen at {at[0]}" in text
+    line = f"hangs_job.py:{line_of(mark)} " in text if mark else seen
+    of = {"ranks": tuple(hang["ranks"]), "cause": hang["cause"], "seen": seen}
     return Outcome(one, seconds, right, operation in text, line, not named <= allowed, text, **of)
 
 
@@ -277,6 +280,7 @@ def main() -> int:
             _keep(options.results, options.seed, outcome)
         after = "never" if outcome.seconds is None else f"{outcome.seconds:.1f} s"
         marks = "".join(letter if ok else "-" for letter, ok in zip("rol", outcome[2:5], strict=True))
+        marks += "s" if outcome.seen else ""
         print(f"{one} {after} {marks}{' WRONG' if outcome.wrong else ''}\n    {outcome.text}", flush=True)
     if options.harmless:
         hung, ended = sum(each.wrong for each in found), sum(each.text != _NONE for each in found if not each.wrong)
@@ -284,7 +288,10 @@ def main() -> int:
         return int(hung or ended)
     quick = [each for each in found if each.seconds is not None and each.seconds <= WITHIN]
     right = [each for each in quick if each.rank]
-    told = f"operation {sum(each.operation for each in right)}, line {sum(each.line for each in right)}"
+    seen = sum(each.seen and not each.line for each in right)
+    told = (
+        f"operation {sum(each.operation for each in right)}, line {sum(each.line for each in right)}, seen last {seen}"
+    )
     wrong = sum(each.wrong for each in found)
     print(f"\n{len(found)} runs: within {WITHIN:g} s {len(quick)}, right rank {len(right)}, {told}, wrong {wrong}")
     return int(any(each.wrong for each in found))
