@@ -51,6 +51,20 @@ def test_names_are_text() -> None:
     assert "a&amp;b&lt;c&gt;" in drawing.svg
 
 
+def test_each_part_has_a_colour_of_its_own_in_light_and_in_dark() -> None:
+    """No part is left to SVG's black: a rule of the style names each shape by its class, and each text."""
+    drawing = ET.fromstring(CurveDrawing("loss", [DrawnLine("loss", [(0.0, 1.0), (1.0, 2.0)])]).svg)  # noqa: S314
+    shapes = [(each.tag.rpartition("}")[2], each.get("class", "").split()) for each in drawing.iter()]
+    (style,) = [str(each.text) for each in drawing.iter() if each.tag.endswith("style")]
+    for scheme in style.split("@media"):
+        coloured = set(re.findall(r"\.tachograph ([\w.]+){(?:fill|stroke):#", scheme))
+        for tag, classes in shapes:
+            names = (
+                {"text", *(f"text.{name}" for name in classes)} if tag == "text" else {f".{name}" for name in classes}
+            )
+            assert names & coloured or tag not in {"text", "rect", "line", "path"}, (tag, classes)
+
+
 def test_lines_that_share_a_colour_differ_in_their_dashes() -> None:
     """Ten lines are told apart, whatever the number of colours."""
     drawing = CurveDrawing("many", [DrawnLine(f"l{number}", [(0.0, number), (1.0, number)]) for number in range(10)])

@@ -197,12 +197,10 @@ def _style() -> str:
     """Return the style; each rule names the drawing's class, as a page has many."""
 
     def rules(surface: str, text: str, quiet: str, grid: str, curves: Iterable[str]) -> str:
-        plain = ((".surface", "fill", surface), (".grid", "stroke", grid), ("text.quiet", "fill", quiet))
-        said = [f".tachograph .{name}{{{how}:{colour}}}" for name, how, colour in plain]
-        said += [f".tachograph .c{place}{{stroke:{colour}}}" for place, colour in enumerate(curves)]
-        return f".tachograph text{{fill:{text}}}" + "".join(said).replace(
-            ".tachograph .quiet", ".tachograph text.quiet"
-        )
+        plain = {"text": f"fill:{text}", ".surface": f"fill:{surface}", ".grid": f"stroke:{grid}"}
+        plain |= {"text.quiet": f"fill:{quiet}"}
+        plain |= {f".c{place}": f"stroke:{colour}" for place, colour in enumerate(curves)}
+        return "".join(f".tachograph {name}{{{how}}}" for name, how in plain.items())
 
     light = rules("#ffffff", "#17201f", "#5c6a6b", "#edf0f0", (one for one, _ in COLOURS))
     dark = rules("#171d1f", "#e4eaea", "#94a3a5", "#222b2d", (other for _, other in COLOURS))
