@@ -240,6 +240,31 @@ def test_spinning(tmp_path: Path) -> None:
     assert job.verdict.key == ("hang", "spinning", (1,))
 
 
+@pytest.mark.parametrize(
+    ("gil", "cpu", "cause"),
+    [
+        pytest.param((0.6, 0.0, 0.3), 1.0, "busy", id="C code that holds the GIL, again and again"),
+        pytest.param((1.4, 0.0, 0.9), 0.1, "busy", id="the same on a busy machine"),
+        pytest.param((0.12, 0.0, 0.04), 0.1, "spinning", id="Python on a busy machine"),
+    ],
+)
+def test_long_waits_for_the_gil_are_no_spinning(tmp_path: Path, gil: tuple[float, ...], cpu: float, cause: str) -> None:
+    """A rank that calls C code at one line, such as a collection of garbage, is late; how long it waits tells."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def work() -> None:
+        job.cpu[1] += cpu
+        job.process(1, "R")
+        job.pulse(0, 30, entry=entry(30))
+        job.pulse(1, 29, gil=gil[job.number % 3])
+
+    job.run(40, work)
+    assert job.verdict is not None
+    assert job.verdict.cause == cause
+    assert {each.verdict.grade for each in job.news} == {"late"} if cause == "busy" else job.verdict.grade == "hang"
+
+
 def test_a_collection_of_garbage_is_late(tmp_path: Path) -> None:
     """A rank that holds the GIL and computes has six seconds, with its stack, too; one that does nothing has not."""
     for cpu, grades in ((1.0, ["late"]), (0.0, ["hang"])):

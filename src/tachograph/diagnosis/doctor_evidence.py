@@ -30,6 +30,9 @@ _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkser
 _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another thread runs Python
 # Share of the pulses: on a busy machine the other thread often waits for a processor, and then not for the GIL.
 _SWITCHED = 0.3
+# A thread that runs Python gives up the GIL after 5 ms of the processor. Where the waits are longer, C code is called
+# that holds it: a collection of garbage, again and again from one line, is no spinning.
+_LONG, _LONG_SHARE = 0.03, 0.2  # seconds of the processor; share of the pulses
 
 
 class Findings(NamedTuple):
@@ -133,7 +136,7 @@ class Evidence:
         if rank.stands_still(found.now, WINDOW + 1.0, least=4) and _is_calm(usage):
             return self._blocked(rank, usage, found)
         recent = rank.standing(found.now, max(2 * WINDOW, min(_SPIN, found.longest - WINDOW)))
-        if _spins(recent) and _is_alone(usage):
+        if _spins(recent, 1.0 if usage is None else usage.cpu) and _is_alone(usage):
             lines = len({each.stack[0][:2] for each in recent})
             what = f"runs Python at {lines} line{'s' if lines > 1 else ''} for {found.longest:.0f} s and calls nothing"
             return _said(rank, "hang" if found.longest >= max(_SPIN, found.limit) else "late", "spinning", what)
@@ -198,13 +201,19 @@ def _is_alone(usage: Usage | None) -> bool:
     return usage is None or ((usage.moved or 0) < _CALM_BYTES and usage.children_cpu < _CALM)
 
 
-def _spins(recent: Sequence[SeenStack]) -> bool:
-    """Tell whether the main thread runs Python at a line or three, in one function, and calls nothing."""
+def _spins(recent: Sequence[SeenStack], cpu: float) -> bool:
+    """Tell whether the main thread runs Python at a line or three, in one function, and calls nothing.
+
+    Args:
+        recent: its stacks.
+        cpu: the share of a processor that it gets: on a busy machine each wait for the GIL is longer.
+    """
     if len(recent) < 5 or not all(each.stack for each in recent):  # noqa: PLR2004 - pulses that show it
         return False
     lines, outer = {each.stack[0][:2] for each in recent}, {each.stack[1:] for each in recent}
     python = sum(each.gil > _SWITCHES for each in recent) >= _SWITCHED * len(recent)
-    return len(outer) == 1 and len(lines) <= 3 and python  # noqa: PLR2004
+    held = sum(each.gil > _LONG / min(1.0, max(cpu, _LONG)) for each in recent) > _LONG_SHARE * len(recent)
+    return len(outer) == 1 and len(lines) <= 3 and python and not held  # noqa: PLR2004
 
 
 def _unseen(rank: RankHistory, usage: Usage | None) -> str:
