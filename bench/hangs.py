@@ -26,7 +26,7 @@ from urllib.request import urlopen
 
 JOB = Path(__file__).parent / "hangs_job.py"
 WITHIN = 10.0  # seconds
-_BEGINS_WITHIN, _WATCHED = 120.0, 30.0
+_BEGINS_WITHIN, _WATCHED = 300.0, 30.0
 _NONE = "no hang was said"
 _AFTER = 6  # looks after the first verdict
 KINDS = {  # what the verdict has to say beside the rank: its cause, an operation, and the mark of its line
