@@ -93,20 +93,19 @@ class Workers:
             patience: seconds after which another queue's job is taken to hang.
         """
         with self.lock:
-            self._threads = {thread for thread in self._threads if thread.is_alive()}
-            self._under_way = {thread: job for thread, job in self._under_way.items() if thread.is_alive()}
-            now = self._clock()
-            held = {
-                thread
-                for thread, (other, since) in self._under_way.items()
-                if other is not queue and now - since > patience and thread in self._threads
-            }
-            self._start_threads(self._size + len(held))
-            return len(self._threads) > len(held)
+            held = 0
+            if self._under_way:  # mostly nothing is
+                self._under_way = {thread: job for thread, job in self._under_way.items() if thread.is_alive()}
+                now, threads = self._clock(), self._threads
+                jobs = [job for thread, job in self._under_way.items() if thread in threads]
+                held = sum(other is not queue and now - since > patience for other, since in jobs)
+            if len(self._threads) < self._size + held:
+                self._start_threads(self._size + held)
+            return len(self._threads) > held
 
     def _start_threads(self, wanted: int) -> None:
         while len(self._threads) < wanted:
-            thread = threading.Thread(target=self._work, name=f"tachograph {self._name}", daemon=True)
+            thread = threading.Thread(target=self._run, name=f"tachograph {self._name}", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -123,10 +122,18 @@ class Workers:
         with self.lock:
             return max((self._clock() - since for of, since in self._under_way.values() if of is queue), default=0.0)
 
-    def _work(self) -> None:
-        self._prepare()
-        self.is_prepared = True
+    def _run(self) -> None:
         me = threading.current_thread()
+        try:
+            self._prepare()
+            self.is_prepared = True
+            self._work(me)
+        finally:  # there may have been no memory for it to go on
+            with self.lock:
+                self._threads.discard(me)
+                self._under_way.pop(me, None)
+
+    def _work(self, me: threading.Thread) -> None:
         while True:
             with self.lock:
                 self._under_way.pop(me, None)

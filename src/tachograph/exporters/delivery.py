@@ -22,6 +22,8 @@ _LONGEST_BACK_OFF, _AWAITED_BACK_OFF = 10.0, 0.1
 _NOUNS = {"metrics": "data points", "traces": "spans", "logs": "records", "lines": "points"}  # by the kind of a request
 _AWAY_AFTER = 3  # failures in a row: the destination is away for longer
 
+_UNTRACED = context.Context({"suppress_instrumentation": True})
+
 _random = random.SystemRandom()  # the program's own random state stays as it is
 
 _Answer = TypeVar("_Answer")
@@ -136,6 +138,7 @@ class LossReport:
     def __init__(self, destination: str, registry: Registry) -> None:
         self.destination, self._registry = destination, registry
         self._say_once = LogOnce()
+        self._took: Callable[[float], None] | None = None
 
     def lose(self, count: int, reason: Reason, why: str) -> None:
         """Count items that are lost, and say it."""
@@ -165,7 +168,9 @@ class LossReport:
 
     def took(self, seconds: float) -> None:
         """Record how long an attempt took."""
-        self._registry.export_duration.record(seconds, {"destination": self.destination})
+        if self._took is None:
+            self._took = self._registry.export_duration.bind(destination=self.destination)
+        self._took(seconds)
 
 
 class BackOff:
@@ -405,7 +410,7 @@ class Attempt:
             raise Ended
         began = self._clock()
         # Instrumented HTTP and gRPC libraries would trace our own requests, and each export make the next one.
-        token = context.attach(context.set_value("suppress_instrumentation", True))
+        token = context.attach(_UNTRACED)
         try:
             return send(body, seconds)
         finally:

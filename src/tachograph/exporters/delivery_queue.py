@@ -365,6 +365,8 @@ class DeliveryQueue:
             with self._lock:
                 if number not in self._under_way:  # the end has come: it is counted, or on the disk
                     return
+                if lost == 0 and not batch.requests:  # each was settled by itself
+                    return
                 done = batch.settle(items)
                 self._bytes_under_way -= done.size
                 self._count(done, lost=lost)

@@ -51,7 +51,7 @@ def external_logger_provider() -> LoggerProvider | None:
         _log_once(named, "OTEL_PYTHON_LOGGER_PROVIDER=%s (further errors are counted): %s", named, error)
         return None
     # The proxy, whose class is not public, stands in until a provider is set.
-    if isinstance(provider, NoOpLoggerProvider) or type(provider).__name__ == "ProxyLoggerProvider":
+    if type(provider).__name__ == "ProxyLoggerProvider" or isinstance(provider, NoOpLoggerProvider):
         return None
     return provider
 

@@ -184,11 +184,11 @@ class Collection:
         metrics = time.monotonic() >= self._due
         if metrics:
             self._due = max(self._due + self._settings.interval, time.monotonic())
-        self.look_for_providers()
-        if not metrics:
-            self._providers.refresh()
         if metrics or len(self._providers.spans or ()) or self._events.waiting():
             self.export(metrics=metrics, ticked=True)
+        else:
+            self.look_for_providers()
+            self._providers.refresh()
 
     def read(self) -> tuple[list[MetricPoints], MetricsData | None]:
         """Return the metrics as they are now, ours and those of other libraries: a page shows them."""

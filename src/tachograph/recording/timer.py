@@ -21,6 +21,7 @@ from collections.abc import Callable
 from tachograph.recording import gil_yield
 from tachograph.recording import registry as registries
 from tachograph.recording.forking import at_fork
+from tachograph.recording.interrupts import free_within
 from tachograph.recording.log import LogOnce
 from tachograph.recording.registry import Registry
 
@@ -64,15 +65,14 @@ class Task:
         self._log_once = LogOnce()
         self._woken = self._closed = False
         self._hurries_from = -math.inf
-        self._idle = threading.Event()
-        self._idle.set()
+        self._under_way = threading.Lock()  # held while it is
         self.runner = 0
         self._due = time.monotonic() + wait()
 
     @property
     def due(self) -> float:
         """When it is to be called, in seconds of the monotonic clock; infinity while it is."""
-        if not self._idle.is_set():
+        if self._under_way.locked():
             return math.inf
         return -math.inf if self._woken else self._due
 
@@ -90,7 +90,7 @@ class Task:
     def begin(self) -> None:
         """Call it once: for the timer."""
         self._woken = False
-        self._idle.clear()
+        self._under_way.acquire()  # until it has run, in whichever thread
         try:
             is_beside = self._beside()
         except Exception:  # noqa: BLE001 - a call that cannot tell may block
@@ -111,17 +111,19 @@ class Task:
                 message = "%s: background work failed; it is tried again (further failures are counted)"
                 self._log_once(type(error).__name__, message, self._name, level=logging.ERROR, exc_info=True)
         finally:
-            with contextlib.suppress(Exception):  # a clock that was set, say: then it is called at once
+            try:
                 self._due = time.monotonic() + self._wait()
+            except Exception:  # noqa: BLE001 - a clock that was set, say
+                self._due = -math.inf
             self.runner = 0
-            self._idle.set()
+            self._under_way.release()
             self._timer.wake()
 
     def close(self, timeout: float = 0.0) -> bool:
         """Call it no more; tell whether no call is under way, or the one that was has ended within ``timeout``."""
         self._closed = True
         self._timer.remove(self)
-        return self.runner == threading.get_ident() or self._idle.wait(timeout)
+        return self.runner == threading.get_ident() or free_within(self._under_way, timeout)
 
 
 class Watch:
@@ -247,7 +249,7 @@ class Timer:
         blocks = beside if callable(beside) else lambda: beside
         task = Task(self, name, seconds, call, beside=blocks, early=early, registry=registry)
         with self._changing:
-            self._tasks = (*self._tasks, task)
+            self._tasks = tuple(sorted((*self._tasks, task), key=lambda task: task.early))
             with contextlib.suppress(RuntimeError):  # the interpreter is about to end
                 self._start()
         self.wake()
@@ -340,7 +342,7 @@ class Timer:
             self._rest()
             gil_yield.begin()
             is_at_work = False
-            for task in sorted(self._tasks, key=lambda task: task.early):
+            for task in self._tasks:
                 if task.due - (task.early if is_at_work else 0.0) <= time.monotonic():
                     is_at_work = True
                     task.begin()
@@ -349,10 +351,11 @@ class Timer:
         return True
 
     def _release_closed(self) -> None:
-        for watch in self._watches:
-            if watch.closed:
-                watch.release()
-        self._watches = tuple(watch for watch in self._watches if not watch.closed)
+        closed = [watch for watch in self._watches if watch.closed]
+        for watch in closed:
+            watch.release()
+        if closed:
+            self._watches = tuple(watch for watch in self._watches if watch not in closed)
 
     def _goes_on(self) -> bool:
         with self._changing:
@@ -380,9 +383,8 @@ class Timer:
             for watch in watches:
                 if watch.read in ready:
                     self._guarded(watch.notice)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._wakes.get_nowait()
+        while not self._wakes.empty():
+            self._wakes.get_nowait()
 
     def _guarded(self, call: Callable[[], object]) -> None:
         try:

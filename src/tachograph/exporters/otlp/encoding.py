@@ -156,7 +156,7 @@ class MetricsEncoder:
         asked = self._is_whole() if self._is_whole is not None and batch.metrics else None
         whole = asked is not False or not self._is_complete
         echoes = self._echo(batch, whole=whole)
-        metrics, now = self._collected(batch, others, echoes=echoes)
+        metrics, now = self._collected(batch, others)
         self._is_complete = self._is_complete and not batch.metrics
         beside = self._beside is not None and self._beside()
         for part in self._columns.parts(columns, now, self._lose, whole=whole, beside=beside, echoes=echoes):
@@ -170,7 +170,8 @@ class MetricsEncoder:
             template = before.get(key) or after.get(key) or MetricTemplate(metric, is_delta=self._is_delta)
             after[key] = template
             if asked is not None:
-                news = template.news(metric, whole=whole)
+                waits = not echoes and is_echo(metric.scope, metric.name)
+                news = None if waits else template.news(metric, whole=whole)
                 if news is None:
                     continue
                 metric = news  # noqa: PLW2901 - the part of it that is sent
@@ -209,9 +210,7 @@ class MetricsEncoder:
             yield part
             self._pace()
 
-    def _collected(
-        self, batch: Batch, others: Sequence[MetricPoints], *, echoes: bool
-    ) -> tuple[Iterable[MetricPoints], int]:
+    def _collected(self, batch: Batch, others: Sequence[MetricPoints]) -> tuple[Iterable[MetricPoints], int]:
         """Return the metrics of a batch without columns, those of windows with all their news, and their time."""
         metrics: Iterable[MetricPoints] = others
         now = batch.time_unix_nano
@@ -219,7 +218,7 @@ class MetricsEncoder:
             now = self._windows.time_of(others, now) if batch.metrics else now
             metrics = self._windows.read(others, now, self._pace)
         self._spreads.end(now)
-        return metrics if echoes else (metric for metric in metrics if not is_echo(metric.scope, metric.name)), now
+        return metrics, now
 
     def _alone(self, metric: MetricPoints, template: MetricTemplate, now: int) -> tuple[Sequence[bytes], int]:
         """Return the messages of an instrument with one point, or none, and the number of points."""

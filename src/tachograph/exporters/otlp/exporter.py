@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from tachograph.exporters.batch import Batch
@@ -16,7 +16,7 @@ from tachograph.exporters.otlp._spans import span_requests
 from tachograph.exporters.otlp.encoding import MetricsEncoder
 from tachograph.exporters.otlp.http import partial_success
 from tachograph.exporters.otlp.logs import log_bodies
-from tachograph.exporters.otlp.settings import AGGREGATIONS, SIGNALS, OtlpSettings, Signal, Temporality
+from tachograph.exporters.otlp.settings import AGGREGATIONS, OtlpSettings, Signal, Temporality
 from tachograph.exporters.spool import Spool
 from tachograph.identity.resource import file_safe
 from tachograph.identity.resource import store as default_store
@@ -82,6 +82,7 @@ class OtlpExporter:
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
+        self._receivers = {signal: _receiver(found) for signal, found in settings.items()}
         self._reads = reads
         self._registry = registry
         self._pace = pace or GilYield()
@@ -123,7 +124,7 @@ class OtlpExporter:
                 pace=self._pace,
                 clock=clock,
             )
-            for where in dict.fromkeys(map(_receiver, settings.values()))
+            for where in dict.fromkeys(self._receivers.values())
         }
 
     def _connect(self) -> dict[Signal, Sender]:
@@ -144,10 +145,16 @@ class OtlpExporter:
     def reads(self) -> int | None:
         """Return the newest schema of ours that the receiver of events reads; None as long as it has not answered."""
         if self._reads is None and "logs" in self._settings:
-            receiver = _receiver(self._settings["logs"])
-            said = [self._senders[signal].reads for signal in SIGNALS if self._has_receiver(signal, receiver)]
-            self._reads = max([found for found in said if found is not None], default=None)
+            self._reads = self._read_by("logs")
         return self._reads
+
+    def _read_by(self, signal: Signal) -> int | None:
+        """Return the newest schema that a signal's receiver reads, by its last answer to any signal."""
+        receiver, found = self._receivers[signal], None
+        for other, sender in self._senders.items():
+            if self._receivers[other] == receiver and sender.reads is not None:
+                found = sender.reads if found is None else max(found, sender.reads)
+        return found
 
     def wants_intervals(self) -> bool | None:
         """Tell whether the receiver of metrics gets exponential histograms; None as long as it has not answered."""
@@ -155,9 +162,7 @@ class OtlpExporter:
             return False
         reads = self._given
         if not self._in_place and reads is None:
-            receiver = _receiver(self._settings["metrics"])
-            said = [self._senders[signal].reads for signal in SIGNALS if self._has_receiver(signal, receiver)]
-            reads = max([found for found in said if found is not None], default=None)
+            reads = self._read_by("metrics")
         return self._in_place or (None if reads is None else reads >= PACKED_SCHEMA)
 
     def _is_whole(self) -> bool | None:
@@ -166,9 +171,8 @@ class OtlpExporter:
         Only a hub of ours does without the rest, for as long as it says, unless something may not have reached it: its
         connection broke, or a request was lost. At the end, too, all is sent, so that each series ends with the job.
         """
-        settings = self._settings["metrics"]
         sender, now = self._senders["metrics"], self._clock()
-        state = sender.connected, self._queues[_receiver(settings)].lost
+        state = sender.connected, self._queues[self._receivers["metrics"]].lost
         if not sender.repeat or sender.connected is None:
             self._whole = None
             return None
@@ -176,9 +180,6 @@ class OtlpExporter:
             return False
         self._whole, self._repeat_at = state, now + sender.repeat
         return True
-
-    def _has_receiver(self, signal: Signal, receiver: tuple[str, str]) -> bool:
-        return signal in self._settings and _receiver(self._settings[signal]) == receiver
 
     def flush(self, timeout: float) -> bool:
         """Send everything queued; True where all of it arrived within ``timeout`` seconds."""
@@ -230,14 +231,16 @@ class OtlpExporter:
             body: it in protobuf.
             items: points, spans or records in it.
         """
-        self._queues[_receiver(self._settings[signal])].put(body, len(body), items=items, kind=signal)
+        self._queues[self._receivers[signal]].put(body, len(body), items=items, kind=signal)
 
     def _deliver(self, requests: Sequence[Request], attempt: Attempt) -> None:
         for request in requests:
-            signal = cast("Signal", request.kind)
+            signal: Signal = request.kind  # type: ignore[assignment] # put() has it from there
             answer = attempt.call(self._senders[signal], request.payload)
             rejected, why = partial_success(signal, answer)
-            why = f"the receiver rejected a part: {self._settings[signal].without_secrets(why):.300}"
+            if why:
+                why = self._settings[signal].without_secrets(why)
+            why = f"the receiver rejected a part: {why:.300}"
             attempt.settled(request.items, lost=min(rejected, request.items), why=why, accepted=True)
 
     def _lose(self, items: int, why: str) -> None:

@@ -51,6 +51,7 @@ _REDIRECTS = {
     HTTPStatus.TEMPORARY_REDIRECT,
     HTTPStatus.PERMANENT_REDIRECT,
 }
+_REFUSES = int(HTTPStatus.BAD_REQUEST)
 _DIGITS, _LENGTH_DIGITS = 4, 5
 _STATUS = re.compile("[2-5][0-9][0-9]( |$)")
 _NOT_PLAIN = {"transfer-encoding", "content-encoding", "connection", "trailer"}
@@ -343,7 +344,7 @@ class HttpSender:
                 self._said(answer),
                 uncertain=answer.status == HTTPStatus.GATEWAY_TIMEOUT,
             )
-        if answer.status >= HTTPStatus.BAD_REQUEST or (answer.status in _REDIRECTS and "location" in answer.headers):
+        if answer.status >= _REFUSES or (answer.status in _REDIRECTS and "location" in answer.headers):
             raise Refused(self._said(answer))
         self.reads, self.repeat = (_number(answer.headers.get(name, "")) for name in (READS, REPEAT))
         return answer.body
@@ -401,6 +402,8 @@ def partial_success(signal: Signal, answer: bytes) -> tuple[int, str]:
         signal: of the request.
         answer: the body of an answer that says success.
     """
+    if not answer:
+        return 0, ""
     try:
         if signal == "metrics":
             metrics = ExportMetricsServiceResponse.FromString(answer).partial_success
