@@ -13,8 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
-from operator import sub
+from itertools import accumulate, chain, repeat
+from operator import mul, sub
 from typing import Any, NamedTuple
 
 from tachograph.recording.sketch import interpolated
@@ -245,14 +245,16 @@ class ExponentialCounts(NamedTuple):
 
     Attributes:
         most: buckets of a side, at most.
-        few: the values themselves, as long as they are few: then nothing is in the next three.
+        few: the values themselves as they came, as long as they are few: then nothing is in the last three.
+        number: of those few.
         zeros: how many values are zero.
         positive: the values above zero.
         negative: the values below zero.
     """
 
     most: int = BUCKETS
-    few: tuple[float, ...] = ()
+    few: tuple[Any, ...] = ()
+    number: int = 0
     zeros: int = 0
     positive: _Side = _NONE
     negative: _Side = _NONE
@@ -263,19 +265,22 @@ class ExponentialCounts(NamedTuple):
         Args:
             ordered: finite values, ascending, at least one: an array of NumPy, or a list.
         """
-        most, few, zeros, positive, negative = self
+        most, few, number, zeros, positive, negative = self
         if few or len(ordered) <= _FEW:
-            ordered = list(map(float, ordered if ordered.__class__ is list else ordered.tolist()))
             if not (zeros or positive.number or negative.number):
-                if len(few) + len(ordered) <= _FEW:
-                    kept: ExponentialCounts = _made(ExponentialCounts, (most, (*few, *ordered), 0, _NONE, _NONE))
+                number += len(ordered)
+                few = *few, ordered
+                if number <= _FEW:
+                    kept: ExponentialCounts = _made(ExponentialCounts, (most, few, number, 0, _NONE, _NONE))
                     return kept
-                ordered = sorted((*few, *ordered))
+            else:
+                few = (ordered,)
             np = numpy()
+            ordered = sorted(map(float, chain.from_iterable(few)))
             ordered = ordered if np is None else np.array(ordered)
         low, high = float(ordered[0]), float(ordered[-1])
         if low > 0:
-            return ExponentialCounts(self.most, (), zeros, positive.plus(ordered, low, high, self.most), negative)
+            return ExponentialCounts(self.most, (), 0, zeros, positive.plus(ordered, low, high, self.most), negative)
         is_list = ordered.__class__ is list
         if is_list:
             below, upto = bisect_left(ordered, 0.0), bisect_right(ordered, 0.0)
@@ -287,12 +292,13 @@ class ExponentialCounts(NamedTuple):
         if below:
             magnitudes = [-value for value in reversed(ordered[:below])] if is_list else -ordered[:below][::-1]
             negative = negative.plus(magnitudes, float(magnitudes[0]), -low, self.most)
-        return ExponentialCounts(self.most, (), zeros + upto - below, positive, negative)
+        return ExponentialCounts(self.most, (), 0, zeros + upto - below, positive, negative)
 
     def histogram(self) -> ExponentialHistogram:
         """Return the histogram of the values, at the finest scale that both sides have."""
         if self.few:
-            return _of_few(self.few, self.most) or histogram_of(Counter(self.few), self.most)
+            few = list(map(float, chain.from_iterable(self.few)))
+            return _of_few(few, self.most) or histogram_of(Counter(few), self.most)
         positive, negative = self.positive, self.negative
         scale = min(positive.scale, negative.scale)
         low, high = math.nan, math.nan
@@ -324,10 +330,7 @@ def histogram_of(values: Mapping[float, int], most: int = BUCKETS) -> Exponentia
         side, magnitude = (positive, value) if value > 0 else (negative, -value)
         if magnitude < _SMALLEST:  # noqa: PLR1730 - max() takes three times as long
             magnitude = _SMALLEST
-        place = math.log2(magnitude) * _PARTS
-        index = math.ceil(place) - 1
-        if not _ROUNDED < place - index < 1 - _ROUNDED:
-            index = _neighbour(magnitude, index)
+        index = _finest(magnitude)
         side[index] = side.get(index, 0) + count
     low, high = (min(values) + 0.0, max(values) + 0.0) if values else (math.nan, math.nan)  # no negative zero
     steps = 0
@@ -345,21 +348,19 @@ def _of_few(values: Sequence[float], most: int) -> ExponentialHistogram | None:
     low, high = min(values), max(values)
     if low < _SMALLEST:
         return None
-    places = [place * _PARTS for place in map(math.log2, values)]
-    indices = list(map(math.floor, places))
-    apart = list(map(sub, places, indices))
-    if min(apart) < _ROUNDED or max(apart) > 1 - _ROUNDED:
-        for number, part in enumerate(apart):
-            if not _ROUNDED < part < 1 - _ROUNDED:
-                indices[number] = _neighbour(values[number], math.ceil(places[number]) - 1)
-    first, last = min(indices), max(indices)
+    first, last = _finest(low), _finest(high)
     steps = 0
     while (last >> steps) - (first >> steps) >= most:
         steps += 1
     first >>= steps
     counts = [0] * ((last >> steps) - first + 1)
-    if steps:
-        indices = [index >> steps for index in indices]
+    places = list(map(mul, map(math.log2, values), repeat(_PARTS / 2**steps)))
+    indices = list(map(math.floor, places))
+    apart = list(map(sub, places, indices))
+    if min(apart) < _ROUNDED or max(apart) > 1 - _ROUNDED:
+        for number, part in enumerate(apart):
+            if not _ROUNDED < part < 1 - _ROUNDED:
+                indices[number] = _finest(values[number]) >> steps
     for index in indices:
         counts[index - first] += 1
     return ExponentialHistogram(
@@ -378,8 +379,12 @@ def _joined(side: Mapping[int, int], steps: int) -> ExponentialBuckets:
     return ExponentialBuckets(first, tuple(counts))
 
 
-def _neighbour(value: float, index: int) -> int:
-    """Return the bucket of a value above zero at the finest scale, which is this one or beside it."""
+def _finest(value: float) -> int:
+    """Return the bucket of a value above zero at the finest scale."""
+    place = math.log2(value) * _PARTS
+    index: int = math.ceil(place) - 1
+    if _ROUNDED < place - index < 1 - _ROUNDED:
+        return index
     if value <= _power(math.ldexp(index, -FINEST)):
         return index - 1
     return index + 1 if value > _power(math.ldexp(index + 1, -FINEST)) else index

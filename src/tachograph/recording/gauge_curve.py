@@ -288,28 +288,25 @@ class GaugeCurve:
         if place:
             singles = place // _STRIDE
             values, singly, due = values + singles, singly - singles, entries[place - 1] + interval
+        moments = entries[_STRIDE - 1 :: _STRIDE]
         while place < len(entries):
-            end = place
-            if singly <= 0 and place >= tried:
-                end = bisect_left(entries[_STRIDE - 1 :: _STRIDE], due, place // _STRIDE) * _STRIDE
-            if end > place:  # none of these ends the interval
-                together, tried = _together(entries[place:end], values), end
-                if together is not None:
-                    held = together if held is None else held.with_later(together)
-                    values, place = values + together.values, end
+            new = None
+            if singly <= 0 and place >= tried:  # all up to the one that ends the interval
+                tried = min((bisect_left(moments, due, place // _STRIDE) + 1) * _STRIDE, len(entries))
+                new, end = _together(entries[place:tried], values), tried
+            if new is None:
+                end = place + _STRIDE
+                low, high, last, many, moment = entries[place:end]
+                if not many:  # its device has lost it
+                    place = end
                     continue
-            low, high, last, many, moment = entries[place : place + _STRIDE]
-            place += _STRIDE
-            if not many:  # its device has lost it
-                continue
-            values += many
-            value = as_float(last)
-            bad = many == 1 and value - value != 0
-            new = _entry(
-                float(values - 1), moment, value, (inf, -inf) if bad else (as_float(low), as_float(high)), many
-            )
+                value = as_float(last)
+                bad = many == 1 and value - value != 0
+                limits = (inf, -inf) if bad else (as_float(low), as_float(high))
+                new = _entry(float(values + many - 1), moment, value, limits, many)
+            values, place, moment = values + new.values, end, new.moment
             full = len(points) + len(out) >= _MOST
-            if singly > 0 and many == 1 and held is None and not full:
+            if singly > 0 and new.values == 1 and held is None and not full:
                 singly -= 1
                 out.extend(new)
                 due = moment + interval

@@ -137,7 +137,8 @@ def _record_of_one(parts: list[bytes], event: LogEvent, point: OnePoint) -> byte
         *(of_time, time, of_x, x, of_value, value, of_low, low, of_low_x, low_x, of_high, high, of_high_x, high_x),
         *(of_count, count, of_nonfinite, 0),
     )
-    return b"".join([*parts, head.encoded, packed, *_encoded([], event.record_keys())])
+    parts += head.encoded, packed
+    return b"".join(_encoded(parts, event.record_keys()))
 
 
 @lru_cache(1)
