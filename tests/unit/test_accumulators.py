@@ -413,6 +413,7 @@ def test_a_compensated_total_is_close_to_exact(values: list[float]) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.torch
 def test_numpy_and_torch_scalars_are_numbers() -> None:
     """NumPy scalars, arrays and CPU tensors of one element are read at the call; larger ones are counted."""
     numpy = pytest.importorskip("numpy")

@@ -148,6 +148,8 @@ def test_values_keep_their_types() -> None:
     assert made.dropped() == 0
 
 
+@pytest.mark.process
+@pytest.mark.torch
 def test_names_of_torch() -> None:
     """A dtype and a device are kept by their names, a tensor of one element by its value."""
     torch = pytest.importorskip("torch")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ def test_a_handler_gets_the_summary_of_an_exponential_histogram() -> None:
 @pytest.mark.parametrize("kind", [ExplicitBucketHistogramAggregation, ExponentialBucketHistogramAggregation])
 def test_extremes_that_were_not_recorded_are_left_out(kind: Any) -> None:
     """A histogram whose view records no extremes has none: the SDK's infinities stand for nothing."""
+    if "record_min_max" not in signature(kind).parameters:
+        pytest.skip("NOT TESTED: the SDK's exponential histogram before 1.44 always has its extremes")
     kept = Kept()
     view = View(instrument_name="seconds", aggregation=kind(record_min_max=False))
     with plain_program(HandlerExporter(kept), view) as provider:

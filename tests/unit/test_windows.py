@@ -82,6 +82,7 @@ def test_windows_of_different_sizes_close_each_at_its_own_boundary() -> None:
     assert closed["s3000.sum"] == list(range(first, 7001, 3000))
 
 
+@pytest.mark.timing
 def test_thousands_of_windows_do_not_drift() -> None:
     """A thousand windows of 4 ms close each in a slot of its own, right after its end."""
     windows, journal = reader(threaded=True)
