@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,7 @@ def test_each_row_of_conformance_has_its_test() -> None:
     assert sorted(line.rpartition("`")[0].rpartition("`")[2] for line in rows) == sorted(collected), done.stderr
 
 
+@pytest.mark.filterwarnings("ignore:::jupyter_client", "ignore:::zmq", "ignore::ResourceWarning")
 def test_start_here_works_step_by_step(tmp_path: Path) -> None:
     """The program and the commands of the first page do what it says, in the order in which they stand there.
 
@@ -88,16 +90,29 @@ def test_start_here_works_step_by_step(tmp_path: Path) -> None:
         words = shlex.split(command, comments=True)
         if words[:2] in (["tachograph", each] for each in ("init", "dashboards", "runs")) or "train.py" in words:
             done = subprocess.run(
-                words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False
+                words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=180, check=False
             )
             assert done.returncode == 0, (command, done.stderr)
             said[" ".join(words[:3])] = done.stdout + done.stderr
     assert set(said) == {
         *("tachograph run --", "tachograph init prometheus", "tachograph dashboards --out", "tachograph runs list")
     }
-    assert "0.1" in said["tachograph runs list"]
+    assert said["tachograph runs list"].count("train-") == 2
     assert (tmp_path / "monitoring" / "prometheus" / "rules" / "loss.yml").is_file()
     assert list((tmp_path / "monitoring" / "grafana" / "dashboards").glob("*.json"))
+    (cell,) = re.findall(r"^```py\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    printed, drawing = outputs_of(cell, tmp_path, environ)
+    assert printed["text"].count("{'batch': 32, 'lr': 0.1}") == 2
+    assert drawing["data"]["text/html"].count('<path class="curve') == 4  # two lines, and their entries in the legend
+
+
+def outputs_of(cell: str, folder: Path, environ: dict[str, str]) -> list[Any]:
+    """Return what a cell puts out in a notebook of a folder."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    client = nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.execute(cwd=str(folder), env=environ)
+    return list(notebook.cells[0].outputs)
 
 
 def test_upstream_bugs_have_a_program_each() -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +22,38 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors import running as collector
-from servers import find, instant, wait_until
+from places import ROOT
+from programs import environment, write
+from servers import api, find, free_port, instant, prometheus, wait_until
 from watched_jobs import DEPLOY, WITHIN, fired, fires, firing, running, watched
 
 pytest.importorskip("torch")
 # A job has to start and each alert has its minute.
 pytestmark = [pytest.mark.prometheus, pytest.mark.torch, pytest.mark.usefixtures("untraced"), pytest.mark.timeout(300)]
+
+
+@pytest.mark.long
+def test_the_alert_of_start_here(tmp_path: Path) -> None:
+    """The last program of that page, run as it says beside the files of its fourth step, fires the alert it names."""
+    page = (ROOT / "docs" / "start.md").read_text()
+    program = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)[-1]
+    command = [sys.executable, "-m", "tachograph", "init", "prometheus", "--out", str(tmp_path / "prometheus")]
+    subprocess.run(command, check=True, capture_output=True)
+    port, config = free_port(), tmp_path / "prometheus" / "hub.yml"
+    config.write_text(config.read_text().replace(":4318", f":{port}"))
+    command = [sys.executable, "-m", "tachograph", "run", "--port", str(port), "--run-id", "nan", "--linger", "0", "--"]
+    command += [sys.executable, "-i", str(write(tmp_path, program, "nan.py"))]
+    with prometheus(config) as base:
+        job = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(tmp_path), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            wait_until(lambda: instant(base, "tachograph_nonfinite_total"), WITHIN, lambda: api(base, "targets"))
+            summary = fires(base, "TachographLossNotFinite", since=time.monotonic())
+        finally:
+            said = job.communicate(timeout=90)[1].decode()
+    assert re.search(r"loss is NaN or infinite in run nan on \S+$", summary), said
+    assert job.returncode == 0, said
 
 
 @pytest.mark.long
