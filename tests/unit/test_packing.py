@@ -166,3 +166,17 @@ def test_an_interrupt_while_points_are_packed_loses_none() -> None:
     points, numbers, _ = told(bench.journal.drain(pack=packed))
     assert sum(map(len, points.values())) == 20
     assert numbers == sorted(numbers)
+
+
+def test_points_of_many_curves_are_taken_out_with_rests_in_between() -> None:
+    """Where each curve has few points none are packed: a slice of them would hold the interpreter for milliseconds."""
+    bench = Bench()
+    metrics = [Metric(f"m{place}", throttle=None, execution=bench) for place in range(100)]
+    for metric in metrics:
+        metric.record(0.5)
+    bench.pass_on(everything=True)
+    found: list[LogEvent] = []
+    at: list[int] = []
+    bench.journal.drain(pack=packed, into=found, pace=lambda: at.append(len(found)))
+    assert len(found) == len(metrics)
+    assert at == list(range(1, len(metrics) + 1))

@@ -303,7 +303,7 @@ class EventFeed:
             pace()
             before, began = len(events), time.thread_time()
             try:
-                self._journal.drain(min(self._slice, most, left), pack=pack, into=events)
+                self._journal.drain(min(self._slice, most, left), pack=pack, into=events, pace=pace)
             except MemoryError:  # those before it still leave
                 break
             left -= sum(event.points for event in events[before:])
@@ -319,11 +319,13 @@ class EventFeed:
             self._slice = min(self._slice * 2, _PACKED_SLICE)
 
     def _hand_over(self, route: Route, batch: Batch) -> None:
-        name, points = type(route.destination).__name__, sum(event.points for event in batch.events)
+        name = type(route.destination).__name__
         try:
             route.destination(batch)
         except BaseException as error:  # one destination that fails shall cost the others nothing
-            self._lose(name, points)  # also where an interrupt comes: what has left already is not known
+            self._lose(
+                name, sum(event.points for event in batch.events)
+            )  # also where an interrupt comes: what has left already is not known
             if not isinstance(error, Exception):
                 raise
             pass_on(error)

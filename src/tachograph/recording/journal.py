@@ -227,7 +227,12 @@ class Journal:
         self.taking, self.half = self._events if keeps else None, self._limit // 2
 
     def drain(
-        self, limit: int | None = None, *, pack: Pack | None = None, into: list[LogEvent] | None = None
+        self,
+        limit: int | None = None,
+        *,
+        pack: Pack | None = None,
+        into: list[LogEvent] | None = None,
+        pace: Callable[[], object] | None = None,
     ) -> list[LogEvent]:
         """Take events out, the oldest first; each leaves once.
 
@@ -235,6 +240,7 @@ class Journal:
             limit: so many at most.
             pack: packs points among them: a record of them takes as many numbers as it has points.
             into: gets them, also those that were made before an exception; by default a new list.
+            pace: called between events that are not packed.
 
         Raises:
             MemoryError: the other events wait for the next time.
@@ -244,7 +250,7 @@ class Journal:
         try:
             self._count_rest()
             if pack is not None:
-                self._drain_packed(left, pack, found)
+                self._drain_packed(left, pack, found, pace or _nothing)
                 return found
             with contextlib.suppress(IndexError):  # another thread takes some out, too
                 for _ in range(left):
@@ -259,7 +265,7 @@ class Journal:
                 raise
         return found
 
-    def _drain_packed(self, limit: int, pack: Pack, found: list[LogEvent]) -> None:
+    def _drain_packed(self, limit: int, pack: Pack, found: list[LogEvent], pace: Callable[[], object]) -> None:
         events, taken, packed = self._events, list[Raw](), list[PackedPoints]()
         oldest = itertools.islice(iter(events.popleft, None), limit)
         others, turned = taken, False
@@ -280,6 +286,7 @@ class Journal:
             while others:
                 self._make(others[-1], found)
                 others.pop()
+                pace()
         except BaseException:
             if not turned:
                 others.reverse()
