@@ -5,7 +5,7 @@ PYTHON ?= python3
 # Source of PyTorch's CPU build; out of reach, pip looks where it always does.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Debian packages that `make test` installs where that needs no question; empty: none.
-DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium fonts-noto-color-emoji faketime
+DEBIAN_PACKAGES ?= prometheus victoria-metrics influxdb chromium-headless-shell fonts-noto-color-emoji faketime
 # DEMO_ARGS=--help and TEST_ARGS=--help list what they take.
 DEMO_ARGS ?=
 TEST_ARGS ?=
@@ -14,7 +14,7 @@ TEST_ARGS ?=
 MATRIX ?=
 MATRIX_TESTS ?= tests/unit tests/process
 # Tests beside each other: they wait more than they compute.
-WORKERS ?= 4
+WORKERS ?= 6
 export PYTHON TORCH_INDEX WORKERS MATRIX_TESTS
 
 SET_UP = pyproject.toml src/tachograph/version.py scripts/set_up.sh

@@ -20,5 +20,10 @@ fi
 
 echo "== Debian packages:$missing"
 apt() { $root env DEBIAN_FRONTEND=noninteractive apt-get --quiet -o Dpkg::Use-Pty=0 "$@"; }
-{ apt update && apt install --yes --no-install-recommends $missing; } ||
-  echo "== NOT INSTALLED (apt-get failed), so tests that need it are skipped:$missing" >&2
+apt update || true
+# All at once; one that an older release does not have keeps none of the others out.
+# shellcheck disable=SC2086 # words
+apt install --yes --no-install-recommends $missing || for package in $missing; do
+  apt install --yes --no-install-recommends "$package" ||
+    echo "== NOT INSTALLED (apt-get failed), so tests that need it are skipped: $package" >&2
+done

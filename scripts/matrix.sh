@@ -38,7 +38,7 @@ prepare() { # INTERPRETER RESOLUTION WHERE
 tested() { # ENTRY TESTS: run them, those that fail once more, alone; say how it went, and count
   log=$folder/$1-$(basename "$2").log
   suite() { "$folder/$entry/bin/python" -m pytest -q -o "cache_dir=$folder/$entry-cache" "$@"; }
-  suite --cache-clear --numprocesses "${WORKERS:-4}" --dist loadscope \
+  suite --cache-clear --numprocesses "${WORKERS:-6}" --dist loadscope \
     -m "not long and not timing and not torch${MATRIX_MARKS:+ and $MATRIX_MARKS}" "$2" >"$log" 2>&1
   code=$?
   counts=$(tail -n 1 "$log" | tr -d '=')

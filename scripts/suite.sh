@@ -1,7 +1,7 @@
 #!/bin/sh
 # suite.sh PYTHON test|long [ARGUMENT …]: the tests, with pytest's further arguments. First those that run beside each
-# other, then, with nothing beside them, those that measure time. A few that fail on a busy machine run once more,
-# alone, and are named: what fails alone, too, or more than five, is a failure.
+# other, then, at most two at a time, those that measure time: they wait for time-outs. A few that fail on a busy machine
+# run once more, alone, and are named: what fails alone, too, or more than five, is a failure.
 set -u
 python=$1 part=$2
 shift 2
@@ -27,11 +27,11 @@ tests() { # OPTIONS ARGUMENT …: a pass of pytest; few that failed once more, a
 
 failed=0
 # Most of them wait most of the time: more workers than processors. Longest first needs the tests' own order.
-beside="--numprocesses=${WORKERS:-4} --dist=loadscope --no-loadscope-reorder"
+beside="--numprocesses=${WORKERS:-6} --dist=loadscope --no-loadscope-reorder"
 case $part in
 test)
   tests "$beside" -m 'not long and not timing' --cov --cov-report= "$@"
-  tests '' -m 'timing and not long' --cov --cov-append --cov-report= "$@"
+  tests '--numprocesses=2' -m 'timing and not long' --cov --cov-append --cov-report= "$@"
   # The total alone: the files' table would push what failed out of sight. `python -m coverage report` prints it.
   printf 'Coverage, in per cent (95 at least): '
   "$python" -m coverage report --ignore-errors --format=total --fail-under=95 || failed=$?

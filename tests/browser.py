@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+# The first starts in half the time.
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # A browser of its own accord asks for updates, and whom it is sent to.
 ARGUMENTS = [
     "--no-sandbox",

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ _RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_NAME", "ROLE_RANK", "WORLD_SI
 _KEPT = "TACHOGRAPH_TEST_"  # settings of the tests themselves
 _TRACING = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 _SLOWEST = Path(__file__).with_name("slowest.txt")
+_TRACED = Path(__file__).with_name("traced.txt")  # tests whose programs run lines that no other test runs
 _QUICK = 0.2  # seconds of a test that is not in the table
 _traced: dict[str, str] = {}
 
@@ -66,10 +67,20 @@ def _slowest() -> dict[str, float]:
     return {name: float(seconds) for seconds, name in map(str.split, _SLOWEST.read_text().splitlines())}
 
 
+@lru_cache
+def _traced_tests() -> frozenset[str]:
+    return frozenset(_TRACED.read_text().splitlines())
+
+
+def _name(nodeid: str) -> str:
+    """The test's name in our tables: its file without folders, and no spaces."""
+    file, _, test = nodeid.replace(" ", "_").partition("::")
+    return f"{file.rpartition('/')[2]}::{test}"
+
+
 def _unit(nodeid: str, slowest: dict[str, float]) -> str:
     """The test itself if it is in the table, otherwise its file: what one worker is to run."""
-    name = nodeid.replace(" ", "_").partition("::")
-    test = f"{name[0].rpartition('/')[2]}::{name[2]}"
+    test = _name(nodeid)
     return test if test in slowest else test.partition("::")[0]
 
 
@@ -114,19 +125,20 @@ def plain_machine() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def traced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coverage of the programs that the test starts, where it is measured at all.
+@pytest.fixture(autouse=True)
+def traced(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Coverage of the programs that a test of the table starts, where it is measured at all.
 
     It takes 1.7 times as long. Its tracer holds a lock at each call into our code (coverage 7,
     ``Collector.lock_data``): no signal handler that records or raises survives that, no child that is forked while
-    another thread holds it, and it writes a file at the end. So a test of signals, forks, limits or full disks does
-    without.
+    another thread holds it, and it writes a file at the end. So a test of signals, forks, limits or full disks is not
+    in the table, nor one whose programs run only lines that others run.
     """
-    if "untraced" in request.fixturenames or request.node.get_closest_marker("timing"):
-        return
-    for name, value in _traced.items():
-        monkeypatch.setenv(name, value)
+    with pytest.MonkeyPatch.context() as patch:
+        if _traced and _name(request.node.nodeid) in _traced_tests():
+            for name, value in _traced.items():
+                patch.setenv(name, value)
+        yield
 
 
 def _no_tracer() -> Iterator[None]:
@@ -142,7 +154,7 @@ def _no_tracer() -> Iterator[None]:
 
 @pytest.fixture
 def untraced() -> Iterator[None]:
-    """No coverage, where all others of the file are ``traced``, nor in the test's own process and its new threads.
+    """No coverage in the test's own process and its new threads.
 
     For what coverage breaks, and for loops of a hundred thousand rounds, which take up to seven times as long with it
     and cover no line that the tests beside them do not. The test says why.

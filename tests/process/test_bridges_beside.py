@@ -12,7 +12,7 @@ import tachograph
 from launches import run
 from programs import environment, write
 
-pytestmark = [pytest.mark.torch, pytest.mark.long, pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.long]
 
 PROGRAM = """
 import gc, sys, types

@@ -12,8 +12,6 @@ import pytest
 
 from programs import environment, run, write
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 READER = """
 import json, sys, numpy
 from opentelemetry.sdk.metrics import MeterProvider

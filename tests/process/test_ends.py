@@ -20,8 +20,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from programs import count, environment, events, exported, number, run, spans, write
 from receivers import receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 START = """
 import os, signal, sys, time
 import tachograph

@@ -12,8 +12,6 @@ from gpus import left_out, series, tells, values
 from tachograph.hardware._gpu import TABLE
 from tachograph.identity.extra import install_command
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 GIB = 1 << 30
 DRIVER = find_library("nvidia-ml") is not None
 ONCE = """

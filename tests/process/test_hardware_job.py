@@ -15,8 +15,6 @@ from servers import wait_until
 from tachograph.identity.rank import speaks_for_node
 from tachograph.pipeline.settings import read_settings
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 PROGRAM = """
 import tachograph
 with tachograph.start(metrics="jsonl", logs="none", traces="none", jsonl="out.jsonl"%s):

@@ -18,8 +18,6 @@ import programs
 from tachograph.hardware._nvml import chosen
 from tachograph.hardware.snapshot import Snapshot, system_fields
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 # torch's documented functions, on two devices of which the process uses the second one. There is no GPU here: this
 # stands for torch, and says nothing about torch's own behaviour.
 TORCH = """

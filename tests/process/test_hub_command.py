@@ -27,8 +27,6 @@ from tachograph.hub.hub import Hub
 from tachograph.hub.lifetime import Lifetime
 from tachograph.hub.server import HubServer, listen
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 def send(hub: Command, *values: float, rank: int = 0) -> None:
     """Post one request and see that it was taken."""

@@ -19,8 +19,6 @@ import pytest
 from hub_requests import logs, metrics, number, rank, shown
 from hubs import PROTOBUF, Command, ask, command
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 def post(hub: Command, first: int, count: int = 1) -> None:
     """Post events and a gauge, and see that they are taken."""

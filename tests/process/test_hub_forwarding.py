@@ -360,7 +360,6 @@ def test_a_wrong_share_of_the_disk_is_an_error() -> None:
         Forwarding("http://localhost:1", Registry(), {"TACHOGRAPH_SPOOL_LIMIT": "much"})
 
 
-@pytest.mark.usefixtures("traced")
 def test_what_a_killed_hub_had_waits_for_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """After SIGKILL the next hub leaves alone what the first one could not pass on; ``tachograph replay`` sends it.
 

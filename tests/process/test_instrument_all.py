@@ -14,8 +14,6 @@ from launches import base, events, run_program
 from receivers import Receiver, receiving
 from tachograph import runs
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 DURATION = "http.client.duration"
 # A server, and five requests to it; the program says which global providers it has.
 FIVE_REQUESTS = """

@@ -22,8 +22,6 @@ from launches import base, run, run_program
 from programs import run as run_alone
 from receivers import receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 OPTIONS = ("--run-id", "job", "--port", "0", "--linger", "0")
 PROGRAM = "import tachograph; tachograph.Metric('loss').record(0.5)"
 GIT = shutil.which("git") or ""

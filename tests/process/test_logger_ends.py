@@ -14,8 +14,6 @@ from influx_points import lines_in, spool_files
 from receivers import receiving
 from tachograph.identity.extra import install_command
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 def points(folder: Path) -> list[dict[str, object]]:
     """Return the attributes of each point that a program left in ``out.jsonl``."""

@@ -24,8 +24,6 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 def batch_of(journal: Journal) -> Batch:
     """Return what the journal holds as a batch."""

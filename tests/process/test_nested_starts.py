@@ -8,8 +8,6 @@ import pytest
 
 from programs import exported, number, run
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 START = """
 import threading, time
 import tachograph

@@ -8,8 +8,6 @@ import pytest
 
 from programs import count, exported, number, run
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 START = """
 import sys
 import tachograph

@@ -12,8 +12,6 @@ import pytest
 
 from programs import environment, exported, run, write
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 # The script's own functions are found by tracing, which coverage would occupy.
 untraced = pytest.mark.usefixtures("untraced")
 

@@ -9,8 +9,6 @@ import pytest
 
 from programs import complaints, exported, run, spans
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 READER = """
 import json, sys
 from opentelemetry import metrics

@@ -14,8 +14,6 @@ from launches import RUN, base, run, run_program
 from programs import environment
 from receivers import receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 NOWHERE = ("--endpoint", "http://127.0.0.1:9")
 
 

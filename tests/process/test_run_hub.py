@@ -22,8 +22,6 @@ from tachograph.runs.losses import Loss
 
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 STEPS = """
     import sys, time, tachograph
     for step in range(int(sys.argv[1])):

@@ -20,8 +20,6 @@ from programs import environment, run, write
 from tachograph.cli._job import run_job
 from tachograph.pipeline.hub_process import HubProcess
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 NOWHERE = ("--endpoint", "http://127.0.0.1:9")
 
 COUNTING = """

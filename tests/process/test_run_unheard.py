@@ -21,8 +21,6 @@ from receivers import receiving
 from tachograph.identity.program import StartMarks, mark_start, unmark_start
 from tachograph.instrumentation.child_environment import BOOTSTRAP
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 pytest.importorskip("uvicorn")
 
 NOWHERE = "TACHOGRAPH_ENDPOINT=http://127.0.0.1:9"  # in a process of a job: nothing of it reaches the hub

@@ -9,8 +9,6 @@ import pytest
 
 from programs import exported, number, run
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 START = """
 import os, signal, sys, threading, time
 import tachograph

@@ -20,8 +20,6 @@ from servers import wait_until
 from tachograph import runs
 from tachograph.pipeline.hub_process import HubProcess
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 def hubs_in(folder: Path) -> list[int]:
     """Return the pids of the hubs whose store is in a folder; not their own children, hubs too until they are git."""

@@ -25,8 +25,6 @@ from tachograph.hub.hub import Hub
 from tachograph.runs.file import RunFile
 from tachograph.runs.store import path_of
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 SHARED_LOCK = 0x40000002  # SQLite, os.h: the first of 510 bytes
 
 

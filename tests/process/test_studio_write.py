@@ -18,8 +18,6 @@ from recorded_runs import points, record
 from studio import Studio, alone
 from tachograph import runs
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 JSON = "application/json"
 
 

@@ -11,8 +11,6 @@ import pytest
 from programs import run
 from receivers import receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 TOLD = """
 import json, sys, threading, time
 from collections import Counter

@@ -23,8 +23,6 @@ from tachograph.hub.hub import Hub
 from tachograph.runs.store import path_of
 from terminals import Terminal, terminal
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m[bold red]na\nme[/]\u202e\x9b5n ../ '; DROP TABLE <b>"
 ABOUT = {"metric": "loss", "group": "training", "units": "nats", "x_units": "epoch"}
 

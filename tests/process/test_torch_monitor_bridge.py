@@ -21,7 +21,7 @@ from tachograph.recording.points import HistogramPoint, NumberPoint
 from tachograph.recording.registry import Registry
 
 monitor = pytest.importorskip("torch.monitor")
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("traced")]
+pytestmark = pytest.mark.torch
 
 AGGREGATIONS = ("MEAN", "COUNT", "SUM", "MAX", "MIN")
 WINDOW = timedelta(hours=1)

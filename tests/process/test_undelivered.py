@@ -9,8 +9,6 @@ import pytest
 
 from programs import exported, number, run
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 EVERY_WAY = """
     import tachograph
     loss = tachograph.Metric("loss")

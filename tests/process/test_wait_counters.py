@@ -16,7 +16,7 @@ from tachograph.recording.summary import ValueSummary
 from tachograph.testing import Captured, capture
 
 monitor = pytest.importorskip("torch.monitor")
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("traced")]
+pytestmark = pytest.mark.torch
 
 WAITED = "torch.wait.duration"
 

@@ -22,7 +22,7 @@ from logged_files import Logged, mlflow_runs, mlflow_values, tensorboard_values,
 from programs import environment, write
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import hashlib, math, os, random, sys

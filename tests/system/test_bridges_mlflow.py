@@ -18,7 +18,7 @@ from tachograph.recording.journal import LOG
 from tachograph.runs.run import Run
 from test_bridges_trainers import ACCELERATE, TRANSFORMERS
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
+pytestmark = pytest.mark.timeout(300)
 
 MLFLOW = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "DISABLE_MLFLOW_INTEGRATION": "FALSE"}
 OPTIONS = ("--run-id", "job", "--port", "0", "--linger", "0")

@@ -20,7 +20,7 @@ from launches import run
 from programs import write
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 OFFLINE = {
     "WANDB_MODE": "offline",

@@ -22,8 +22,6 @@ from tachograph.exporters.otlp.logs import log_requests
 from tachograph.recording.journal import LogEvent
 from tachograph.recording.pulse_source import PULSE
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 RUN = "stands"
 TORCH = [["/x/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"], ["/job/train.py", 12, "step"]]
 EVIL = "<img src=x onerror=alert(1)>"

@@ -11,7 +11,7 @@ import pytest
 
 from places import ROOT
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def bench() -> ModuleType:

@@ -20,7 +20,7 @@ from programs import beside, environment, write
 from tachograph.runs.members import NODE
 from tachograph.runs.run import Run
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 EXAMPLES = ROOT / "examples"
 COPIES = """

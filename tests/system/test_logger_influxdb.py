@@ -18,8 +18,6 @@ from servers import exported_series, free_port, influxdb1, influxql, victoria_me
 from tachograph.cli import main
 from tachograph.identity.extra import install_command
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 # Coverage makes the client's import take seconds.
 _UNMEASURED = {"COVERAGE_PROCESS_CONFIG": "", "COVERAGE_PROCESS_START": ""}
 _STATISTICS = {"losses_mean": 0.25, "losses_min": 0.1, "losses_max": 0.4, "losses_median": 0.25}

@@ -62,7 +62,6 @@ def by_rank(found: list[Arrived], name: str) -> dict[int, float]:
     return {point.resource["dl.rank"]: point.value for point in found if point.name == name}
 
 
-@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("how", ["train.py", pytest.param("--run-path", marks=pytest.mark.long)])
 def test_the_agent_and_every_worker_are_recorded(tmp_path: Path, how: str) -> None:
     """Values of our API and of torch's arrive from each rank, torchrun's own from the agent, all as one run.
@@ -112,7 +111,6 @@ def test_the_output_of_each_start_is_known(tmp_path: Path) -> None:
             assert "rank 1 errs" in (tmp_path / attributes["stderr"]).read_text()
 
 
-@pytest.mark.usefixtures("traced")
 def test_output_that_is_not_redirected_is_that_of_torchrun(tmp_path: Path) -> None:
     """Where a batch system gave torchrun a file, that is where a worker without one writes."""
     program = """

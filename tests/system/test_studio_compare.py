@@ -18,7 +18,6 @@ from recorded_runs import DEFINITION, points, record
 from studio import Alone, alone
 from tachograph.hub.hub import Hub
 
-pytestmark = pytest.mark.usefixtures("traced")
 SIZES = {"wide": (1440, 900), "middle": (1024, 800), "phone": (390, 844)}
 ODD = '<b onclick=x>&amp;"run" 🦊'
 # Contrast as WCAG 2.2 has it ("Contrast (Minimum)", relative luminance), of what a canvas makes of a colour.

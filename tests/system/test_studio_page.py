@@ -226,7 +226,7 @@ def test_the_page_is_whole_in_light_and_dark_wide_and_narrow(
         found.until(lambda: found.page.locator("tbody tr").count() >= 4, "list of runs")
         found.shoot(f"runs-{name}")
         found.open(f"/#/run/{RUN}").loaded("training")
-        found.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        found.card("exact_metric").scroll_into_view_if_needed()  # it grows as charts above it come
         found.loaded("exact_metric")
         found.page.evaluate("scrollTo(0, 0)")
         found.page.wait_for_timeout(300)

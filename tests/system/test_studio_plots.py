@@ -348,7 +348,7 @@ def test_charts_have_the_room(browser: Any, url: str, width: int, columns: int) 
 
 def test_the_metric_of_a_heat_map_is_chosen_in_the_legend(page: Tab) -> None:
     """Of a chart with two the first one is seen, and said, until it is switched off."""
-    page.open("/#/run/pair?y./pair=heat:rank").until(lambda: page.drawn()["pair"]["heat"], "rows")
+    page.open("/#/run/pair?y./pair=heat:rank").until(lambda: (page.drawn().get("pair") or {}).get("heat"), "rows")
     card = page.card("pair")
     assert card.locator(".heat-scale").inner_text().startswith("a: ")
     card.locator(".legend .entry").first.click()

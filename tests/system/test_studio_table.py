@@ -17,7 +17,6 @@ from studio import Alone, alone
 from tachograph import runs
 from tachograph.runs.store import path_of
 
-pytestmark = pytest.mark.usefixtures("traced")
 MANY = 300
 ODD = '<img src=x onerror=alert(1)> "weird" 🦊/' + "long" * 12
 SIZES = {"wide": (1440, 900), "middle": (1024, 800), "phone": (390, 844)}

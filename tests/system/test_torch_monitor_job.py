@@ -13,7 +13,7 @@ from programs import events
 from test_torchrun import torchrun
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.otelcol, pytest.mark.prometheus, pytest.mark.usefixtures("traced")]
+pytestmark = [pytest.mark.torch, pytest.mark.otelcol, pytest.mark.prometheus]
 
 PROMETHEUS = """
 global: {scrape_interval: 1s, metric_name_validation_scheme: legacy}

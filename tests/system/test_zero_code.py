@@ -16,8 +16,6 @@ from places import ROOT
 from programs import environment, exported, number, value, write
 from receivers import Receiver, receiving
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 BOOTSTRAP = ROOT / "src" / "tachograph" / "instrumentation" / "bootstrap"
 
 

@@ -29,8 +29,6 @@ from tachograph.pipeline.settings import read_settings
 from tachograph.recording.points import NumberPoint
 from tachograph.recording.registry import Registry
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 OFFICIAL = ("otlp_proto_http", "otlp_proto_grpc")
 
 

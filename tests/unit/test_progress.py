@@ -24,8 +24,6 @@ from tachograph.metric import _progress as loops
 from tachograph.metric.execution import current
 from tachograph.recording.chart import Definition
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:

@@ -1,4 +1,4 @@
-"""The table by which the longest tests begin first names tests that there are."""
+"""The tables of the tests that take longest and of those whose programs are traced name tests that there are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,25 @@ from places import TESTS
 
 def test_each_line_names_a_test_or_a_file() -> None:
     """Seconds, and then a test or a file of today: a test that was renamed takes its line along."""
-    files = {path.name: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
-    lines = (TESTS / "slowest.txt").read_text(encoding="utf-8").splitlines()
-    assert lines
-    for line in lines:
+    for line in _lines("slowest.txt"):
         seconds, name = line.split(" ")
         assert float(seconds) > 0
         file, _, test = name.partition("::")
-        assert file in files, name
-        assert f"def {test.partition('[')[0]}(" in files[file] or not test, name
+        assert _is_there(file, test), name
+
+
+def test_each_traced_program_is_of_a_test() -> None:
+    """A test of today: programs of one that was renamed are traced no longer, and their lines count as unrun."""
+    for name in _lines("traced.txt"):
+        assert _is_there(*name.split("::")), name
+
+
+def _lines(table: str) -> list[str]:
+    lines = (TESTS / table).read_text(encoding="utf-8").splitlines()
+    assert lines
+    return lines
+
+
+def _is_there(file: str, test: str = "") -> bool:
+    (path,) = TESTS.rglob(file)
+    return not test or f"def {test.partition('[')[0]}(" in path.read_text(encoding="utf-8")

@@ -43,8 +43,6 @@ from tachograph.recording.registry import Registry
 from test_windows import SECOND, START, Clock, wait_for
 from test_windows import reader as stat_windows
 
-pytestmark = pytest.mark.usefixtures("traced")
-
 HOUR = 3600 * SECOND
 SDK = tuple(map(int, version("opentelemetry-sdk").split(".")[:2]))
 
