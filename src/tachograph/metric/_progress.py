@@ -170,7 +170,7 @@ def _has_width(file: Any) -> bool:
 def _widget(title: str, total: int | None) -> Any:
     """Return a bar of tqdm.notebook that is not shown yet; None where ipywidgets or tqdm is not installed."""
     try:
-        import ipywidgets  # type: ignore[import-untyped,unused-ignore] # noqa: F401 - tqdm would make half a bar without it
+        import ipywidgets  # type: ignore[import-not-found,import-untyped,unused-ignore] # noqa: F401 - tqdm would make half a bar without it
         from tqdm.notebook import tqdm_notebook  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         return None
