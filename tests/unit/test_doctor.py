@@ -12,7 +12,7 @@ import pytest
 
 from tachograph.diagnosis.doctor import Doctor
 from tachograph.diagnosis.doctor_processes import Processes
-from tachograph.diagnosis.doctor_stack import PySpy, Stack, stack_of
+from tachograph.diagnosis.doctor_stack import PYSPY, PySpy, Stack, stack_of
 from tachograph.diagnosis.incident import HangVerdict, Incident, attributes_of, incident_of
 from tachograph.identity.extra import install_command
 
@@ -37,15 +37,24 @@ class Job:
             self.process(rank)
 
     def process(self, rank: int, state: str = "S", *, readable: bool = True) -> None:
-        """Write a process as proc(5) says."""
-        home = self.folder / str(100 + rank)
+        """Write the process of a rank."""
+        self.any_process(100 + rank, state, self.cpu[rank], readable=readable)
+
+    def any_process(
+        self, pid: int, state: str = "S", cpu: float = 0.0, *, read: int = 10, readable: bool = True, of: int = 0
+    ) -> None:
+        """Write a process as proc(5) says; it may be the child of another one."""
+        home = self.folder / str(pid)
         home.mkdir(exist_ok=True)
-        ticks = int(self.cpu[rank] * 100)
-        rest = " ".join([state, *"0" * 10, str(ticks), "0", *"0" * 6, "4711", "0"])
-        (home / "stat").write_text(f"{100 + rank} (python (3)) {rest}\n")
+        rest = " ".join([state, *"0" * 10, str(int(cpu * 100)), "0", *"0" * 6, "4711", "0"])
+        (home / "stat").write_text(f"{pid} (python (3)) {rest}\n")
         if readable:
-            (home / "io").write_text("rchar: 10\nwchar: 10\n")
+            (home / "io").write_text(f"rchar: {read}\nwchar: 10\n")
             (home / "wchan").write_text("futex_wait")
+        if of:
+            threads = self.folder / str(of) / "task" / str(of)
+            threads.mkdir(parents=True, exist_ok=True)
+            (threads / "children").write_text(f"{pid} ")
 
     def pulse(self, rank: int, number: int, *, entry: list[Any] | None = None, **more: Any) -> None:
         """Send the pulse of a rank that is at an operation; with an entry it waits in that."""
@@ -96,6 +105,15 @@ class Read(PySpy):
     def stack(self, pid: int) -> Stack:  # noqa: ARG002 - of any process
         """Return that of a collection of garbage."""
         return stack_of([("/job/train.py", 50, "collect")])
+
+
+class Refused(PySpy):
+    """A py-spy that may not look at the process."""
+
+    def stack(self, pid: int) -> Stack | None:  # noqa: ARG002 - of any process
+        """Keep why there is none."""
+        self.refused = "Permission denied"
+        return None
 
 
 def healthy(job: Job, seconds: float = 3.0) -> None:
@@ -521,6 +539,214 @@ def test_what_is_no_pulse_is_left_alone(tmp_path: Path) -> None:
         job.pulse(0, 1, **wrong)
     job.doctor.take({"v": 1})
     assert job.doctor.ranks == {}
+
+
+def test_a_call_of_the_kernel(tmp_path: Path) -> None:
+    """A rank that waits for a disk, and takes no signal, hangs; the kernel's function is named."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    job.process(1, "D")
+    job.run(12, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "disk sleep", (1,))
+    assert "nothing interrupts (futex_wait)" in job.verdict.text
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_rank_that_has_ended_well(tmp_path: Path, *, leaves: bool) -> None:
+    """A rank that is through its epochs before the others is named: by its end, or as it has left its groups."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    if leaves:
+        job.pulse(1, 29, groups={}, status={}, threads=[])
+    else:
+        job.doctor.ended(101, "exit")
+        (tmp_path / "101" / "stat").unlink()
+    job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "ended", (1,))
+    assert "has ended" in job.verdict.text
+    assert job.doctor.picture()["ranks"][1]["state"] == ("left its groups" if leaves else "ended")
+
+
+@pytest.mark.parametrize("hub", [HERE, "another machine"])
+def test_no_sign_of_a_process_that_cannot_be_seen(tmp_path: Path, hub: str) -> None:
+    """Its silence is all that is known: late, and a hang after six seconds; on this machine that is said."""
+    job = Job(tmp_path, 2, hub=hub, seen=False)
+    healthy(job)
+    job.run(20, partial(job.pulse, 0, 30, entry=entry(30)))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "silent", (1,))
+    assert {each.number for each in job.news} == {1}
+    assert ("cannot be seen" in job.verdict.text) is (hub == HERE)
+
+
+def test_a_silent_rank_for_which_none_waits(tmp_path: Path) -> None:
+    """It is suspected, while the others get on without operations; and the picture says that it gives no sign."""
+    job = Job(tmp_path, 2, pyspy=Refused("/opt/py-spy"))
+    healthy(job)
+    for step in range(12):
+        job.run(1, partial(job.pulse, 0, 30 + step))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "GIL held", (1,))
+    assert "py-spy could not read its stack: Permission denied." in job.verdict.notes
+    assert [each["state"] for each in job.doctor.picture()["ranks"]] == ["stands", "gives no sign"]
+    job.process(1, "T")
+    job.run(5, partial(job.pulse, 0, 99))
+    assert job.doctor.picture()["ranks"][1]["state"] == "stopped"
+
+
+def test_a_stack_from_outside_is_in_the_picture(tmp_path: Path) -> None:
+    """The line that py-spy has read stands in the verdict and in the picture, instead of the last pulse's."""
+    job = Job(tmp_path, 2, pyspy=Read(""))
+    healthy(job)
+    job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
+    assert job.verdict is not None
+    assert "at train.py:50 in collect" in job.verdict.text
+    late = job.doctor.picture()["ranks"][1]
+    assert (late["line"], late["stacks"][0][0]) == ("train.py:50 in collect", "main, read from outside")
+
+
+def test_a_rank_whose_children_work(tmp_path: Path) -> None:
+    """A rank that waits for its children is late and alive: what they use, and read, is in the verdict."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def work() -> None:
+        job.cpu[1] += 0.5
+        job.any_process(201, "R", job.cpu[1], read=int(job.now * 2e6), of=101)
+        job.pulse(0, 30, entry=entry(30))
+        job.pulse(1, 29)
+
+    job.run(12, work)
+    assert job.verdict is not None
+    assert job.verdict.key == ("late", "busy", (1,))
+    assert "processor 0%, its children 50%, 2.0 MB/s" in job.verdict.text
+
+
+@pytest.mark.parametrize(
+    ("pyspy", "worker", "words"),
+    [
+        pytest.param(PySpy(""), True, "; its worker 201 is in state D (futex_wait).", id="without py-spy"),
+        pytest.param(Read(""), True, "; its worker 201 stands at train.py:50 in collect.", id="with py-spy"),
+        pytest.param(Read(""), False, "main (in _next_data).", id="without a worker"),
+    ],
+)
+def test_a_data_loader(tmp_path: Path, pyspy: PySpy, words: str, *, worker: bool) -> None:
+    """A rank that waits for a batch hangs, and its verdict says where its worker stands."""
+    job = Job(tmp_path, 2, pyspy=pyspy)
+    healthy(job)
+    if worker:
+        job.any_process(201, "D", of=101)
+    stack = [["/x/site-packages/torch/utils/data/dataloader.py", 9, "_next_data"], *TRAIN]
+    late = partial(job.pulse, 1, 29, threads=[["main", 1, stack]])
+    job.run(10, partial(job.pulse, 0, 30, entry=entry(30)), late)
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "DataLoader", (1,))
+    assert job.verdict.text.partition(" Rank 0 ")[0].partition(" Its present")[0].endswith(words)
+
+
+def test_a_download_has_a_minute(tmp_path: Path) -> None:
+    """A rank that reads from a socket is late for a minute, and hangs then."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+    stack = [["/lib/python3.11/ssl.py", 9, "read"], *TRAIN]
+    pulses = partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29, threads=[["main", 1, stack]])
+    job.run(55, *pulses)
+    assert job.verdict is not None
+    assert job.verdict.key == ("late", "blocked", (1,))
+    job.run(10, *pulses)
+    assert job.verdict.key == ("hang", "blocked", (1,))
+
+
+def test_a_rank_without_a_stack(tmp_path: Path) -> None:
+    """Where its main thread shows no line, the verdict says that the place is not known."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def work() -> None:
+        job.cpu[1] += 1.0
+        job.process(1, "R")
+        job.pulse(0, 30, entry=entry(30))
+        job.pulse(1, 29, threads=[["main", 1, []]], gil=0.005)
+
+    job.run(40, work)
+    assert job.verdict is not None
+    assert job.verdict.key == ("late", "busy", (1,))
+    assert "at an unknown place" in job.verdict.text
+
+
+def waiting_in(job: Job, rank: int, group: str, *others: str) -> None:
+    """Send the pulse of a rank that waits in the fifth operation of a group, and has done four of others."""
+    numbers = {group: 5, **dict.fromkeys(others, 4)}
+    described = {"ranks": f"0-{job.world - 1}", "desc": "undefined", "backend": "gloo"}
+    job.pulse(
+        rank,
+        5,
+        entry=[group, *entry(5)[1:]],
+        groups={name: {**described, "seq": number} for name, number in numbers.items()},
+        status={name: [number, 4] for name, number in numbers.items()},
+    )
+
+
+def test_crossed_groups(tmp_path: Path) -> None:
+    """Two ranks that call the operations of two groups in another order wait for each other: both are named."""
+    job = Job(tmp_path, 2)
+    job.run(10, lambda: waiting_in(job, 0, "a", "b"), lambda: waiting_in(job, 1, "b", "a"))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "crossed groups", (0, 1))
+    assert job.verdict.text.startswith("Ranks 0 and 1 wait for each other: rank 0 in all_reduce #5 of group a at train")
+
+
+def test_a_chain_of_waits_leads_to_its_end(tmp_path: Path) -> None:
+    """Of a rank that waits for one that waits for a third, the third is named."""
+    job = Job(tmp_path, 3)
+    groups = {name: {"ranks": "0-2", "desc": name, "backend": "gloo", "seq": 4} for name in "ab"}
+    idle = partial(job.pulse, 2, 4, groups=groups, status={name: [4, 4] for name in "ab"})
+    two = {"a": {**groups["a"], "ranks": "0-1"}}
+    first = partial(
+        job.pulse, 0, 5, entry=["a", *entry(5)[1:]], groups={"a": {**two["a"], "seq": 5}}, status={"a": [5, 4]}
+    )
+    second_groups = {**two, "b": {**groups["b"], "ranks": "1-2", "seq": 5}}
+    second = partial(
+        job.pulse, 1, 5, entry=["b", *entry(5)[1:]], groups=second_groups, status={"a": [4, 4], "b": [5, 4]}
+    )
+    idle.keywords["groups"] = {"b": {**groups["b"], "ranks": "1-2"}}
+    job.run(10, first, second, idle)
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "blocked", (2,))
+
+
+def test_ranks_that_all_wait(tmp_path: Path) -> None:
+    """Where all have begun the operation, all of them hang; a hub that does not see them all says nothing."""
+    job = Job(tmp_path / "all", 2, seen=False)
+    seen_in_part = Job(tmp_path / "part", 4, seen=False)
+    for each in (job, seen_in_part):
+        each.run(10, *[partial(each.pulse, rank, 30, entry=entry(30)) for rank in range(2)])
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "all wait", (0, 1))
+    assert "none of them is late" in job.verdict.text
+    assert seen_in_part.news == []
+
+
+def test_two_processes_of_one_rank(tmp_path: Path) -> None:
+    """The one that beats is the rank; one that begins while it does is left alone until it gives no sign."""
+    job = Job(tmp_path, 1)
+    job.run(2, partial(job.pulse, 0, 1))
+    job.pulse(0, 1, pid=999)
+    assert job.doctor.ranks[0].pid == 100
+    job.now += 10
+    job.pulse(0, 1, pid=999)
+    assert job.doctor.ranks[0].pid == 999
+
+
+def test_the_setting_of_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TACHOGRAPH_PYSPY names the program; ``none`` does without it, wherever it is."""
+    monkeypatch.setenv(PYSPY, "none")
+    assert not PySpy().is_there
+    assert PySpy().stack(1) is None
+    monkeypatch.setenv(PYSPY, "/opt/py-spy")
+    assert PySpy().is_there
 
 
 def test_picture(tmp_path: Path) -> None:
