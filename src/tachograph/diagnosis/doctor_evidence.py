@@ -30,7 +30,7 @@ _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkser
 _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another thread runs Python
 # Share of the pulses: on a busy machine the other thread often waits for a processor, and then not for the GIL.
 _SWITCHED = 0.3
-# A thread that runs Python gives up the GIL after 5 ms of the processor. Where the waits are longer, C code is called
+# A thread that runs Python gives up the GIL after 5 ms of the processor. Longer waits are those for C code
 # that holds it: a collection of garbage, again and again from one line, is no spinning.
 _LONG, _LONG_SHARE = 0.03, 0.2  # seconds of the processor; share of the pulses
 
