@@ -25,7 +25,7 @@ from tachograph.exporters.otlp._points import (
 )
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
 from tachograph.recording.interrupts import pass_on
-from tachograph.recording.points import HistogramPoint, MetricPoints
+from tachograph.recording.points import HistogramPoint
 from tachograph.recording.summary import ValueSummary
 from tachograph.recording.values import Number
 
@@ -195,41 +195,44 @@ class HistogramMessages:
                 wanted[place] = bool(summaries[place].added)
             for place in () if echoes else self._echoes:
                 wanted[place], self.sent[place] = False, before[place]
+        frames, layouts, rows = self.frames.found, self._layouts, column.rows
+        series, starts = rows.series, rows.starts
         for places in self.frames.chosen(wanted, lose, _HISTOGRAMS):
             content: list[bytes] = []
             lost = 0
             for place in places:
+                summary = summaries[place]
                 try:
-                    content += self._message(column, place, now)
+                    if summary.count and not series[place].exemplars:
+                        packed = packed_histogram(layouts[place], summary, starts[place], now)
+                        content += frames[place][0], packed
+                    else:  # the message has another length
+                        content += self._message(column, place, now)
                 except Exception as error:  # noqa: BLE001 - one never costs another
                     pass_on(error)
                     lost += 1
-                    lose(1, f"{column.rows.metrics[place].name}: {type(error).__name__}: {error}")
+                    lose(1, f"{rows.metrics[place].name}: {type(error).__name__}: {error}")
                     continue
                 if place in held:
                     content += self._beside(column, place, now, lose)
             yield _part(self._scope, content, len(places) - lost)
 
     def _message(self, column: HistogramColumn, place: int, now: int) -> Sequence[bytes]:
-        summary = column.summaries[place]
-        if not summary.count or column.rows.series[place].exemplars:  # the message has another length
-            metric = column.rows.metric(place, point := column.point(place))
-            return self._template(place, metric).histograms([point], now, _raise, 1).complete()
-        packed = packed_histogram(self._layouts[place], summary, column.rows.starts[place], now)
-        return self.frames.found[place][0], packed
+        point = column.point(place)
+        return self._template(column, place, point).histograms([point], now, _raise, 1).complete()
 
     def _beside(self, column: HistogramColumn, place: int, now: int, lose: Lose) -> Sequence[bytes]:
         spread = self._spreads.take(column.rows.key(place))
         self._held.discard(place)
         if spread is None:
             return ()
-        point: HistogramPoint = column.point(place)
-        return self._template(place, column.rows.metric(place, point)).beside_alone(point, spread, now, lose)
+        point = column.point(place)
+        return self._template(column, place, point).beside_alone(point, spread, now, lose)
 
-    def _template(self, place: int, metric: MetricPoints) -> MetricTemplate:
+    def _template(self, column: HistogramColumn, place: int, point: HistogramPoint) -> MetricTemplate:
         found = self._templates.get(place)
         if found is None:
-            found = self._templates[place] = MetricTemplate(metric, is_delta=False)
+            found = self._templates[place] = MetricTemplate(column.rows.metric(place, point), is_delta=False)
         return found
 
 

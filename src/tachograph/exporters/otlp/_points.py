@@ -277,7 +277,12 @@ class MetricTemplate:
 
     def beside_alone(self, point: HistogramPoint, spread: Spread, now: int, lose: Lose) -> list[bytes]:
         """Return the whole message beside that of :meth:`histogram_alone`; none where it cannot be encoded."""
-        return self.exponentials([(point, spread)], now, lose, 1, beside=True).complete()
+        try:
+            found = _exponential(point, spread, now, self._constants(point.attributes, 1)[0], beside=True)
+            return [self._beside.begin(len(found)), found, self._beside.end]
+        except Exception as error:  # noqa: BLE001 - exponentials() says it
+            pass_on(error)
+            return self.exponentials([(point, spread)], now, lose, 1, beside=True).complete()
 
     def histograms(self, points: Sequence[HistogramPoint], now: int, lose: Lose, many: int) -> Part:
         """Return points of a histogram with their explicit buckets; the rest is as in :meth:`numbers`."""
