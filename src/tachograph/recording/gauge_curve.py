@@ -160,6 +160,8 @@ class GaugeCurve:
         buffer: entries of :data:`_STRIDE` that wait for the next fold.
         next: when there is something to take, by the clock of the curves, unless the buffer is long before.
         head: of all its points.
+        late: a value is still on its way from a device.
+        show_newest: has the gauge show the newest value; False where one is still on its way from a device.
 
     Args:
         gauge: see above.
@@ -168,14 +170,14 @@ class GaugeCurve:
     """
 
     __slots__ = (
-        *("_curves", "_glanced", "_late", "_lock", "_settle", "_shown", "_state"),
-        *("buffer", "gauge", "head", "next"),
+        *("_curves", "_glanced", "_lock", "_settle", "_shown", "_state"),
+        *("buffer", "gauge", "head", "late", "next", "show_newest"),
     )
 
     def __init__(self, gauge: LastValue, curves: GaugeCurves, head: PointHead) -> None:
         self.gauge, self._curves, self.head = gauge, curves, head
         self.buffer: list[Any] = []
-        record, self._settle = _recorder(self)
+        record, self._settle, self.show_newest = _recorder(self)
         self.reset()
         gauge.keep(self, record)
 
@@ -185,7 +187,7 @@ class GaugeCurve:
         self._settle(0.0, 0)
         self.buffer.clear()
         self._state = _BEGUN
-        self._late = False
+        self.late = False
         self._glanced = self._shown = self.next = -inf
 
     def record_slowly(self, value: Any) -> None:
@@ -200,7 +202,7 @@ class GaugeCurve:
         now = self._curves.clock()
         count = self._settle(now, 0) + 1
         if value.__class__ is Pending:
-            self._late, self.next = True, -inf
+            self.late, self.next = True, -inf
         else:
             gauge.current = value
             self._shown = now
@@ -211,18 +213,13 @@ class GaugeCurve:
         since, self._glanced = now - self._glanced, now
         if len(buffer) >= _CHUNK:
             self.fold()
-        if ATOMIC and not self._late and not gauge.followed and (self._state.singly <= 0 or not self._wanted()):
+        if ATOMIC and not self.late and not gauge.followed and (self._state.singly <= 0 or not self._wanted()):
             glance = _GLANCE if self._curves.interval() == INTERVAL else _LONG_GLANCE
             room = int(count * glance / since) if since >= glance else 2 * count
             self._settle(now, min(room, _ROOM))
 
     def _wanted(self) -> bool:
         return self._curves.sources.wanted is not False
-
-    def show_newest(self) -> bool:
-        """Have the gauge show the newest value; False where one is still on its way from a device."""
-        self._settle(None, 0)
-        return not self._late or self.fold()
 
     def fold(self) -> bool:
         """Fold the values recorded so far; False where one is still on its way from a device."""
@@ -240,7 +237,7 @@ class GaugeCurve:
         left = len(buffer)  # a trace function that records adds to it all the while
         while left > 0 and buffer:
             chunk = buffer[: min(_CHUNK, left)]
-            entries = self._arrived(chunk) if self._late else chunk
+            entries = self._arrived(chunk) if self.late else chunk
             taken = len(entries)
             if not taken:
                 self._bound()
@@ -250,7 +247,7 @@ class GaugeCurve:
             # No call in these lines, see interrupts.ATOMIC: an interrupt neither loses nor doubles anything.
             del buffer[:taken]
             self._state = state
-        self._late = False
+        self.late = False
         return True
 
     def _bound(self) -> None:
@@ -362,18 +359,18 @@ class GaugeCurve:
             rest = _NONE if found else points
             self._state = _State(values, singly, due, held, rest)
             leave = rest[1] + wait if rest else inf
-            self.next = -inf if singly > 0 or self._late else min(due, leave)
+            self.next = -inf if singly > 0 or self.late else min(due, leave)
             return found
 
 
 def _recorder(  # noqa: C901 - each call would cost as much as all of it
     curve: GaugeCurve,
-) -> tuple[Callable[[Any], None], Callable[[float | None, int], int]]:
+) -> tuple[Callable[[Any], None], Callable[[float, int], int], Callable[[], bool]]:
     """Return functions that share their variables, which are read faster than attributes.
 
     Returns:
-        ``record(value)``; ``settle(now, room)``, which has the gauge show the last value, and, unless ``now`` is None,
-        puts what is held into the buffer, makes room for so many, and returns how many values were held.
+        ``record(value)``; ``settle(now, room)``, which has the gauge show the last value, puts what is held into the
+        buffer, makes room for so many, and returns how many values were held; and ``show_newest()``.
     """
     low, high, last, count, room = inf, -inf, 0.0, 0, 0
 
@@ -400,18 +397,21 @@ def _recorder(  # noqa: C901 - each call would cost as much as all of it
                     return
         curve.record_slowly(value)
 
-    def settle(now: float | None, values: int) -> int:
+    def settle(now: float, values: int) -> int:
         nonlocal low, high, count, room
         held = count
         if held:
             curve.gauge.current = last
-        if now is not None:
-            if held:
-                curve.buffer += low, high, last, held, now
-            low, high, count, room = inf, _LOWEST, 0, values
+            curve.buffer += low, high, last, held, now
+        low, high, count, room = inf, _LOWEST, 0, values
         return held
 
-    return record, settle
+    def show_newest() -> bool:
+        if count:
+            curve.gauge.current = last
+        return not curve.late or curve.fold()
+
+    return record, settle, show_newest
 
 
 class GaugeCurves:
