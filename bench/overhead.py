@@ -68,20 +68,22 @@ def cost(pairs: int, *, doctor: bool = False) -> bool:
     step = statistics.median(off["seconds"] for _, off in found["pairs"]) * 1e3
     print(f"\nstep of {step:.2f} ms, {len(found['pairs'])} pairs; goal {goal:.1%} at most")
     kept = True
-    keep("doctor" if doctor else "pairs", {"step_ms": step, **found})
+    added: dict[str, dict[str, float]] = {}
     for what, unit in UNITS.items():
         costs = [(on[what], off[what]) for on, off in found["pairs"]]
         if None in costs[0]:
             print(f"{what:<13}not counted by this machine: {found['why_not']}")
             continue
         mean, upper = _added(costs)
+        added[what] = {"mean": mean, "at_most": upper}
         judged = what != "seconds"
         kept = kept and (not judged or upper <= goal)
         verdict = "not judged" if not judged else "ok" if upper <= goal else "MISSED"
-        added = statistics.median(on - off for on, off in costs) * unit[0]
-        print(f"{what:<13}{mean:+.2%} in the mean, {upper:+.2%} at most, {added:+,.1f} {unit[1]}  {verdict}")
+        more = statistics.median(on - off for on, off in costs) * unit[0]
+        print(f"{what:<13}{mean:+.2%} in the mean, {upper:+.2%} at most, {more:+,.1f} {unit[1]}  {verdict}")
         same, most = _added([(again[what], off[what]) for again, off in found["control"]])
         print(f"{'':<13}{same:+.2%} in the mean, {most:+.2%} at most, of off against off: what is no more is noise")
+    keep("doctor" if doctor else "pairs", {"step_ms": step, "added": added, **found})
     for part, of in (("recording", "100 values a step"), ("threads", "ours")):
         of_step = statistics.mean(on[part] for on, _ in found["pairs"]) * 1e3
         print(f"{part:<13}{of_step / step:+.2%} of the step, {of_step * 1e3:,.1f} us: {of}")

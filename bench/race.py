@@ -11,14 +11,20 @@ import argparse
 import gc
 import json
 import os
+import platform
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
 
 Side = Callable[[], object]
+# Of the other sides: their versions stand beside what was found.
+PEERS = ("torch", "opentelemetry-sdk", "prometheus-client", "influxdb-client", "tensorboard", "tqdm", "numpy")
 
 
 class Goal(NamedTuple):
@@ -86,7 +92,31 @@ def keep(title: str, found: object) -> None:
         return
     file = Path(folder, f"{Path(sys.argv[0]).stem}.json")
     so_far = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    file.write_text(json.dumps(so_far | {title: found}, indent=1), encoding="utf-8")
+    file.write_text(json.dumps(so_far | {"machine": machine(), title: found}, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, object]:
+    """Return where and when this is measured, and with which versions."""
+    versions = {}
+    for name in PEERS:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def finish(*kept: bool) -> None:

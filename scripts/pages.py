@@ -1,6 +1,7 @@
-"""Write docs/cli.md and docs/patched.md: the commands with their options, and the names of others that bridges patch.
+"""Write docs/cli.md and docs/patched.md, and the figures of docs/performance.md.
 
-``python scripts/pages.py``: both are made from the code, so that they say what is there.
+``python scripts/pages.py``: the commands with their options, and the names of others that bridges patch, are made from
+the code, so that they say what is there; the figures from what benches left in bench/results.
 """
 # ruff: noqa: INP001 - a script
 
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+
+import performance
 
 from tachograph.cli import commands
 from tachograph.instrumentation.bridges._libraries import LIBRARIES
@@ -108,7 +111,7 @@ def patched() -> str:
     return _PATCHED + "".join(rows) + "\nOn: [how zero code gets in](zero-code.md) · [bridges](bridges.md)\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"cli.md": cli, "patched.md": patched}
+PAGES: dict[str, Callable[[], str]] = {"cli.md": cli, "patched.md": patched, **performance.FILES}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -97,6 +97,8 @@ The variable is OpenTelemetry's, and `explicit_bucket_histogram` its default; ou
 says, and `/metrics` keeps the boundaries. A `Stat`'s histogram keeps them, too: its windows hold no single values.
 Values that were added up before `start()` are in the middle of their explicit bucket. Instruments of other libraries
 keep the aggregation of their provider.
+
+On: [Prometheus](prometheus.md) · [runbook](runbook.md) · [settings](settings.md)
 """
 
 _PARTS = (

@@ -34,6 +34,7 @@ def page(folder: Path = FOLDER) -> str:
         runs = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob(f"{name}*.json")]
         if runs:
             parts.append(_section(title, sorted(runs, key=lambda run: (run["date"], run["seed"]))))
+    parts.append("On: [performance](performance.md) · [conformance](conformance.md) · [concepts](concepts.md)\n")
     return "\n".join(parts)
 
 

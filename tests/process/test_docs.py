@@ -46,6 +46,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {_anchor(heading) for heading in headings}, link
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "index"], ids=lambda page: page.stem)
+def test_no_page_is_without_a_way_on(page: Path) -> None:
+    """The last paragraph of each page leads to another one."""
+    last = page.read_text(encoding="utf-8").strip().rpartition("\n\n")[2]
+    assert re.search(r"\]\((\.\./)?[\w-]+\.md\)", last), last
+
+
 def _anchor(heading: str) -> str:
     """Return the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -62,9 +62,16 @@ def test_every_setting_is_in_the_page_of_settings() -> None:
     assert sorted(name for name in read if name not in page) == []
 
 
-@pytest.mark.parametrize("name", ["cli.md", "patched.md"])
-def test_generated_pages_are_what_the_code_says(name: str) -> None:
-    """The pages of commands and of patched names are as ``python scripts/pages.py`` makes them now."""
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cli.md", "patched.md"),
+        *("performance.md", "images/performance-step.svg", "images/performance-calls.svg"),
+    ],
+)
+def test_generated_pages_are_what_the_code_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands, patched names and the figures of benches are as ``python scripts/pages.py`` makes them now."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     page = runpy.run_path(str(ROOT / "scripts" / "pages.py"))["PAGES"][name]()
     assert (DOCS / name).read_text(encoding="utf-8") == page
 

@@ -43,6 +43,7 @@ def page() -> str:
         ]
         parts.append(f"## {section.title}\n\n{head}{rule}{''.join(lines)}")
     parts.append("## Notes\n\n" + "".join(f"{number}. {note}\n" for note, number in notes.items()))
+    parts.append("On: [reliability](reliability.md) · [ways out](exporters.md) · [concepts](concepts.md)\n")
     return "\n".join(parts)
 
 
