@@ -2,8 +2,9 @@
 
 ``torchrun --nproc-per-node 2 bench/anatomy_sleeps.py [CASES]``: in each seeded case DDP trains some steps without a
 sleep and some with one, of 10 to 40 ms, in one place of one rank. The median of that phase on that rank must grow by
-the sleep, within a tenth, and the verdict must be that this rank holds up the others. A rank that is slow within its
-backward cannot be told from those that wait for it there: there the verdict must be none, or right.
+the sleep, within a tenth, and the verdict must be that this rank holds up the others. The sleep is as long as the
+program has measured it: on a busy machine the kernel lets it sleep for longer. A rank that is slow within its backward
+cannot be told from those that wait for it there: there the verdict must be none, or right.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ RANK = int(os.environ["RANK"])
 
 
 class Sleep:
-    """The sleep of a case: seconds at a place, 0 for none."""
+    """The sleep of a case: seconds at a place, 0 for none; and how long each one was."""
 
     place, seconds = "", 0.0
+
+    def __init__(self) -> None:
+        self.took: list[float] = []
 
     def at(self, place: str) -> None:
         """Sleep, where this is the place."""
         if place == self.place and self.seconds:
+            begun = time.perf_counter()
             time.sleep(self.seconds)
+            self.took.append(time.perf_counter() - begun)
 
 
 sleep = Sleep()
@@ -133,14 +139,16 @@ def main() -> int:
     for case in range(cases):
         chosen = random.Random(case)
         place, rank, slept = chosen.choice(PLACES), chosen.randrange(dist.get_world_size()), chosen.uniform(0.01, 0.04)
-        halves = []
+        halves, slept_by = [], [0.0] * dist.get_world_size()
         for seconds in (0.0, slept):
             dist.barrier()
             sleep.place, sleep.seconds = place, seconds * (rank == RANK)
+            sleep.took.clear()
             own, every = training.steps(STEPS), [None] * dist.get_world_size()
             dist.all_gather_object(every, own)
             halves.append(every)
-        right, told = judged(place, rank, slept, *halves)
+            dist.all_gather_object(slept_by, median(sleep.took[SETTLE:] or [0.0]))
+        right, told = judged(place, rank, slept_by[rank], *halves)
         wrong += not right
         if RANK == 0:
             print(f"{'right' if right else 'WRONG'} {case:3} {told}", flush=True)
