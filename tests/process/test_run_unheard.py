@@ -81,7 +81,7 @@ def test_ranks_are_named_by_their_rank(tmp_path: Path) -> None:
 
 QUIET = {
     "no Python program": ["true"],
-    "an errand": [sys.executable, "-m", "pip", "--version"],
+    "an errand": [sys.executable, "-m", "ensurepip", "--version"],
     "telemetry switched off": ["env", "OTEL_SDK_DISABLED=true", sys.executable, "-c", "pass"],
     "no site": [sys.executable, "-I", "-S", "-c", "pass"],
     "code": [sys.executable, "-c", "pass"],

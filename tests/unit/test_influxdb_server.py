@@ -13,11 +13,21 @@ import pytest
 from influx_points import events, exporter, feed
 from receivers import SECRET, receiving
 from servers import free_port, wait_until
+from tachograph.exporters._http import root
 from tachograph.exporters.delivery import Retry
 from tachograph.exporters.influxdb import server
 from tachograph.exporters.influxdb.server import NoClient, Secret, Server
 from tachograph.logger.influx_target import InfluxTarget
 from tachograph.recording.registry import Registry
+
+
+def test_a_context_that_is_suppressed_is_no_reason() -> None:
+    """urllib3 1.26 raises the error of a connection while it handles another one, which it has made itself."""
+    error = TimeoutError()
+    error.__context__ = TypeError("buffering")
+    assert root(error) is error.__context__
+    error.__suppress_context__ = True  # as `from None` does it
+    assert root(error) is error
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " ", "\t"])

@@ -177,7 +177,10 @@ def gzipped(body: bytes) -> bytes:
 
 
 def root(error: BaseException) -> BaseException:
-    """Return the innermost reason of an error: the outer ones repeat the URL and the headers, which may be secrets."""
-    while (inner := error.__cause__ or error.__context__) is not None:
+    """Return the innermost reason of an error: the outer ones repeat the URL and the headers, which may be secrets.
+
+    A context that is suppressed is none: urllib3 1.26 raises each error of a connection in that of a call for Python 2.
+    """
+    while (inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = inner
     return error
