@@ -67,13 +67,14 @@ def _levels(_app: Sphinx, _name: str, _template: str, context: dict[str, object]
 
 
 # Parts of the theme that axe-core refuses: landmarks of one kind without a name, parts that scroll for a mouse alone,
-# headings of columns without a word.
+# headings of columns without a word, a page without a heading.
 _ACCESSIBLE = (
     ('<aside class="sidebar-drawer">', '<aside class="sidebar-drawer" aria-label="Pages">'),
     ('<aside class="toc-drawer', '<aside aria-label="On this page" class="toc-drawer'),
     ("<pre>", '<pre tabindex="0">'),
     ('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
     ('<th class="head"><p></p></th>', "<td></td>"),
+    ('<div id="search-results">', '<h1>Search</h1><div id="search-results">'),
 )
 
 
