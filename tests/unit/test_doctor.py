@@ -542,12 +542,17 @@ def test_what_is_no_pulse_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_call_of_the_kernel(tmp_path: Path) -> None:
-    """A rank that waits for a disk, and takes no signal, hangs; the kernel's function is named."""
+    """A rank that waits for a disk, and takes no signal, is late for a minute, then hangs; the kernel's function is named.
+
+    A disk that writes back what others have written took 12 s.
+    """
     job = Job(tmp_path, 2)
     healthy(job)
     job.process(1, "D")
-    job.run(12, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
+    job.run(30, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
     assert job.verdict is not None
+    assert job.verdict.key == ("late", "disk sleep", (1,))
+    job.run(40, partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29))
     assert job.verdict.key == ("hang", "disk sleep", (1,))
     assert "nothing interrupts (futex_wait)" in job.verdict.text
 
@@ -624,10 +629,27 @@ def test_a_rank_whose_children_work(tmp_path: Path) -> None:
     assert "processor 0%, its children 50%, 2.0 MB/s" in job.verdict.text
 
 
+def test_a_child_that_gets_no_processor(tmp_path: Path) -> None:
+    """A rank that waits for its compiler is late for a minute, though that does next to nothing on a busy machine."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def wait() -> None:
+        job.any_process(201, "R", of=101)
+        job.pulse(0, 30, entry=entry(30))
+        job.pulse(1, 29)
+
+    job.run(30, wait)
+    assert job.verdict is not None
+    assert job.verdict.key == ("late", "blocked", (1,))
+    job.run(40, wait)
+    assert job.verdict.key == ("hang", "blocked", (1,))
+
+
 @pytest.mark.parametrize(
     ("pyspy", "worker", "words"),
     [
-        pytest.param(PySpy(""), True, "; its worker 201 is in state D (futex_wait).", id="without py-spy"),
+        pytest.param(PySpy(""), True, "; its worker 201 is in state S (futex_wait).", id="without py-spy"),
         pytest.param(Read(""), True, "; its worker 201 stands at train.py:50 in collect.", id="with py-spy"),
         pytest.param(Read(""), False, "main (in _next_data).", id="without a worker"),
     ],
@@ -637,7 +659,7 @@ def test_a_data_loader(tmp_path: Path, pyspy: PySpy, words: str, *, worker: bool
     job = Job(tmp_path, 2, pyspy=pyspy)
     healthy(job)
     if worker:
-        job.any_process(201, "D", of=101)
+        job.any_process(201, "S", of=101)
     stack = [["/x/site-packages/torch/utils/data/dataloader.py", 9, "_next_data"], *TRAIN]
     late = partial(job.pulse, 1, 29, threads=[["main", 1, stack]])
     job.run(10, partial(job.pulse, 0, 30, entry=entry(30)), late)

@@ -24,7 +24,7 @@ from tachograph.identity.extra import install_command
 WAIT, WINDOW = 3.0, 4.0  # seconds without progress before anything is asked; of evidence
 _CALM, _CALM_BYTES = 0.05, 200_000  # share of a processor, and bytes a second, below which nothing is done
 _PATIENCE = 3.0  # times the longest wait that ended well
-_NETWORK_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds
+_LONG_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds, of a network or a disk the first
 _HELD = 6.0  # seconds of silence that are a hang without a stack from outside, too
 _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkserver.py")
 _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another thread runs Python
@@ -87,7 +87,9 @@ class Evidence:
             return _said(rank, "hang", "stopped", f"has been stopped by a signal, {silent:.0f} s ago", seen_last=True)
         if states == {"D"} and usage is not None:
             what = f"is in a call of the kernel that nothing interrupts ({usage.waits_in or 'it may not be seen'})"
-            return _said(rank, "hang", "disk sleep", what)
+            # A disk that writes back what others have written takes ten seconds and more.
+            lasting: Grade = "hang" if found.longest >= max(_LONG_LIMIT, found.limit) else "late"
+            return _said(rank, lasting, "disk sleep", what)
         if silent >= WAIT:
             return self._held(rank, usage, silent, found)
         return self._judged(rank, usage, found)
@@ -156,8 +158,10 @@ class Evidence:
             return _said(rank, "late", "idle", f"waits for work in its event loop for {seconds:.0f} s")
         if usage is None or usage.moved is None:
             limit, notes = max(limit, _UNSEEN_LIMIT), (_unseen(rank, usage),)
-        if is_in(stack, NETWORK, 3):
-            limit = max(limit, _NETWORK_LIMIT)
+        # A compiler, say, that gets no processor, or no disk.
+        wants = usage is not None and any(child.state in ("R", "D") for child in usage.children)
+        if wants or is_in(stack, NETWORK, 3):
+            limit = max(limit, _LONG_LIMIT)
         grade: Grade = "hang" if found.longest >= limit else "late"
         if is_in(stack, (LOADER,)):
             worker, more = self._worker(usage)
