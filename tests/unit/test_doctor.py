@@ -542,7 +542,7 @@ def test_what_is_no_pulse_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_call_of_the_kernel(tmp_path: Path) -> None:
-    """A rank that waits for a disk, and takes no signal, is late for a minute, then hangs; the kernel's function is named.
+    """A rank that waits for a disk is late for a minute, and hangs then; the function of the kernel is named.
 
     A disk that writes back what others have written took 12 s.
     """
