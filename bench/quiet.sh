@@ -35,6 +35,8 @@ on 0-15 overhead bench/overhead.py --pairs "${PAIRS:-40}" # alone: it tells of t
   on 1 metric bench/metric.py
   on 1 monitor bench/monitor.py
   on 1 profiling bench/profiling.py
+  on 1 importing bench/importing.py
+  on 1 rendering bench/rendering.py
 } &
 on 2-3 hub bench/hub.py --short &
 {
