@@ -735,6 +735,21 @@ def test_batches_have_their_sizes() -> None:
     assert size_of(torch.tensor(1.0)) == size_of(["text"]) == size_of(None) == size_of({}) == (-1, 0)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_batch_whose_first_tensor_is_nested() -> None:
+    """It has no shape, but a first dimension: its samples are counted."""
+    x, y = next(iter(loader()))
+    parts = [torch.nested.nested_tensor([x, x]), x]
+    assert parts[0].__class__ is torch.Tensor
+    with seen() as found:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in torch.utils.data.DataLoader([0, 1], collate_fn=lambda _: parts):
+            loss(model, x, y).backward()
+            optimizer.step()
+    assert [step.samples for step in found.steps] == [2, 2]
+
+
 def test_opentelemetry_loads_it_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without TACHOGRAPH_ANATOMY ``opentelemetry-instrument`` leaves torch alone."""
     import sys

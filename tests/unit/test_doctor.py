@@ -396,6 +396,7 @@ RECORDED = {"message": "RuntimeError: no\nmemory", "extraInfo": {"py_callstack":
         (json.dumps({"message": {"message": "a", "extraInfo": None}}), ""),
         (json.dumps(["a"]), ""),
         ("{", ""),
+        ("[" * 100_000, ""),
         (None, ""),
     ],
 )
@@ -633,16 +634,12 @@ def test_a_child_that_gets_no_processor(tmp_path: Path) -> None:
     """A rank that waits for its compiler is late for a minute, though that does next to nothing on a busy machine."""
     job = Job(tmp_path, 2)
     healthy(job)
-
-    def wait() -> None:
-        job.any_process(201, "R", of=101)
-        job.pulse(0, 30, entry=entry(30))
-        job.pulse(1, 29)
-
-    job.run(30, wait)
+    job.any_process(201, "R", of=101)
+    pulses = partial(job.pulse, 0, 30, entry=entry(30)), partial(job.pulse, 1, 29)
+    job.run(30, *pulses)
     assert job.verdict is not None
     assert job.verdict.key == ("late", "blocked", (1,))
-    job.run(40, wait)
+    job.run(40, *pulses)
     assert job.verdict.key == ("hang", "blocked", (1,))
 
 

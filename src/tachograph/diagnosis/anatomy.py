@@ -312,8 +312,7 @@ class Anatomy:
             try:
                 # Most batches are a list whose first item is a tensor: a call less.
                 if batch.__class__ is list and batch and batch[0].__class__ is tensor:
-                    shape = batch[0].shape
-                    samples, tokens = (shape[0] if shape else -1), 0
+                    samples, tokens = (batch[0].size(0) if batch[0].dim() else -1), 0  # nested ones have no shape
                 else:
                     samples, tokens = size_of(batch)
             except Exception as error:  # noqa: BLE001 - a batch of the program's own classes

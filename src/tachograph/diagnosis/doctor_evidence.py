@@ -24,7 +24,7 @@ from tachograph.identity.extra import install_command
 WAIT, WINDOW = 3.0, 4.0  # seconds without progress before anything is asked; of evidence
 _CALM, _CALM_BYTES = 0.05, 200_000  # share of a processor, and bytes a second, below which nothing is done
 _PATIENCE = 3.0  # times the longest wait that ended well
-_LONG_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds, of a network or a disk the first
+_OUTSIDE_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds; the first of a network, a disk or a child
 _HELD = 6.0  # seconds of silence that are a hang without a stack from outside, too
 _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkserver.py")
 _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another thread runs Python
@@ -32,7 +32,7 @@ _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another threa
 _SWITCHED = 0.3
 # A thread that runs Python gives up the GIL after 5 ms of the processor. Longer waits are those for C code
 # that holds it: a collection of garbage, again and again from one line, is no spinning.
-_LONG, _LONG_SHARE = 0.03, 0.2  # seconds of the processor; share of the pulses
+_C_HOLDS, _C_SHARE = 0.03, 0.2  # seconds of the processor; share of the pulses
 
 
 class Findings(NamedTuple):
@@ -88,7 +88,7 @@ class Evidence:
         if states == {"D"} and usage is not None:
             what = f"is in a call of the kernel that nothing interrupts ({usage.waits_in or 'it may not be seen'})"
             # A disk that writes back what others have written takes ten seconds and more.
-            lasting: Grade = "hang" if found.longest >= max(_LONG_LIMIT, found.limit) else "late"
+            lasting: Grade = "hang" if found.longest >= max(_OUTSIDE_LIMIT, found.limit) else "late"
             return _said(rank, lasting, "disk sleep", what)
         if silent >= WAIT:
             return self._held(rank, usage, silent, found)
@@ -161,7 +161,7 @@ class Evidence:
         # A compiler, say, that gets no processor, or no disk.
         wants = usage is not None and any(child.state in ("R", "D") for child in usage.children)
         if wants or is_in(stack, NETWORK, 3):
-            limit = max(limit, _LONG_LIMIT)
+            limit = max(limit, _OUTSIDE_LIMIT)
         grade: Grade = "hang" if found.longest >= limit else "late"
         if is_in(stack, (LOADER,)):
             worker, more = self._worker(usage)
@@ -176,9 +176,7 @@ class Evidence:
         for child in children[:8]:
             first = first or child
             stack = self._pyspy.stack(child.pid)
-            if stack and not is_in(
-                stack, ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkserver.py"), 3
-            ):
+            if stack and not is_in(stack, _NO_WORKERS, 3):
                 told.append(f"its worker {child.pid} stands at {place_of(stack)}")
         if told:
             return f"; {', '.join(told[:3])}", ()
@@ -216,7 +214,7 @@ def _spins(recent: Sequence[SeenStack], cpu: float) -> bool:
         return False
     lines, outer = {each.stack[0][:2] for each in recent}, {each.stack[1:] for each in recent}
     python = sum(each.gil > _SWITCHES for each in recent) >= _SWITCHED * len(recent)
-    held = sum(each.gil > _LONG / min(1.0, max(cpu, _LONG)) for each in recent) > _LONG_SHARE * len(recent)
+    held = sum(each.gil > _C_HOLDS / min(1.0, max(cpu, _C_HOLDS)) for each in recent) > _C_SHARE * len(recent)
     return len(outer) == 1 and len(lines) <= 3 and python and not held  # noqa: PLR2004
 
 

@@ -226,9 +226,9 @@ def _told_in(file: Path) -> tuple[str, int, Stack] | None:
         found = file.stat()
         if not file.is_file() or found.st_size > _MOST_FILE:
             return None
-        message = json.loads(file.read_text(errors="replace"))["message"]
+        message = json.loads(file.read_text(encoding="utf-8", errors="replace"))["message"]
         more = message if isinstance(message, dict) else {"message": message}
         words = masked_text(str(more["message"])).strip().partition("\n")[0][:_MOST_WORDS]
         return words, found.st_mtime_ns, stack_of_text(str(more.get("extraInfo", {}).get("py_callstack", "")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
