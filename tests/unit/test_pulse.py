@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tachograph.diagnosis.pulse import Pulse, Torch, ranges
+from tachograph.diagnosis.pulse import Pulse, Torch, _Stacks, ranges
 from tachograph.recording.registry import Registry
 
 C10D, NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
@@ -114,6 +114,7 @@ def test_the_wait_for_the_gil() -> None:
         while not over.is_set():
             pass
 
+    told(pulse)
     rest = min(told(pulse)["gil"] for _ in range(5))
     beside = threading.Thread(target=run_python)
     beside.start()
@@ -123,6 +124,54 @@ def test_the_wait_for_the_gil() -> None:
         over.set()
         beside.join()
     assert rest < 0.003 < busy
+
+
+def test_a_line_is_told_anew_where_a_thread_has_moved() -> None:
+    """The texts of frames are kept: each line is that at which the thread stands, no code has the text of another."""
+    pulse = pulse_of({C10D: SimpleNamespace(_world=world_of(Group()))})
+
+    def own(function: str) -> list[Any]:
+        return next(frame for frame in told(pulse)["threads"][0][2] if frame[2].endswith(function))
+
+    own_name = "a_line_is_told_anew_where_a_thread_has_moved"
+    first, second = own(own_name), own(own_name)  # two lines
+    second_line = sys._getframe().f_lineno - 1
+    third = own(own_name)
+    assert first == second == [__file__, second_line, first[2]]
+    assert third[1] == second_line + 2
+    for number in range(50):
+        scope: dict[str, Any] = {"own": own}
+        made = f"def f{number}():\n{chr(10) * number}  return own('f{number}')"
+        exec(compile(made, f"made{number}.py", "exec"), scope)  # noqa: S102 - our own
+        assert scope[f"f{number}"]() == [f"made{number}.py", number + 2, f"f{number}"]
+        del scope
+
+
+def test_frames_that_are_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that makes code for ever does not fill the memory."""
+    monkeypatch.setattr("tachograph.diagnosis.pulse._MOST_KNOWN", 8)
+    stacks = _Stacks()
+    for _ in range(20):
+        scope = {"stacks": stacks, "frame": sys._getframe}
+        exec(compile("stacks(frame())", "made.py", "exec"), scope)  # noqa: S102 - our own
+        assert len(stacks._known) <= 8
+
+
+def test_nobody_asks_for_the_gil_of_a_rank_that_moves() -> None:
+    """The wait for the GIL is asked for where no group has moved since the last pulse: it tells of ranks that stand."""
+    group = Group(7)
+    pulse = pulse_of({C10D: SimpleNamespace(_world=world_of(group))})
+    found = [told(pulse)["gil"] is None for group.number in (7, 7, 8, 8, 8)]
+    assert found == [True, False, True, False, False]
+
+
+def test_the_wait_for_a_processor_is_no_wait_for_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait that is long is made again, without the time for which no processor was free."""
+    times = iter([0.0, 0.02, 1.0, 1.03])
+    delays = iter([7.0, 7.024])
+    monkeypatch.setattr("tachograph.diagnosis.pulse._delay", lambda: next(delays))
+    pulse = Pulse(Registry(enabled=True), modules={}, clock=lambda: next(times))
+    assert pulse._waits_for_gil() == pytest.approx(0.006)
 
 
 def test_own_threads_are_left_out() -> None:

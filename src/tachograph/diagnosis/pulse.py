@@ -13,9 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from tachograph.identity.process_group import group_watch
@@ -31,9 +31,13 @@ _LAST_ENTRIES = 10  # of the flight recorder, beside those that have not ended
 _DUMPS, _THEN_EACH = (2, 5), 30
 _MOST_FAILURES = 3
 _LET_GO = 1e-6  # seconds of sleep in which another thread takes the GIL: with 0 CPython 3.10 is back before it wakes
+_AT_ONCE = 1e-3  # seconds: nobody had the GIL, and a processor was free
+_MOST_KNOWN = 2000  # frames
 _C10D, _NATIVE = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
 
 Status = dict[str, tuple[int, int]]  # last collective enqueued, and completed, by the id of a process group
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
+
 Entry = list[Any]  # group, number, is it point to point, operation, sizes, dtypes, is it done, when it was created
 
 
@@ -179,9 +183,9 @@ class Pulse:
     ) -> None:
         self._registry, self._frames, self._clock, self._beside = registry, frames, clock, beside
         self._joined = joined
-        self._torch = Torch(modules)
+        self._torch, self._stacks = Torch(modules), _Stacks()
         self._main = threading.main_thread().ident
-        self._machine = machine()
+        self._place = {"machine": machine(), "host": socket.gethostname()}
         self._failures: dict[str, int] = {}
         self._number = self._same = 0
         self._progress: object = None
@@ -192,28 +196,28 @@ class Pulse:
         """Return the pulse as JSON; None without a process group, but once after the last one has gone."""
         if self._torch.world is None or self._joined() is None:
             ends, self._beats = self._beats, False
-            return self._encoded({"groups": {}}) if ends else None
+            return self._told({"groups": {}}) if ends else None
         self._beats = True
         groups, status = self._part("groups", self._torch.groups), self._part("status", self._torch.status)
-        self._look_for_progress(groups or {}, status)
+        moves = self._look_for_progress(groups or {}, status)
+        threads = self._part("threads", self._threads) or ""
         told = {
             "groups": groups or {},
             "status": status,
             "entries": self._entries,
-            "threads": self._part("threads", lambda: list(self._threads())) or [],
-            "gil": self._part("gil", self._waits_for_gil),
+            "gil": None if moves else self._part("gil", self._waits_for_gil),  # it tells of a rank that stands
             "cpu": time.process_time(),
             "io": _moved(),
         }
-        return self._encoded(told)
+        return self._told(told, threads)
 
-    def _encoded(self, told: Mapping[str, Any]) -> str:
+    def _told(self, told: Mapping[str, Any], threads: str = "") -> str:
         self._number += 1
         rank, world = self._joined() or (-1, -1)
         about = {"v": VERSION, "n": self._number, "t": time.time(), "rank": rank, "world": world, "pid": os.getpid()}
         left_out = [name for name, times in self._failures.items() if times >= _MOST_FAILURES]
-        place = {"machine": self._machine, "host": socket.gethostname()}
-        return json.dumps({**about, **place, **told, "left_out": left_out}, separators=(",", ":"))
+        said = _encoded({**about, **self._place, **told, "left_out": left_out})
+        return f'{said[:-1]},"threads":[{threads}]}}'
 
     def _part(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a part of the pulse; None where torch does not give it: after three failures it is not asked again."""
@@ -226,23 +230,25 @@ class Pulse:
             self._registry.count_error("doctor")
             return None
 
-    def _look_for_progress(self, groups: Mapping[str, Any], status: Status | None) -> None:
-        """Have the flight recorder read as a whole where nothing has changed for a while, and it may tell more.
+    def _look_for_progress(self, groups: Mapping[str, Any], status: Status | None) -> bool:
+        """Tell whether any group has moved; have the flight recorder read as a whole where that is long ago.
 
-        That is where an operation has not ended, and where some are not in the recorder: send and receive take numbers
-        of their group with gloo, and only its entries have those of the collective operations alone.
+        It is read where an operation has not ended, and where some are not in the recorder: send and receive take
+        numbers of their group with gloo, and only its entries have those of the collective operations alone.
         """
         numbers = [each["seq"] for each in groups.values()]
         enqueued = [max(each[0], 0) for each in (status or {}).values()]
         self._sends = self._sends or (status is not None and sum(numbers) > sum(enqueued))
         waits = any(each[0] > max(each[1], 0) for each in (status or {}).values())
-        if (status, numbers) != self._progress or not (waits or self._sends):
+        moves = (status, numbers) != self._progress
+        if moves or not (waits or self._sends):
             self._progress, self._same, self._entries = (status, numbers), 0, []
-            return
+            return moves
         self._same += 1
         if not self._dumping and (self._same in _DUMPS or (waits and self._same % _THEN_EACH == 0)):
             self._dumping = True
             self._beside("flight recorder", self._dump)
+        return False
 
     def _dump(self) -> None:
         before = self._progress
@@ -253,25 +259,36 @@ class Pulse:
         if found and before is self._progress:
             self._entries = found
 
-    def _threads(self) -> Iterator[list[Any]]:
-        """Yield name, place in the code, and stack of each thread but our own, the main thread first."""
+    def _threads(self) -> str:
+        """Return name, place in the code, and stack of each thread but our own, the main thread first, as JSON."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         frames = self._frames()
         order = sorted(frames, key=lambda ident: ident != self._main)
         shown = [ident for ident in order if not names.get(ident, "").startswith("tachograph")]
-        for ident in shown[:MOST_THREADS]:
-            frame = frames[ident]
-            name = "main" if ident == self._main else names.get(ident, str(ident))
-            yield [name, frame.f_lasti, list(_stack(frame))]
+        return ",".join(
+            [
+                f"[{_encoded('main' if ident == self._main else names.get(ident, str(ident)))},"
+                f"{frames[ident].f_lasti},[{self._stacks(frames[ident])}]]"
+                for ident in shown[:MOST_THREADS]
+            ]
+        )
 
     def _waits_for_gil(self) -> float:
         """Return the seconds until this thread is let run again: 5 ms where another one runs Python, else next to none.
 
-        Without those for which it waits for a processor: on a busy machine these are as long.
+        Without those for which it waits for a processor: on a busy machine these are as long. That is asked for where a
+        wait is long, and for another one: most are not, and the files of proc(5) take longer.
         """
-        delayed, began = _delay(), self._clock()
+        waited = self._wait()
+        if waited < _AT_ONCE:
+            return waited
+        delayed = _delay()
+        return max(0.0, self._wait() - (_delay() - delayed))
+
+    def _wait(self) -> float:
+        began = self._clock()
         time.sleep(_LET_GO)
-        return max(0.0, self._clock() - began - (_delay() - delayed))
+        return self._clock() - began
 
 
 def _delay() -> float:
@@ -282,10 +299,26 @@ def _delay() -> float:
         return 0.0
 
 
-def _stack(frame: FrameType | None) -> Iterator[tuple[str, int, str]]:
-    for _ in range(MOST_FRAMES):
-        if frame is None:
-            return
-        code = frame.f_code
-        yield code.co_filename, frame.f_lineno or 0, getattr(code, "co_qualname", code.co_name)
-        frame = frame.f_back
+class _Stacks:
+    """The text of stacks, as JSON; that of a frame whose place in the code is known is not made again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[CodeType, str]] = {}  # by the code's id: its hash is that of all of it
+
+    def __call__(self, frame: FrameType | None) -> str:
+        """Return the innermost frames: file, line and function of each."""
+        found: list[str] = []
+        while frame is not None and len(found) < MOST_FRAMES:
+            known = self._known.get((id(frame.f_code), frame.f_lasti))
+            found.append(self._new(frame) if known is None else known[1])
+            frame = frame.f_back
+        return ",".join(found)
+
+    def _new(self, frame: FrameType) -> str:
+        code, place = frame.f_code, frame.f_lasti  # of another thread's frame: it may go on at any time
+        line = next((line for first, end, line in code.co_lines() if first <= place < end), code.co_firstlineno)
+        said = _encoded([code.co_filename, line or 0, getattr(code, "co_qualname", code.co_name)])
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[id(code), place] = code, said  # so that no other code gets its id
+        return said
