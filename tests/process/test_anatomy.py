@@ -736,18 +736,34 @@ def test_batches_have_their_sizes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_batch_whose_first_tensor_is_nested() -> None:
-    """It has no shape, but a first dimension: its samples are counted."""
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=["strided", "jagged"])
+def test_nested_batches_have_their_sizes(layout: Any) -> None:
+    """A nested tensor may have no shape, but it has a first dimension: alone, in a pair, and as ``input_ids``."""
+    x = torch.nested.nested_tensor([torch.zeros(3, 5), torch.zeros(4, 5)], layout=layout)
+    assert size_of(x) == size_of((x, x)) == size_of({"image": x}) == (2, 0)
+    assert size_of({"input_ids": x}) == (2, 35)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("make", "samples"),
+    [
+        pytest.param(lambda x: torch.nested.nested_tensor([x, x]), 2, id="nested"),
+        pytest.param(lambda x: [torch.nested.nested_tensor([x, x]), x], 2, id="first is nested"),
+        pytest.param(lambda x: [x.sum(), x], None, id="first has no dimension"),
+        pytest.param(lambda _: object(), None, id="not a tensor"),
+    ],
+)
+def test_batches_of_odd_shapes(make: Callable[[Any], Any], samples: int | None) -> None:
+    """A nested tensor's first dimension is the samples; where there is none there are no samples, and no error."""
     x, y = next(iter(loader()))
-    parts = [torch.nested.nested_tensor([x, x]), x]
-    assert parts[0].__class__ is torch.Tensor
     with seen() as found:
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in torch.utils.data.DataLoader([0, 1], collate_fn=lambda _: parts):
+        for _ in torch.utils.data.DataLoader([0, 1], collate_fn=lambda _: make(x)):
             loss(model, x, y).backward()
             optimizer.step()
-    assert [step.samples for step in found.steps] == [2, 2]
+    assert [step.samples for step in found.steps] == [samples, samples]
 
 
 def test_opentelemetry_loads_it_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ class Anatomy:
         self._closed = False
         self._codes = [
             *_codes(Anatomy, Communication, Lane, DeviceClock, StepMachine),
-            size_of.__code__,
+            *(size_of.__code__, _first_dimension.__code__),
             split.__code__,
         ]
         self._skip: Callable[[CodeType], object] = _nothing
@@ -310,11 +310,13 @@ class Anatomy:
                 raise
             now = clock()
             try:
-                # Most batches are a list whose first item is a tensor: a call less.
+                # Most batches are a list whose first item is a tensor: calls less.
                 if batch.__class__ is list and batch and batch[0].__class__ is tensor:
-                    samples, tokens = (batch[0].size(0) if batch[0].dim() else -1), 0  # nested ones have no shape
+                    samples, tokens = batch[0].size(0), 0
                 else:
                     samples, tokens = size_of(batch)
+            except IndexError:  # a tensor without a dimension
+                samples, tokens = -1, 0
             except Exception as error:  # noqa: BLE001 - a batch of the program's own classes
                 pass_on(error)
                 samples, tokens = -1, 0
@@ -378,12 +380,19 @@ def size_of(batch: Any) -> tuple[int, int]:
     for _ in range(3):  # a batch may be a pair of inputs and labels, the first of which has several parts
         if isinstance(batch, Mapping):
             ids = batch.get("input_ids")
-            if ids is not None and getattr(ids, "shape", None):
-                return int(ids.shape[0]), int(ids.numel())
+            if ids is not None and (samples := _first_dimension(ids)) >= 0:
+                return samples, int(ids.numel())
             batch = next(iter(batch.values()), None)
         elif isinstance(batch, list | tuple):
             batch = batch[0] if batch else None
         else:
             break
-    shape = getattr(batch, "shape", None)
-    return (int(shape[0]) if shape else -1), 0
+    return _first_dimension(batch), 0
+
+
+def _first_dimension(value: Any) -> int:
+    """Return it; -1 where there is none."""
+    if getattr(value, "is_nested", False):  # such a tensor has no shape
+        return int(value.size(0))
+    shape = getattr(value, "shape", None)
+    return int(shape[0]) if shape else -1
