@@ -156,7 +156,10 @@ def test_any_recorded_value_leaves_the_batch_deliverable(recorded: list[tuple[st
     points = 0
     for request, count in encoder(registry, size=3).messages(batch):
         points += count
-        assert type(request).FromString(request.SerializeToString()) == request
+        sent = (
+            request.SerializeToString()
+        )  # the messages themselves differ where one holds NaN, in older versions of protobuf
+        assert type(request).FromString(sent).SerializeToString() == sent
     assert points == sum(len(metric.points) for metric in batch.metrics) >= wanted
     assert {name for scope, name in found if scope == "g"} == {m.name for m in batch.metrics if m.scope == "g"}
 
