@@ -45,13 +45,14 @@ html_theme_options = {
 pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 
 # Of a file or folder beside docs/: it is named, and not linked to, as the site does not have it.
-_BESIDE = re.compile(r"\[([^\]]+)\]\((\.\./(?!images)[^)\s]+)\)")
+_BESIDE = r"\[([^\]]+)\]\(((?:\.\./){%d}[^)\s]+)\)"
 _OF_THE_README = re.compile(r"\]\(docs/([^)\s]+)\)")
 
 
-def _within_the_site(_app: Sphinx, _name: str, source: list[str]) -> None:
+def _within_the_site(_app: Sphinx, name: str, source: list[str]) -> None:
     """Take the links out of a page that lead to files which the site does not have."""
-    source[0] = _BESIDE.sub(lambda found: f"{found[1]} (`{found[2].removeprefix('../')}`)", source[0])
+    up = 1 + name.count("/")  # folders from the page to the one beside docs/
+    source[0] = re.sub(_BESIDE % up, lambda found: f"{found[1]} (`{found[2][3 * up :]}`)", source[0])
 
 
 def _included(_app: Sphinx, _path: str, _parent: str, source: list[str]) -> None:
