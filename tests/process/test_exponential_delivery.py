@@ -82,6 +82,35 @@ def test_intervals_are_longer_than_the_collections_and_hold_every_value_once(tmp
     assert all(before[1] == after[0] for before, after in pairwise(times))
 
 
+MANY = """
+import time, tachograph
+pipeline = tachograph.start(interval=0.1)
+for number in range(120):
+    tachograph.put_metric(f"gauge.{number}", 1.0, "train")
+tachograph.put_metric("step.duration.ms", 1.0, "train")
+pipeline.flush()
+for value in range(30):
+    tachograph.put_metric("step.duration.ms", 1.0 + value, "train")
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("answers", "fewest", "most"), [(OURS, 2, 4), ([], 6, 30)], ids=["hub", "other receiver"])
+def test_where_there_are_many_series_distributions_leave_a_hub_with_their_intervals(
+    tmp_path: Path, answers: list[object], fewest: int, most: int
+) -> None:
+    """With the first collection, those that end an interval, and the end's: nothing is lost in between."""
+    with receiving(*answers) as receiver:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url.removesuffix("/v1/metrics")}
+        done = run(tmp_path, MANY, OTEL_METRICS_EXPORTER="otlp", **environ)
+    assert done.returncode == 0, done.stderr
+    found = [metric.histogram.data_points for metrics in arrived(receiver) for metric in metrics]
+    counts = [point.count for points in found for point in points]
+    assert fewest <= len(set(counts)) <= most
+    assert counts[-1] == 31
+    assert counts == sorted(counts)
+
+
 def test_a_hub_of_ours_gets_intervals_beside_once_it_has_answered(tmp_path: Path) -> None:
     """The first request asks nothing of an unknown receiver; the second has every value since the beginning."""
     with receiving(*OURS) as receiver:

@@ -107,7 +107,7 @@ Recorded = list[tuple[str, str, Any, dict[str, Any], list[Exemplar]]]
 RECORDED = st.lists(
     st.tuples(
         st.sampled_from(["train", "eval", "tachograph.hardware", ""]),
-        st.sampled_from(["loss", "saved.success", "step.duration.ms", "bare"]),
+        st.sampled_from(["loss", "lr", "saved.success", "step.duration.ms", "bare"]),
         NUMBERS,
         ATTRIBUTES,
         st.lists(EXEMPLARS, max_size=2),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 TICK = 1.0  # seconds between looks for ended spans, events, and providers to join
 _NEAR = 1.5  # ticks: a collection that is due within these is the next one
 _SOME_ITEMS = 256  # events and spans that are delivered in no time
+_FEW_SERIES = 100  # whose distributions leave with each collection; with more: see Collection._intervals
 _SOME_SERIES = 1000  # that are collected and encoded in a few milliseconds
 
 
@@ -112,7 +113,7 @@ class Collection:
 
     def begin(self) -> None:
         """Tick from now on."""
-        self._intervals()
+        self._interval_takers()
         with self._beginning:
             if self._task is None and not self._stopped:
                 self._due = time.monotonic() + self._settings.interval
@@ -121,28 +122,34 @@ class Collection:
                 )
                 self._events.on_half_full(self._task.hurry)
 
-    def _intervals(self) -> IntervalReader | None:
-        """Return the reader of distributions' intervals, where a destination takes them.
+    def _interval_takers(self) -> tuple[list[float], bool]:
+        """Return the seconds between two of distributions' intervals, for each destination that takes them; all do.
 
         As long as one has not answered, which may be a hub of ours, the first interval goes on.
         """
-        wanted = [route.intervals() for route in self._routes if route.metrics]
-        if not any(found is not False for found in wanted):
+        wanted = [(route.intervals(), route.intervals_every) for route in self._routes if route.metrics]
+        takers = [every for wants, every in wanted if wants]
+        if not takers and all(wants is False for wants, _ in wanted):
             self._close_reader(goes_on=False)
         elif self._reader is None:
             self._reader = self._registry.intervals.open()
-        return self._reader if any(wanted) else None
+        return takers, len(takers) == len(wanted)
 
-    def _are_intervals_due(self) -> bool:
-        """Tell whether the intervals of distributions end with this tick, as some destination wants it."""
-        now = time.monotonic()
-        every = min(
-            [route.intervals_every for route in self._routes if route.metrics and route.intervals()], default=0.0
-        )
-        if now < self._ended + every:
-            return False
-        self._ended = now
-        return True
+    def _intervals(self, *, ticked: bool) -> tuple[IntervalReader | None, bool]:
+        """Return the reader whose intervals end now, and whether distributions can wait until one does.
+
+        Ticks come more often than a hub of ours wants intervals. If there are many series, and all destinations are
+        hubs, distributions leave with their intervals: else most of a tick would be theirs.
+        """
+        every, all_take = self._interval_takers()
+        if not every:
+            return None, False
+        if ticked:
+            now = time.monotonic()
+            if now < self._ended + min(every):
+                return None, all_take and self._collected > _FEW_SERIES
+            self._ended = now
+        return self._reader, False
 
     def _close_reader(self, *, goes_on: bool) -> None:
         reader, self._reader = self._reader, None
@@ -232,16 +239,16 @@ class Collection:
                 self._providers.say_waiting()
             now, resource = time.time_ns(), self._identity.resource
             metrics = metrics and any(route.metrics for route in self._routes)
-            reader = self._intervals() if metrics and (not ticked or self._are_intervals_due()) else None
+            reader, wait_for_it = self._intervals(ticked=ticked) if metrics else (None, False)
             pace = GilYield()
-            points = self._registry.columns(pace, reader) if metrics else Collected((), ())
+            points = self._registry.columns(pace, reader, folds=not wait_for_it) if metrics else Collected((), ())
             pace()
             self._collected = points.series if metrics else self._collected
             if reader is not None:
                 reader.finish()
             spans = self._providers.spans.drain() if self._providers.spans is not None else []
-            read = self._providers.sdk.reading()
-            self._hand_over_all(Batch(points, None, spans, resource, now), read if metrics else None, pace)
+            read = self._providers.sdk.reading() if metrics else None
+            self._hand_over_all(Batch(points, None, spans, resource, now), read, pace)
 
             def until() -> bool:  # a tick leaves the rest of the events to the end, once that begins
                 return (ticked and self._stopped) or self.holds_back()

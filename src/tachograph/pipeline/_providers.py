@@ -248,8 +248,13 @@ class SdkInstruments:
         found = [data for data in [reader.get_metrics_data() for reader in readers] if data is not None]
         return MetricsData([resource for data in found for resource in data.resource_metrics]) if found else None
 
-    def reading(self) -> Callable[[Temporalities | None], MetricsData | None]:
-        """Return a function that reads each temporality once, however often it is called: a second delta is empty."""
+    def reading(self) -> Callable[[Temporalities | None], MetricsData | None] | None:
+        """Return a function that reads each temporality once, however often it is called: a second delta is empty.
+
+        None where there is nothing to read.
+        """
+        if self.is_idle():
+            return None
         found: dict[_Key, MetricsData | None] = {}
 
         def read(temporality: Temporalities | None) -> MetricsData | None:

@@ -119,15 +119,18 @@ class EventFeed:
     ) -> bool:
         """Hand over the events that wait at the call: see :class:`Feed`; False where the end came first, too."""
         takers = self._takers = [route for route in routes if route.events]
-        self._count_rest()
-        if takers:
-            self._takes = True
-            self._deliver_told(takers, resource)
-            self._deliver_records(takers, resource)
-            # In a task of the timer nothing is waited for: only what is due leaves.
-            self._gather(_GATHERING, everything=not timer.default.is_at_work())
-        left = len(self._journal) + len(self._taken or ()) if takers else 0
-        packs = all((route.reads() or 0) >= PACKED_SCHEMA for route in takers)
+        if self._uncounted:
+            self._count_rest()
+        if not takers:
+            self._registry.points.wanted = False
+            return True
+        self._takes = True
+        everything = not timer.default.is_at_work()  # in a task of the timer nothing is waited for: what is due leaves
+        self._deliver_told(takers, resource, everything=everything)
+        self._deliver_records(takers, resource)
+        self._gather(_GATHERING, everything=everything)
+        left = len(self._journal) + len(self._taken or ())
+        packs = left > 0 and all((route.reads() or 0) >= PACKED_SCHEMA for route in takers)
         while left > 0:
             if self._halted or (deadline is not None and time.monotonic() >= deadline) or (until and until()):
                 return False
@@ -139,13 +142,15 @@ class EventFeed:
             self._taken = None  # they have left, or are counted
             for route in takers:
                 self._hand_over(route, batch)
-        return self._deliver_points(takers, resource, deadline)
+        return self._deliver_points(takers, resource, deadline, everything=everything)
 
-    def _deliver_told(self, takers: Sequence[Route], resource: Mapping[str, AttributeValue]) -> None:
+    def _deliver_told(
+        self, takers: Sequence[Route], resource: Mapping[str, AttributeValue], *, everything: bool
+    ) -> None:
         """Hand over the events for hubs of ours; nothing where there is none, once all receivers have said so."""
         said = [route.reads() for route in takers]
         if any(said):
-            self._calls.tell(everything=not timer.default.is_at_work())
+            self._calls.tell(everything=everything)
         if not self._journal.told or (None in said and not any(said)):
             return
         events: list[LogEvent] = []
@@ -158,7 +163,7 @@ class EventFeed:
 
     def _deliver_records(self, takers: Sequence[Route], resource: Mapping[str, AttributeValue]) -> None:
         """Hand over the records of the program's logging: to hubs of ours, and where logs were asked for by name."""
-        if _wanted(takers, lambda route: route.records) is None:
+        if not self._journal.records or _wanted(takers, lambda route: route.records) is None:
             return
         events = self._journal.drain_records()
         for route in takers:
@@ -166,7 +171,12 @@ class EventFeed:
                 self._hand_over(route, Batch([], None, [], resource, time.time_ns(), events))
 
     def _deliver_points(
-        self, takers: Sequence[Route], resource: Mapping[str, AttributeValue], deadline: float | None
+        self,
+        takers: Sequence[Route],
+        resource: Mapping[str, AttributeValue],
+        deadline: float | None,
+        *,
+        everything: bool,
     ) -> bool:
         """Hand over the points of curves: packed to our own hub, elsewhere apart, where that is asked for."""
         points = self._registry.points
@@ -180,7 +190,7 @@ class EventFeed:
         waiting, pace = 0, GilYield()
         stream = f"{self._journal.stream}.{points.stream}"  # by its name, a reader sees that it is of the same start
         is_apart = any(route.apart and not route.reads() for route in takers)
-        for first, found in points.drain(everything=not timer.default.is_at_work()):  # to its end: they leave once
+        for first, found in points.drain(everything=everything):  # to its end: they leave once
             try:
                 event = packed_event(found, first, stream)
                 packed.append(event)
@@ -247,9 +257,11 @@ class EventFeed:
 
     def _gather(self, timeout: float, *, everything: bool) -> list[Holder]:
         """Have the holders log their due points, or all; return those that have more to come."""
+        asked = list(self._journal.holders)
+        if not asked:
+            return asked
         deadline = time.monotonic() + timeout
         pace = no_rest if everything else GilYield()
-        asked = list(self._journal.holders)
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             asked = [
@@ -361,8 +373,8 @@ def _takes_points(takers: Sequence[Route]) -> bool | None:
 
 def _wanted(takers: Sequence[Route], asked: Callable[[Route], bool]) -> bool | None:
     """Tell whether any destination is a hub of ours, or takes records asked for by name; None if not said yet."""
-    said = [asked(route) or (None if route.reads() is None else bool(route.reads())) for route in takers]
-    return True if True in said else None if None in said else False
+    said = [True if asked(route) else route.reads() for route in takers]
+    return True if any(said) else None if None in said else False
 
 
 class Host(Protocol):

@@ -80,10 +80,10 @@ class GaugeColumn:
 
     def __init__(self, rows: Rows[LastValue], pace: Callable[[], None]) -> None:
         self.rows: Rows[LastValue] = rows
-        for place, gauge in enumerate(rows.series):
-            gauge.fold()
-            if place % _SLICE_GAUGES == _SLICE_GAUGES - 1:
-                pace()
+        for start in range(0, len(rows), _SLICE_GAUGES):
+            for gauge in rows.series[start : start + _SLICE_GAUGES]:
+                gauge.fold()
+            pace()
         self.values: list[Number | None] = [gauge.current for gauge in rows.series]
 
     def points(self) -> Iterator[MetricPoints]:
@@ -108,11 +108,13 @@ class HistogramColumn:
 
     __slots__ = ("intervals", "is_read", "rows", "summaries")
 
-    def __init__(self, rows: Rows[Distribution], reader: IntervalReader | None, pace: Callable[[], None]) -> None:
+    def __init__(
+        self, rows: Rows[Distribution], reader: IntervalReader | None, pace: Callable[[], None], *, folds: bool = True
+    ) -> None:
         self.rows = rows
         self.is_read = reader is not None
         self.intervals: dict[int, ExponentialHistogram | None] = {}
-        for place, series in enumerate(rows.series):
+        for place, series in enumerate(rows.series if folds else ()):
             series.fold(FOLD_WAIT)
             if reader is not None and series.has_interval(reader):
                 self.intervals[place] = series.read(reader, FOLD_WAIT)[1]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tachograph.recording.interrupts import pass_on
 from tachograph.recording.log import log
 from tachograph.recording.values import Number, Pending, read
+
+
+def losses_of(records: Sequence[SeriesLosses]) -> list[SeriesLosses]:
+    """Return those records that have counted any: each collection looks at all of them."""
+    return [of for of in records if of.nonfinite or of.no_number or of.attribute or of.overflow or of.negative]
 
 
 class SeriesLosses:
@@ -31,10 +36,6 @@ class SeriesLosses:
         self.overflow = 0
         self.negative = 0
         self.nonfinite = 0
-
-    def any(self) -> bool:
-        """Tell whether there are any."""
-        return bool(self.nonfinite or self.no_number or self.attribute or self.overflow or self.negative)
 
     def read(self, value: object) -> Number | Pending | None:
         """Return ``value`` as a number; any other object is counted, and said once."""

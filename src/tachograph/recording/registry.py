@@ -22,7 +22,7 @@ from tachograph.recording.gauge_curve import GaugeCurves
 from tachograph.recording.instrument import CARDINALITY_LIMIT, FunctionCalls, Instrument, creation
 from tachograph.recording.intervals import IntervalReader, Intervals
 from tachograph.recording.log import LogOnce
-from tachograph.recording.losses import SeriesLosses
+from tachograph.recording.losses import SeriesLosses, losses_of
 from tachograph.recording.naming import KINDS, Kind, Meaning, check_boundaries, check_name, meaning
 from tachograph.recording.own_metrics import (
     DROPPED,
@@ -134,15 +134,15 @@ class Group:
                 name, attributes = "", OVERFLOW
             return self.functions.setdefault(name, FunctionCalls(attributes, self._limit, self._intervals))
 
-    def columns(self, reader: IntervalReader | None, pace: Callable[[], None]) -> Iterator[Column]:
-        """Fold the plain series of the group, and yield them; a reader's intervals end here."""
+    def columns(self, reader: IntervalReader | None, pace: Callable[[], None], *, folds: bool) -> Iterator[Column]:
+        """Fold the plain series of the group, and yield them; a reader's intervals end here: see the registry's."""
         parts = self._parted()
         if parts.gauges is not None:
             gauges = GaugeColumn(parts.gauges, pace)
             if any(value is not None for value in gauges.values):
                 yield gauges
         if parts.histograms is not None:
-            histograms = HistogramColumn(parts.histograms, reader, pace)
+            histograms = HistogramColumn(parts.histograms, reader, pace, folds=folds)
             if any(summary.added for summary in histograms.summaries):
                 yield histograms
 
@@ -164,6 +164,8 @@ class Group:
             found = instrument.collect(reader)
             if found is not None:
                 yield found
+        if not (self.functions or self.sources):
+            return
         durations: list[HistogramPoint] = []
         calls: list[NumberPoint] = []
         for function in list(self.functions.values()):
@@ -178,10 +180,8 @@ class Group:
 
     def losses(self) -> tuple[list[SeriesLosses], list[SeriesLosses]]:
         """Return the losses that there are, a record each: of the instruments, and of the functions."""
-        return (
-            [losses for losses in self._parted().losses if losses.any()],
-            [owner.losses for owner in list(self.functions.values()) if owner.losses.any()],
-        )
+        parts, functions = self._parted(), list(self.functions.values())
+        return losses_of(parts.losses), losses_of([owner.losses for owner in functions]) if functions else []
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""
@@ -212,7 +212,7 @@ class _Parts:
         histograms = {instrument: found for instrument, found in series if isinstance(found, Distribution)}
         self.gauges = Rows(group.name, list(gauges), list(gauges.values())) if gauges else None
         self.histograms = Rows(group.name, list(histograms), list(histograms.values())) if histograms else None
-        self.others = [instrument for instrument, found in series if found is None]
+        self.others = [instrument for instrument, found in series if found is None and instrument.all_series()]
         self.losses = [instrument.losses for instrument in instruments]
 
 
@@ -277,7 +277,7 @@ class Registry:
         self._limit, self._begun = cardinality_limit, begun
         self._log_once = LogOnce()
         self._start_unix_nano = time.time_ns()
-        own = self.group(OWN_GROUP)
+        self._own = own = self.group(OWN_GROUP)
         self._dropped, self._errors, self._resent = own.own(DROPPED), own.own(ERRORS), own.own(RESENT)
         self.export_duration = own.own(EXPORT_DURATION)
 
@@ -354,13 +354,21 @@ class Registry:
                     pace()
         return self._with_losses(found)
 
-    def columns(self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None) -> Collected:
-        """Fold everything and return it as :meth:`collect` does, plain series in columns."""
+    def columns(
+        self, pace: Callable[[], None] | None = None, reader: IntervalReader | None = None, *, folds: bool = True
+    ) -> Collected:
+        """Fold everything and return it as :meth:`collect` does, plain series in columns.
+
+        Args:
+            pace: see above.
+            reader: see above.
+            folds: fold the histograms, too; else plain ones stand as they stood at the last collection.
+        """
         rests = pace or _at_once
         columns: list[Column] = []
         found: list[MetricPoints] = []
         for group in self._told(pace):
-            columns += group.columns(reader, rests)
+            columns += group.columns(reader, rests, folds=folds)
             for metric in group.points(reader, plain=False):
                 found.append(metric)
                 rests()
@@ -371,17 +379,24 @@ class Registry:
         """Return the groups of a collection, as it asks them."""
         self.collected = True
         self.settle(pace)
-        groups = [
-            group for group in list(self.groups.values()) if group.name == OWN_GROUP or not self.silenced(group.name)
-        ]
+        silenced = self.silenced
+        groups = [group for name, group in list(self.groups.items()) if name != OWN_GROUP and not silenced(name)]
         # Ours about ourselves come last: the sources of other groups count their losses while they are asked.
-        return sorted(groups, key=lambda group: group.name == OWN_GROUP)
+        return [*groups, self._own]
 
     def _with_losses(self, found: list[MetricPoints]) -> list[MetricPoints]:
+        lost_by = [group.losses() for group in list(self.groups.values())]
+        if any(map(any, lost_by)) or self._dropped.all_series():
+            return self._joined(found, lost_by)
+        return found
+
+    def _joined(
+        self, found: list[MetricPoints], lost_by: Sequence[tuple[list[SeriesLosses], list[SeriesLosses]]]
+    ) -> list[MetricPoints]:
+        """Return the metrics of a collection with the losses of series, by group."""
         reasons = dict.fromkeys(("no_number", "attribute", "overflow", "negative"), 0)
         nonfinite: dict[str, int] = {}
-        for group in list(self.groups.values()):
-            of_instruments, of_functions = group.losses()
+        for of_instruments, of_functions in lost_by:
             for losses in of_instruments:
                 if losses.nonfinite:
                     nonfinite[losses.name] = nonfinite.get(losses.name, 0) + losses.nonfinite

@@ -219,7 +219,7 @@ class Timer:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._tasks: tuple[Task, ...] = ()
         self._watches: tuple[Watch, ...] = ()
-        self._thread: threading.Thread | None = None
+        self._ident: int | None = 0  # of its thread; 0 for none
         self._beside: _Beside | None = None  # it waits for a call
 
     def every(
@@ -274,10 +274,10 @@ class Timer:
         return watch
 
     def _start(self) -> None:
-        if self._thread is None:
+        if not self._ident:
             thread = threading.Thread(target=self._run, name="tachograph timer", daemon=True)
             thread.start()
-            self._thread = thread
+            self._ident = thread.ident
 
     def remove(self, task: Task) -> None:
         """Call a task no more."""
@@ -287,7 +287,7 @@ class Timer:
 
     def wake(self) -> None:
         """Look at once for tasks that are due. Takes no lock."""
-        if self._thread is None or self._thread is threading.current_thread():  # the latter looks before it rests
+        if not self._ident or self._ident == threading.get_ident():  # the latter looks before it rests
             return
         self._wakes.put(None)
         for watch in self._watches:
@@ -308,14 +308,14 @@ class Timer:
     def _stays(self, beside: _Beside) -> bool:
         """Tell a thread that has made its call whether it is to wait for the next one: one of them is."""
         with self._changing:
-            if self._thread is None or self._beside is not None:
+            if not self._ident or self._beside is not None:
                 return False
             self._beside = beside
             return True
 
     def is_current(self) -> bool:
         """Tell whether this is its thread, which waits for nothing."""
-        return self._thread is threading.current_thread()
+        return self._ident == threading.get_ident()
 
     def tasks(self) -> tuple[Task, ...]:
         """Return its tasks."""
@@ -324,11 +324,12 @@ class Timer:
     @property
     def running(self) -> bool:
         """Tell whether its thread is there."""
-        return self._thread is not None
+        return bool(self._ident)
 
     def is_at_work(self) -> bool:
         """Tell whether this thread is in one of the tasks, for which no caller waits."""
-        return any(task.runner == threading.get_ident() for task in self._tasks)
+        mine = threading.get_ident()
+        return any(task.runner == mine for task in self._tasks)
 
     def _run(self) -> None:
         while self._turn():
@@ -352,20 +353,21 @@ class Timer:
 
     def _release_closed(self) -> None:
         closed = [watch for watch in self._watches if watch.closed]
+        if not closed:
+            return
         for watch in closed:
             watch.release()
-        if closed:
-            self._watches = tuple(watch for watch in self._watches if watch not in closed)
+        self._watches = tuple(watch for watch in self._watches if watch not in closed)
 
     def _goes_on(self) -> bool:
         with self._changing:
             self._release_closed()
-            if not self._tasks and not self._watches and self._thread is threading.current_thread():
-                self._thread = None
+            if not self._tasks and not self._watches and self._ident == threading.get_ident():
+                self._ident = 0
                 if self._beside is not None:
                     self._beside.end()
                     self._beside = None
-            return self._thread is threading.current_thread()
+            return self._ident == threading.get_ident()
 
     def _rest(self) -> None:
         """Wait until something is due, or comes by a pipe, or the timer is woken."""

@@ -13,6 +13,7 @@ from tachograph.exporters._spreads import Spreads
 from tachograph.exporters.otlp._points import (
     Lose,
     MetricTemplate,
+    NumberRun,
     Part,
     Whole,
     histogram_frame,
@@ -20,7 +21,6 @@ from tachograph.exporters.otlp._points import (
     is_echo,
     number_frame,
     packed_histogram,
-    packed_numbers,
     scope_head,
 )
 from tachograph.recording.columns import Column, GaugeColumn, HistogramColumn, Rows
@@ -109,6 +109,7 @@ class GaugeMessages:
         self.frames: _Frames = _Frames(rows, None if before is None else before.frames, frame)
         known = {} if before is None else dict(zip(before.frames.rows.series, before.sent, strict=True))
         self.sent: list[Number | None] = [known.get(series) for series in rows.series]
+        self._runs: dict[int, tuple[list[int], NumberRun]] = {}  # by the first place of each
 
     def parts(self, column: GaugeColumn, now: int, lose: Lose, *, whole: bool) -> Iterator[Part]:
         """Yield the messages.
@@ -128,12 +129,11 @@ class GaugeMessages:
         else:
             wanted = [value is not None and value != old for value, old in zip(values, before, strict=True)]
         for places in self.frames.chosen(wanted, lose, _GAUGES):
-            numbers = packed_numbers([values[place] for place in places], now)  # type: ignore[misc]
-            content: list[bytes] = []
-            for place, number in zip(places, numbers, strict=True):
-                head, tail = frames[place]
-                content += head, number, tail
-            yield _part(self._scope, content, len(places))
+            known = self._runs.get(places[0])
+            if known is None or known[0] != places:
+                known = self._runs[places[0]] = places, NumberRun([frames[place] for place in places])
+            found = known[1].packed([values[place] for place in places], now)  # type: ignore[misc]
+            yield _part(self._scope, [found], len(places))
 
 
 class HistogramMessages:

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import compress, repeat
-from operator import is_not, ne, or_, sub
+from operator import add, is_not, ne, or_, sub
 from struct import Struct
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from tachograph.exporters._spreads import Spread
 from tachograph.exporters.otlp.values import encoded_attributes, scope_and_schema, text, varint
@@ -365,11 +365,44 @@ def number_frame(named: tuple[str, str, str], attributes: Attributes) -> tuple[b
     return Form(_metric_head(*named), DATA["gauge"]).begin(len(head) + _NUMBER_BYTES + len(tail)) + head, tail
 
 
-def packed_numbers(values: Sequence[Number], now: int) -> Iterable[bytes]:
-    """Return the time and value of a point each."""
-    if set(map(type, values)) == {float}:
-        return map(_DOUBLE, repeat(_TIME), repeat(now), repeat(_AS_DOUBLE), values)
-    return [_number(NumberPoint((), value, 0), now, has_start=False) for value in values]
+class NumberRun:
+    """The messages of gauges with one point each, one behind the other.
+
+    If they come together again, all of them are packed at once: that takes a third of the time.
+
+    Args:
+        frames: the parts of each around its time and value, of :func:`number_frame`.
+    """
+
+    __slots__ = ("_fields", "_frames", "_is_new", "_pack")
+
+    def __init__(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
+        self._frames, self._is_new = frames, True
+        self._fields: list[Any] = []
+        self._pack: Callable[..., bytes] | None = None
+
+    def packed(self, values: Sequence[Number], now: int) -> bytes:
+        """Return the messages, with a value each."""
+        numbers: Iterable[bytes]
+        if set(map(type, values)) != {float}:
+            numbers = [_number(NumberPoint((), value, 0), now, has_start=False) for value in values]
+        elif self._is_new:
+            self._is_new = False
+            numbers = map(_DOUBLE, repeat(_TIME), repeat(now), repeat(_AS_DOUBLE), values)
+        else:
+            pack, fields = self._pack or self._prepared(), self._fields
+            fields[2::5], fields[4::5] = repeat(now, len(values)), values
+            return pack(*fields)
+        together = zip(self._frames, numbers, strict=True)
+        return b"".join([part for (head, tail), number in together for part in (head, number, tail)])
+
+    def _prepared(self) -> Callable[..., bytes]:
+        heads, tails = zip(*self._frames, strict=True)
+        between = [heads[0], *map(add, tails, heads[1:])]
+        fields = [field for part in between for field in (part, _TIME, 0, _AS_DOUBLE, 0.0)]
+        self._fields = [*fields, tails[-1]]
+        self._pack = Struct("<" + "".join([f"{len(part)}sBQBd" for part in between]) + f"{len(tails[-1])}s").pack
+        return self._pack
 
 
 def histogram_frame(named: tuple[str, str, str], attributes: Attributes, boundaries: tuple[float, ...]) -> bytes:
