@@ -107,7 +107,7 @@ Recorded = list[tuple[str, str, Any, dict[str, Any], list[Exemplar]]]
 RECORDED = st.lists(
     st.tuples(
         st.sampled_from(["train", "eval", "tachograph.hardware", ""]),
-        st.sampled_from(["loss", "lr", "saved.success", "step.duration.ms", "bare"]),
+        st.sampled_from(["loss", "saved.success", "step.duration.ms", "bare"]),
         NUMBERS,
         ATTRIBUTES,
         st.lists(EXEMPLARS, max_size=2),
@@ -153,6 +153,28 @@ def test_metrics_are_those_of_the_official_encoder(
         wanted = [theirs] if each_metric(theirs) else []
         assert [decoded(request) for request, _ in found] == [decoded(request) for request in wanted]
         registry.count_dropped("no_number", "there")  # the rounds after the first have a scope of ours, with a counter
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(
+    rounds=st.lists(
+        st.lists(st.floats(), min_size=3, max_size=5) | st.lists(NUMBERS, min_size=3, max_size=5),
+        min_size=3,
+        max_size=5,
+    )
+)
+def test_gauges_that_come_together_again_are_those_of_the_official_encoder(rounds: list[list[Any]]) -> None:
+    """They are packed at once from the second collection on; fewer of them come together, or more, in the next."""
+    registry = Registry(enabled=True)
+    encoder = MetricsEncoder("there", registry, points_per_request=10**6, pace=lambda: None)
+    for values in rounds:
+        for _ in range(2):
+            for number, value in enumerate(values):
+                registry.group("train").instrument(f"loss.{number}").record(value)
+            metrics, now = registry.columns(), time.time_ns()
+            found = list(encoder.messages(Batch(metrics, None, [], RESOURCE, now)))
+            wanted = encode_metrics(sdk_metrics(metrics, RESOURCE, now))
+            assert [decoded(request) for request, _ in found] == [decoded(wanted)] * bool(each_metric(wanted))
 
 
 def test_values_that_are_hard_to_carry_are_those_of_the_official_encoder() -> None:
