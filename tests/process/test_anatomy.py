@@ -735,6 +735,32 @@ def test_batches_have_their_sizes() -> None:
     assert size_of(torch.tensor(1.0)) == size_of(["text"]) == size_of(None) == size_of({}) == (-1, 0)
 
 
+class OwnOptimizer:
+    """An optimizer of their own: none of torch's, so without its hooks."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.param_groups = [{"params": list(parameters)}]
+
+    def step(self) -> None:
+        """Change the weights."""
+
+
+def test_an_optimizer_without_hooks_behind_a_scaler() -> None:
+    """Its steps cannot be told, and none of them counts as left out for an overflow; those of the other one are."""
+    with seen() as found:
+        one, other = mlp(), mlp()
+        first, second = torch.optim.SGD(one.parameters(), 0.01), OwnOptimizer(other.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for number, (x, y) in enumerate(loader()):
+            for model, optimizer in ((one, first), (other, second)):
+                scaler.scale(loss(model, x, y) * (float("inf") if number == 3 else 1)).backward()
+                scaler.step(optimizer)
+            scaler.update()
+            first.zero_grad()
+    assert found.totals is not None
+    assert (found.totals.steps, found.totals.skipped) == (9, 1)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=["strided", "jagged"])
 def test_nested_batches_have_their_sizes(layout: Any) -> None:

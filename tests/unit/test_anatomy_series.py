@@ -156,6 +156,23 @@ def test_an_event_is_told_once(training: Training) -> None:
     assert [said["checkpoints"] for said in training.events()] == [1]
 
 
+def test_a_wall_clock_that_is_set_moves_nothing(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin and end of the steps stay on one clock: an hour more or less between two events is in neither."""
+    lane, told = training.lane(), list[dict[str, Any]]()
+    real = time.time_ns
+    for hour in (0, 1, -1):
+        monkeypatch.setattr(time, "time_ns", lambda hour=hour: real() + hour * 3600 * SECOND)
+        for _ in range(20):
+            training.step(lane)
+        training.series.fold()
+        training.series._tell(last=True)
+        told += training.events()
+    assert [each["steps"] for each in told] == [19, 39, 59]
+    assert [each["end"] - each["begin"] for each in told] == [sum(each["phases"]) for each in told]
+    assert len({each["begin"] for each in told}) == 1
+    assert training.values("dl.step.duration")[()] == (59, pytest.approx(59 * 0.013, abs=0.001))
+
+
 def test_marks_that_nothing_took(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where more have waited than are kept, the steps around the gap are none; those after it are counted."""
     monkeypatch.setattr("tachograph.diagnosis.anatomy.MOST_MARKS", 600)

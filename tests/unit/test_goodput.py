@@ -55,6 +55,13 @@ def test_nothing_trained() -> None:
     assert goodput(0, SECOND, []) is None
 
 
+def test_programs_beside_each_other_have_none() -> None:
+    """Two that train at once without ranks are no attempts of one training; clocks may differ by a little."""
+    one = attempt(10, forward=90)
+    assert goodput(0, 200 * SECOND, [one, attempt(50, forward=100)]) is None
+    assert goodput(0, 200 * SECOND, [one, attempt(99.5, forward=100)]) is not None
+
+
 @given(
     st.lists(
         st.tuples(

@@ -103,12 +103,6 @@ def test_memory() -> None:
     assert verdicts([window(steps=1000, memory=growing(8 << 20, seconds=15), limit=16 * GIB)]) == []
 
 
-def ranks(slow: int, **more: float) -> list[Window]:
-    """Return four ranks, one of which takes more of some phase, while the others wait for it in their backward."""
-    waited = sum(more.values())
-    return [window(rank, **(more if rank == slow else {"backward": 20 + waited})) for rank in range(4)]
-
-
 @pytest.mark.parametrize("phase", ["forward", "data_wait", "gradients", "other", "checkpoint"])
 def test_a_straggler(phase: str) -> None:
     """The rank that the others wait for is named, with the phase in which it is slow; all steps last as long."""
@@ -124,8 +118,11 @@ def test_a_straggler(phase: str) -> None:
 
 def test_ranks_alike_are_no_stragglers() -> None:
     """Small differences, and ranks that train different things, are none; nor is one that nobody waits for."""
-    assert verdicts([window(rank, forward=10 + 0.3 * rank) for rank in range(4)]) == []
+    alike = [window(rank, forward=10 + 0.3 * rank) for rank in range(4)]
+    assert verdicts(alike) == []
+    assert set(scores(alike)) == {0, 1, 2, 3}
     assert scores([window(0, steps=100), window(1, steps=50, forward=60)]) == {}
+    assert scores([window(0), window(1, forward=60)]) == {}  # as many steps by chance, at another pace
     assert verdicts([window(rank, forward=10 + 40 * (rank == 1)) for rank in range(4)]) == []
 
 
@@ -147,7 +144,8 @@ def test_communication() -> None:
     assert verdicts([*network[:3], network[3]._replace(waited=10 * MS)]) == []
     assert verdicts([*network[:3], window(3, backward=60)]) == []
     assert verdicts(network[:1]) == []
-    waits = [each._replace(samples=3, waited=20 * MS) for each in ranks(2, forward=30.0)]
+    slow = [window(rank, **({"forward": 30} if rank == 2 else {"backward": 40})) for rank in range(4)]
+    waits = [each._replace(samples=3, waited=20 * MS) for each in slow]
     assert [each.name for each in verdicts(waits)] == ["straggler"]
 
 

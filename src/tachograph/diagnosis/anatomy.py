@@ -237,7 +237,15 @@ class Anatomy:
 
     def _hook_scaler(self, torch: Any) -> None:
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-        self._replace(scaler, "step", self._around(scaler.step, SCALER, SCALER_END))
+        original, hooked = scaler.step, torch.optim.Optimizer
+        marking = self._around(original, SCALER, SCALER_END)
+
+        @wraps(original)
+        def stepping(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            # One without hooks leaves no mark in between, as if its step had been left out.
+            return (marking if isinstance(optimizer, hooked) else original)(self, optimizer, *args, **kwargs)
+
+        self._replace(scaler, "step", self._untraced(stepping))
 
     def _around(self, original: Any, begin: int, end: int, *, begins_lane: bool = False) -> Any:
         lanes, new_lane = self.lanes, self._lane

@@ -9,6 +9,7 @@ and a restart's lost steps are those after the last checkpoint that had ended, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from tachograph.diagnosis.phases import PHASES, productive
@@ -20,6 +21,7 @@ CATEGORIES = (
 )
 _LOOP = ("data_wait", "checkpoint", "evaluation", "compile")
 _SECOND = 1e9
+_SKEW = 1e9  # nanoseconds for which attempts on two machines may overlap
 
 
 class TrainingAttempt(NamedTuple):
@@ -80,14 +82,15 @@ _WORDS = {
 
 
 def goodput(start: int, end: int, attempts: Sequence[TrainingAttempt]) -> Goodput | None:
-    """Return the goodput of a run; None where nothing has trained.
+    """Return the goodput of a run; None where nothing has trained, or programs beside each other have.
 
     Args:
         start: of the run, nanoseconds since the epoch.
         end: the same; now, for a run that goes on.
         attempts: of one rank, in their order.
     """
-    if not attempts:
+    beside = any(one.last - other.begin > _SKEW for one, other in pairwise(attempts))
+    if not attempts or beside:  # those are no attempts of one training
         return None
     found = dict.fromkeys(CATEGORIES, 0.0)
     found["startup"] = max(0, attempts[0].begin - start)

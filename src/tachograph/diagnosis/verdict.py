@@ -297,11 +297,16 @@ def scores(windows: Sequence[Window]) -> dict[int, float]:
 
 
 def _alike(windows: Sequence[Window]) -> list[Window]:
+    """Return ranks that train the same: as many steps, each as long, for each step waits for all ranks."""
     ranked = [window for window in windows if window.rank is not None and window.steps >= LEAST_STEPS]
-    if len(ranked) <= 1 or min(each.steps for each in ranked) < max(each.steps for each in ranked) * (1 - _APART):
+    if len(ranked) <= 1 or _differ([each.steps for each in ranked]) or _differ([each.step for each in ranked]):
         return []
     timed = all(window.device_steps >= LEAST_STEPS for window in ranked)
     return [window.on_device() for window in ranked] if timed else ranked
+
+
+def _differ(found: Sequence[float]) -> bool:
+    return min(found) < max(found) * (1 - _APART)
 
 
 def _stragglers(windows: Sequence[Window]) -> Iterator[Verdict]:
