@@ -1,10 +1,12 @@
 """A small training with a fault, or without: ``python bench/anatomy_job.py CASE [SECONDS]``, also under torchrun.
 
-A step computes for some milliseconds; the cases are those of ``bench/anatomy.py``.
+A step computes for some milliseconds; the cases are those of ``bench/anatomy.py``. Under ``traceml run`` it calls what
+TraceML asks of a loop of one's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
@@ -202,6 +204,12 @@ class Training:
 
 def main() -> None:
     """Train for some seconds."""
+    traced: Callable[[Any], Any] = contextlib.nullcontext
+    if "TRACEML_SESSION_ID" in os.environ:
+        import traceml_ai
+
+        traceml_ai.init(mode="auto")
+        traced = traceml_ai.trace_step
     workers = 2 if is_case("slow_worker", "workers") else 0
     size = 32 * (20 if is_case("evaluation") else 60)
     training = Training()
@@ -214,7 +222,8 @@ def main() -> None:
     until = time.monotonic() + SECONDS
     while goes_on.item():
         for x, y in loader:
-            training.step(x, y)
+            with traced(training.net):
+                training.step(x, y)
         training.evaluate()
         goes_on.fill_(float(time.monotonic() < until))
         if WORLD > 1:  # all ranks end together
