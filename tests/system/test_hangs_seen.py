@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 RUN, GUILTY = "seen", 3
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+NO_PTRACE = ["setpriv", "--inh-caps=-sys_ptrace", "--bounding-set=-sys_ptrace"]  # as in a container
 HIDDEN = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh"]
 COLLECTOR = """
 receivers: {otlp: {protocols: {http: {endpoint: "${env:AT}"}}}}
@@ -126,22 +127,26 @@ def test_a_hub_behind_a_collector_sees_all(tmp_path: Path) -> None:
 
 @contextmanager
 def stranger(*before: str) -> Iterator[str]:
-    """Run a hub as another user, whose processes cannot look at ours."""
+    """Run a hub that cannot look at our processes, by a command before it: as another user, say."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("NOT TESTED: only root can run a hub as another user")
-    if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("NOT TESTED: no file system may be mounted here")
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("NOT TESTED: no file system may be mounted, and no right given up here")
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o777)
-        with command(Path(name), wrapper=[*before, *NOBODY]) as hub:
+        with command(Path(name), wrapper=before) as hub:
             yield hub.url
 
 
 UNSEEN = [
-    pytest.param([], "gil_sleep", "GIL held", "py-spy could not read its stack: ", id="another user, GIL held"),
-    pytest.param([], "c_sleep", "blocked", "Reads and writes of rank 1 cannot be seen", id="another user, blocked"),
-    pytest.param(HIDDEN, "stop", "silent", "The process of rank 1 cannot be seen", id="hidepid, stopped"),
-    pytest.param(HIDDEN, "c_sleep", "blocked", "The process of rank 1 cannot be seen", id="hidepid, blocked"),
+    pytest.param(NOBODY, "gil_sleep", "GIL held", "py-spy could not read its stack: ", id="another user, GIL held"),
+    pytest.param(NOBODY, "c_sleep", "blocked", "Reads and writes of rank 1 cannot be seen", id="another user, blocked"),
+    pytest.param([*HIDDEN, *NOBODY], "stop", "silent", "The process of rank 1 cannot be seen", id="hidepid, stopped"),
+    pytest.param(
+        [*HIDDEN, *NOBODY], "c_sleep", "blocked", "The process of rank 1 cannot be seen", id="hidepid, blocked"
+    ),
+    pytest.param(NO_PTRACE, "gil_sleep", "GIL held", "py-spy could not read its stack: ", id="no ptrace, GIL held"),
+    pytest.param(NO_PTRACE, "c_sleep", "blocked", "Reads and writes of rank 1 cannot be seen", id="no ptrace, blocked"),
 ]
 
 
@@ -263,21 +268,29 @@ except RuntimeError:
 """
 
 
-def test_an_error_file_is_read_where_it_is(tmp_path: Path) -> None:
-    """A rank under torchrun that tells us nothing at its end: its exception and its line are in torch's error file."""
-    (tmp_path / "dies.py").write_text(RECORDS)
+LINE = RECORDS.splitlines().index('        raise RuntimeError("out of luck, token=a1b2")  # here') + 1
+DIED = f" died: RuntimeError: out of luck, token=***, at dies.py:{LINE} in main."
+
+
+def records(folder: Path, *before: str, begins: str = "", **more: str) -> None:
+    """Run a job under torchrun whose rank 1 raises an exception of which only torch's error file tells."""
+    (folder / "dies.py").write_text(RECORDS.replace(" as dist", f" as dist{begins}"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    torchrun += ["--master-port", str(free_port()), "dies.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "tachograph", "run", "--run-id", RUN, "--port", "0", "--", *torchrun],
-        cwd=tmp_path,
-        env=environment(tmp_path, OMP_NUM_THREADS="1"),
+        [*before, *torchrun, "--master-port", str(free_port()), "dies.py"],
+        cwd=folder,
+        env=environment(folder, OMP_NUM_THREADS="1", **more),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 1, done.stderr
+
+
+def test_an_error_file_is_read_where_it_is(tmp_path: Path) -> None:
+    """A rank under torchrun that tells us nothing at its end: its exception and its line are in torch's error file."""
+    records(tmp_path, sys.executable, "-m", "tachograph", "run", "--run-id", RUN, "--port", "0", "--")
     told = subprocess.run(
         [sys.executable, "-m", "tachograph", "doctor", RUN, "--json", "--store", str(tmp_path / "store")],
         env=environment(tmp_path),
@@ -288,5 +301,18 @@ def test_an_error_file_is_read_where_it_is(tmp_path: Path) -> None:
     )
     (died,) = json.loads(told.stdout)["incidents"]
     assert (died["cause"], died["ranks"]) == ("died", [1])
-    line = RECORDS.splitlines().index('        raise RuntimeError("out of luck, token=a1b2")  # here') + 1
-    assert died["text"].endswith(f" died: RuntimeError: out of luck, token=***, at dies.py:{line} in main.")
+    assert died["text"].endswith(DIED)
+
+
+def test_an_error_file_is_read_under_torchrun_alone(tmp_path: Path) -> None:
+    """Without ``tachograph run``, by a hub of this machine to which the ranks send: the exception and its line, too."""
+    with command(tmp_path, "--run-id", RUN) as hub:
+        more = {"OTEL_EXPORTER_OTLP_ENDPOINT": hub.url, "TACHOGRAPH_RUN": RUN}
+        begins = "; import tachograph; tachograph.start(interval=0.5); tachograph.put_metric('loss', 0.5)"
+        records(tmp_path, begins=begins, **more)  # a pulse goes to a hub of ours: its first answer says that it is one
+        until = time.monotonic() + 30
+        while not live(hub.url).get("incidents") and time.monotonic() < until:
+            time.sleep(0.2)
+        (died,) = live(hub.url)["incidents"]
+    assert (died["cause"], died["ranks"]) == ("died", [1])
+    assert died["text"].endswith(DIED)

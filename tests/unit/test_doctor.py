@@ -445,6 +445,32 @@ def test_gil_held(tmp_path: Path) -> None:
     assert install_command("doctor") in job.verdict.text
 
 
+@pytest.mark.parametrize(
+    ("state", "cpu", "grade"),
+    [
+        pytest.param("R", 0.06, "late", id="ready to run, on a machine that has others to run"),
+        pytest.param("D", 0.02, "late", id="waits for a disk, now and then"),
+        pytest.param("R", 0.25, "hang", id="computes"),
+        pytest.param("S", 0.02, "hang", id="sleeps"),
+    ],
+)
+def test_a_rank_that_is_not_let_compute(tmp_path: Path, state: str, cpu: float, grade: str) -> None:
+    """A collection of garbage takes as long as the machine is busy: its rank is late for a minute."""
+    job = Job(tmp_path, 2)
+    healthy(job)
+
+    def work() -> None:
+        job.cpu[1] += cpu
+        job.process(1, state if int(job.now) % 4 else "S")
+        job.pulse(0, 30, entry=entry(30))
+
+    job.run(20, work)
+    assert job.verdict is not None
+    assert job.verdict.key == (grade, "GIL held", (1,))
+    job.run(50, work)
+    assert job.verdict.grade == "hang"
+
+
 def test_heard_is_not_silent(tmp_path: Path) -> None:
     """A rank whose exports arrive is let run, though its pulses do not come."""
     job = Job(tmp_path, 2)
@@ -766,6 +792,32 @@ def test_the_setting_of_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PySpy().stack(1) is None
     monkeypatch.setenv(PYSPY, "/opt/py-spy")
     assert PySpy().is_there
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("scope", "more"),
+    [
+        pytest.param(None, "", id="no Yama in the kernel"),
+        pytest.param("0", "", id="Yama that lets all read"),
+        pytest.param("1", " (kernel.yama.ptrace_scope is 1)", id="Yama"),
+    ],
+)
+def test_a_py_spy_that_may_not_read(tmp_path: Path, scope: str | None, more: str) -> None:
+    """The verdict has the first line of its reason, and the setting of the kernel where that forbids it."""
+    program, proc = tmp_path / "py-spy", tmp_path / "proc"
+    program.write_text("#!/bin/sh\necho 'Permission Denied: Try running again with elevated permissions' >&2\nexit 1\n")
+    program.chmod(0o755)
+    if scope is not None:
+        (proc / "sys/kernel/yama").mkdir(parents=True)
+        (proc / "sys/kernel/yama/ptrace_scope").write_text(f"{scope}\n")
+    job = Job(tmp_path, 2, pyspy=PySpy(str(program), proc))
+    healthy(job)
+    job.run(8, partial(job.pulse, 0, 30, entry=entry(30)))
+    assert job.verdict is not None
+    assert job.verdict.key == ("hang", "GIL held", (1,))
+    why = f"Permission Denied: Try running again with elevated permissions{more}"
+    assert job.verdict.notes == (f"py-spy could not read its stack: {why}.",)
 
 
 def test_picture(tmp_path: Path) -> None:

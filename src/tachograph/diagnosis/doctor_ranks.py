@@ -51,6 +51,7 @@ class Usage(NamedTuple):
         moved: bytes a second that it has read and written, with its children; None where that may not be seen.
         children_cpu: share of one processor that its children have used.
         states: those that were seen.
+        wants: share of the looks at which it ran, was ready to run, or waited for a disk.
     """
 
     cpu: float
@@ -59,6 +60,7 @@ class Usage(NamedTuple):
     states: frozenset[str]
     waits_in: str
     children: tuple[ProcessLook, ...]
+    wants: float
 
 
 class RankHistory:
@@ -196,6 +198,7 @@ class RankHistory:
             frozenset(each.state for each in seen),
             last.waits_in,
             last.children or (),
+            sum(each.state in ("R", "D") for each in seen) / len(seen),
         )
 
     def standing(self, now: float, seconds: float) -> list[SeenStack]:

@@ -80,13 +80,15 @@ class PySpy:
 
     Args:
         program: py-spy; None for the one that is installed, empty for none.
+        proc: where the kernel shows its settings.
 
     Attributes:
         refused: in words, why it could not read a stack the last time; empty where it could.
     """
 
-    def __init__(self, program: str | None = None) -> None:
+    def __init__(self, program: str | None = None, proc: Path = Path("/proc")) -> None:
         self._program = _installed() if program is None else program
+        self._scope = proc / "sys" / "kernel" / "yama" / "ptrace_scope"
         self.refused = ""
 
     @property
@@ -105,9 +107,17 @@ class PySpy:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self.refused = type(error).__name__
             return None
-        self.refused = _why(done.stderr) if done.returncode else ""
+        self.refused = f"{_why(done.stderr)}{self._forbidden()}" if done.returncode else ""
         main = next((each for each in threads if each.get("thread_name") == "MainThread"), next(iter(threads), None))
         return None if main is None else stack_of((f["filename"], f["line"], f["name"]) for f in main["frames"])
+
+    def _forbidden(self) -> str:
+        """Return in words that Yama lets no process read another; empty where it does, or is not in this kernel."""
+        try:
+            scope = self._scope.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+        return f" (kernel.yama.ptrace_scope is {scope})" if scope != "0" else ""
 
 
 def _installed() -> str:
