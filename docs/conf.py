@@ -7,6 +7,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 from tachograph.version import __version__
@@ -60,6 +61,13 @@ def _included(_app: Sphinx, _path: str, _parent: str, source: list[str]) -> None
     source[0] = _OF_THE_README.sub(r"](\1)", source[0])
 
 
+def _unbroken(_app: Sphinx, doctree: nodes.document) -> None:
+    """Keep a per cent sign in the line of its number."""
+    for text in list(doctree.findall(nodes.Text)):
+        if not isinstance(text.parent, nodes.literal | nodes.literal_block):
+            text.parent.replace(text, nodes.Text(re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", text)))
+
+
 def _levels(_app: Sphinx, _name: str, _template: str, context: dict[str, object], _doctree: object) -> None:
     """Give the headings of the side bar the level that WAI-ARIA requires, and Sphinx leaves out."""
     tree = context.get("furo_navigation_tree")
@@ -95,4 +103,5 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", _within_the_site)
     app.connect("include-read", _included)
     app.connect("build-finished", _accessible)
+    app.connect("doctree-read", _unbroken)
     app.connect("html-page-context", _levels, priority=900)  # the theme makes the tree before
