@@ -4,8 +4,8 @@
 the machine falls on all; the batch is as large as steps of 50 ms allow. A job starts once: each series has its first
 thousand values before, and the first exports after a start are over before a block that is on is measured; before one
 that is off there are as many steps. ``--steps N`` trains that many steps and prints digests of the weights and of the
-random states; the caller then decides whether Tachograph is on. With ``--doctor`` all blocks record, and the hang
-doctor is on, off and off again in turn.
+random states; the caller then decides whether Tachograph is on. With ``--doctor`` all blocks are of one start, record
+and export once a second; there are pulses in one, none in another, and none in a third.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 
@@ -31,10 +32,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tachograph
+from tachograph.exporters.delivery import Attempt, Request
+from tachograph.exporters.otlp.exporter import OtlpExporter
+from tachograph.pipeline._pulse import PulseTask
 from tachograph.recording.gauge_curve import FIRST
+from tachograph.recording.pulse_source import PULSE
 
 # Of a step: seconds of the clock and of the processor, and instructions where counted; of the processor's seconds those
-# that the recording takes, and those of our threads.
+# that the recording takes, and those of our threads; with pulses those of one.
 Cost = dict[str, float | None]
 SECONDS = 0.05  # of a step
 BLOCK, BLOCKS = 1.0, 3  # seconds, and how many between a start and its end
@@ -86,6 +91,39 @@ class Training:
         return {name: hashlib.sha256(state).hexdigest() for name, state in states.items()}
 
 
+class Pulses:
+    """The pulses of this process, as they are made and sent.
+
+    Attributes:
+        on: they are; else none is made.
+        number: how many there were.
+        seconds: of the processor that they have taken in the timer's thread and in that which sends.
+    """
+
+    def __init__(self) -> None:
+        self.on, self.number, self.seconds = True, 0, 0.0
+        self._send, self._deliver = PulseTask.send, OtlpExporter._deliver  # noqa: SLF001 - the thread that sends is in it
+        pulses = self
+
+        def send(task: PulseTask) -> None:
+            if pulses.on:
+                pulses.number += 1
+                pulses._measured(pulses._send, task)
+
+        def deliver(exporter: OtlpExporter, requests: Sequence[Request], attempt: Attempt) -> None:
+            if any(PULSE.encode() in request.payload for request in requests):
+                pulses._measured(pulses._deliver, exporter, requests, attempt)
+            else:
+                pulses._deliver(exporter, requests, attempt)
+
+        PulseTask.send, OtlpExporter._deliver = send, deliver  # type: ignore[method-assign]  # noqa: SLF001
+
+    def _measured(self, call: Callable[..., None], *arguments: object) -> None:
+        began = time.thread_time()
+        call(*arguments)
+        self.seconds += time.thread_time() - began
+
+
 def agreed(number: float) -> int:
     """Return the greatest number that any rank has, so that all do the same."""
     tensor = torch.tensor(float(number))
@@ -93,32 +131,47 @@ def agreed(number: float) -> int:
     return int(tensor)
 
 
-def blocks(training: Training, steps: int, instructions: Instructions, *, on: bool, doctor: bool = False) -> list[Cost]:
+def started() -> tachograph.Pipeline:
+    """Return a pipeline that exports once a second."""
+    return tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0)
+
+
+def blocks(training: Training, steps: int, instructions: Instructions, *, on: bool) -> list[Cost]:
     """Return the costs of a step of some blocks to this process, without the start and the stop around them."""
-    os.environ["TACHOGRAPH_DOCTOR"] = "true" if on else "false"
-    recorded = on or doctor
-    pipeline = tachograph.start(metrics="otlp", traces="none", logs="otlp", interval=1.0) if recorded else None
+    os.environ["TACHOGRAPH_DOCTOR"] = "false"
+    pipeline = started() if on else None
     for _ in range(WARM * steps):
-        training.step(recorded)
-    found = []
-    for _ in range(BLOCKS):
-        dist.barrier()
-        training.recording, ours = 0.0, _our_threads()
-        counted, busy, started = instructions(), time.process_time(), time.perf_counter()
-        for _ in range(steps):
-            training.step(recorded)
-        taken: Cost = {
-            "seconds": (time.perf_counter() - started) / steps,
-            "processor": (time.process_time() - busy) / steps,
-            "instructions": None if counted is None else ((instructions() or 0) - counted) / steps,
-            "recording": training.recording / steps,
-            "threads": (_our_threads() - ours) / steps,
-        }
-        found.append(taken)
+        training.step(on)
+    found = [block(training, steps, instructions, on=on) for _ in range(BLOCKS)]
     if pipeline is not None:
         pipeline.shutdown()
     dist.barrier()
     return found
+
+
+def block(training: Training, steps: int, instructions: Instructions, *, on: bool) -> Cost:
+    """Return the costs of a step of a block to this process."""
+    dist.barrier()
+    training.recording, ours = 0.0, _our_threads()
+    counted, busy, began = instructions(), time.process_time(), time.perf_counter()
+    for _ in range(steps):
+        training.step(on)
+    return {
+        "seconds": (time.perf_counter() - began) / steps,
+        "processor": (time.process_time() - busy) / steps,
+        "instructions": None if counted is None else ((instructions() or 0) - counted) / steps,
+        "recording": training.recording / steps,
+        "threads": (_our_threads() - ours) / steps,
+    }
+
+
+def with_pulses(training: Training, steps: int, instructions: Instructions, pulses: Pulses, *, on: bool) -> Cost:
+    """Return the costs of a step of a block that records, with pulses or without, and what these take a pulse."""
+    pulses.on = on
+    number, seconds = pulses.number, pulses.seconds
+    found = block(training, steps, instructions, on=True)
+    made = pulses.number - number
+    return {**found, "pulse": (pulses.seconds - seconds) / made if made else None}
 
 
 def _our_threads() -> float:
@@ -152,14 +205,25 @@ def pairs(
             tachograph.put_metric(name, 0.5, "overhead")
     found: list[tuple[Cost, Cost]] = []
     control: list[tuple[Cost, Cost]] = []
-    for turn in range(math.ceil(number / BLOCKS)):
+    pulses = Pulses() if doctor else None
+    pipeline = started() if doctor else None
+    for _ in range(WARM * steps if doctor else 0):
+        training.step(True)
+    for turn in range(number if doctor else math.ceil(number / BLOCKS)):
         order = ORDERS[turn % len(ORDERS)]
-        taken = {side: blocks(training, steps, instructions, on=side == "on", doctor=doctor) for side in order}
+        taken = {
+            side: blocks(training, steps, instructions, on=side == "on")
+            if pulses is None
+            else [with_pulses(training, steps, instructions, pulses, on=side == "on")]
+            for side in order
+        }
         found += zip(taken["on"], taken["off"], strict=True)
         control += zip(taken["again"], taken["off"], strict=True)
         if dist.get_rank() == 0:
             ratio = statistics.median((on["processor"] or 0) / (off["processor"] or 1) for on, off in found)
             print(f"\rpair {len(found)} of {number}, {steps} steps a block: {ratio - 1:+.2%} ", end="", flush=True)
+    if pipeline is not None:
+        pipeline.shutdown()
     return {"pairs": found, "control": control}
 
 

@@ -26,9 +26,9 @@ _CALM, _CALM_BYTES = 0.05, 200_000  # share of a processor, and bytes a second, 
 _PATIENCE = 3.0  # times the longest wait that ended well
 _OUTSIDE_LIMIT, _UNSEEN_LIMIT, _SPIN = 60.0, 30.0, 30.0  # seconds; the first of a network, a disk or a child
 _HELD = 6.0  # seconds of silence that are a hang without a stack from outside, too
-# Shares of the looks, and of a processor: one that is ready to run, or waits for a disk, and still gets so little of a
-# processor is on a machine that has others to run.
-_WANTS, _STARVES = 0.5, 0.15
+# Share of the looks at which a rank is ready to run, or waits for a disk, and seconds of the processor that it has to
+# get, then: a collection of garbage that takes half a second takes ten on a machine that has twenty others to run.
+_WANTS, _COMPUTES = 0.5, 1.0
 _NO_WORKERS = ("/multiprocessing/resource_tracker.py", "/multiprocessing/forkserver.py")
 _SWITCHES = 0.003  # seconds of waiting for the GIL, from which on another thread runs Python
 # Share of the pulses: on a busy machine the other thread often waits for a processor, and then not for the GIL.
@@ -109,7 +109,7 @@ class Evidence:
     def _held(self, rank: RankHistory, usage: Usage | None, silent: float, found: Findings) -> HangVerdict:
         """Judge a rank that is there and is not let run: a thread holds the GIL in C.
 
-        One that computes may collect garbage, or sort: it has longer, and much longer where the machine is too busy.
+        One that computes may collect garbage, or sort: it has longer, and still longer on a busy machine.
         """
         if usage is None and not (rank.local and rank.is_seen):
             notes = (_unseen(rank, usage),) if rank.local else ()
@@ -123,8 +123,8 @@ class Evidence:
             limit = 0.0 if stack is not None else _HELD
         else:
             limit = max(_HELD, _PATIENCE * max(found.before, rank.silence))
-        if usage is not None and usage.wants > _WANTS and usage.cpu < _STARVES:
-            limit = max(limit, _OUTSIDE_LIMIT)
+        if usage is not None and usage.wants > _WANTS:
+            limit = max(limit, min(_OUTSIDE_LIMIT, _COMPUTES / max(usage.cpu, _COMPUTES / _OUTSIDE_LIMIT)))
         grade = "hang" if silent > limit else "late"
         how = f"holds the GIL in C for {silent:.0f} s{busy}"
         return _said(rank, grade, "GIL held", how, stack, seen_last=stack is None, notes=self._blind(stack))
