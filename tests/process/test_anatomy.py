@@ -268,6 +268,21 @@ def compiled() -> None:
         optimizer.step()
 
 
+def compiled_optimizer() -> None:
+    """Compile the train step together with its optimizer, whose hooks are no part of the graph."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    @torch.compile(backend="aot_eager")  # type: ignore[untyped-decorator]
+    def step(x: Any, y: Any) -> None:
+        loss(model, x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for x, y in loader():
+        step(x, y)
+
+
 def trainer() -> None:
     """Train with transformers' Trainer, and evaluate each epoch."""
     transformers = pytest.importorskip("transformers")
@@ -356,6 +371,7 @@ LOOPS: dict[str, tuple[Callable[[], None], int]] = {
     "an optimizer of their own": (own_optimizer, 0),
     "activation checkpointing": (checkpointed, 10),
     "a compiled loss": (compiled, 10),
+    "a compiled optimizer": (compiled_optimizer, 0),
     "transformers": (trainer, 10),
     "lightning": (lightning, 20),
     "accelerate": (accelerated, 10),
