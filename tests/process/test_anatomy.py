@@ -793,6 +793,7 @@ def test_nested_batches_have_their_sizes(layout: Any) -> None:
         pytest.param(lambda x: torch.nested.nested_tensor([x, x]), 2, id="nested"),
         pytest.param(lambda x: [torch.nested.nested_tensor([x, x]), x], 2, id="first is nested"),
         pytest.param(lambda x: [x.sum(), x], None, id="first has no dimension"),
+        pytest.param(lambda x: [x[:0], x], 0, id="first is empty"),
         pytest.param(lambda _: object(), None, id="not a tensor"),
     ],
 )

@@ -304,6 +304,7 @@ class Anatomy:
     def _fetching(self, fetch: Any) -> Any:
         lanes, new_lane, failed = self.lanes, self._lane, self._failed
         tensor = sys.modules["torch"].Tensor
+        length: Callable[[Any], int] = tensor.__base__.__len__  # that of Tensor is Python around it
 
         @wraps(fetch)
         def fetching(self: Any) -> Any:
@@ -318,13 +319,11 @@ class Anatomy:
                 raise
             now = clock()
             try:
-                # Most batches are a list whose first item is a tensor: calls less.
-                if batch.__class__ is list and batch and batch[0].__class__ is tensor:
-                    samples, tokens = batch[0].size(0), 0
+                # The shortest way for most: a list whose first item is a tensor. 0 may be one without a dimension.
+                if batch.__class__ is list and batch and batch[0].__class__ is tensor and (samples := length(batch[0])):
+                    tokens = 0
                 else:
                     samples, tokens = size_of(batch)
-            except IndexError:  # a tensor without a dimension
-                samples, tokens = -1, 0
             except Exception as error:  # noqa: BLE001 - a batch of the program's own classes
                 pass_on(error)
                 samples, tokens = -1, 0
