@@ -208,13 +208,13 @@ def test_a_row_that_fails_now_and_then_comes_back(tmp_path: Path, nvml: str) -> 
     """An error that says nothing for ever leaves a row out once, counted; the next second it is asked for again."""
     program = """
 watch()
-for _ in range(3):
+for _ in range(6):  # on a busy machine a second may be seen twice
     time.sleep(1)
     tell(**collected())
 """
     told, log = tells(tmp_path, program, LD_LIBRARY_PATH=nvml, FAKE_NVML_FLAKY="1", FAKE_NVML_DEVICES="1")
     there = [len(series(one, "hw.power")) for one in told]
-    assert there in ([1, 0, 1], [0, 1, 0])
+    assert 1 in there[there.index(0) :]
     assert left_out(told[-1]) >= 1
     assert log.count("hw.power is left out") == 1
     assert all(series(one, "hw.temperature") for one in told)
