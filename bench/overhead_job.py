@@ -166,7 +166,7 @@ def block(training: Training, steps: int, instructions: Instructions, *, on: boo
 
 
 def with_pulses(training: Training, steps: int, instructions: Instructions, pulses: Pulses, *, on: bool) -> Cost:
-    """Return the costs of a step of a block that records, with pulses or without, and what these take a pulse."""
+    """Return the costs of a step of a block that records, with pulses or without, and the cost of one of these."""
     pulses.on = on
     number, seconds = pulses.number, pulses.seconds
     found = block(training, steps, instructions, on=True)
