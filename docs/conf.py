@@ -27,7 +27,7 @@ napoleon_use_rtype = False  # a sentence with a colon is no type
 napoleon_use_ivar = True  # the fields of records are described with their class, once
 autodoc_typehints = "none"  # signatures say them, and the types of others lead nowhere without a network
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"show-inheritance": False}  # docs/api.md names the public members
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 
