@@ -139,6 +139,7 @@ def test_a_run_resumed_shows_both_branches(tmp_path: Path) -> None:
     assert (about.ranks, about.branches) == ((0,), 2)
 
 
+@pytest.mark.timing
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     """After SIGKILL everything but the last interval is there, in order, without a hole."""
     program = write(tmp_path, KILLED)
