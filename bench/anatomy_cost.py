@@ -27,7 +27,6 @@ from tachograph.recording.journal import Journal
 from tachograph.recording.registry import Registry
 
 SMALL_GOAL, LARGE_GOAL = 10.0, 0.003  # microseconds a step; share of the step
-SETTLE = 1  # steps of a block that are not timed: the first one makes the lane
 RESAMPLED = 2000
 ALONE = 4.0  # seconds of steps for the timer's part
 
@@ -47,10 +46,12 @@ class Job:
         depth: its layers.
         batch: samples a step.
         steps: of a block.
+        settle: steps before them that are not timed: the first one makes the lane, and methods that have been
+            replaced, or put back, are slow until the interpreter has specialised their calls again.
     """
 
-    def __init__(self, width: int, depth: int, batch: int, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, width: int, depth: int, batch: int, steps: int, settle: int) -> None:
+        self.steps, self._settle = steps, settle
         layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
         self.net = nn.Sequential(nn.Linear(64, width), *layers, nn.Linear(width, 10))
         self.optimizer = torch.optim.AdamW(self.net.parameters())
@@ -74,7 +75,7 @@ class Job:
         """Time a block's steps."""
         registry = Registry()
         opened = AnatomyOfSteps(registry, Journal(registry)) if look else None
-        for _ in range(SETTLE):
+        for _ in range(self._settle):
             self.step()
         took, processor = [], time.thread_time_ns()
         for _ in range(self.steps):
@@ -127,14 +128,18 @@ def main() -> int:
     """Measure both; return 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--pairs", type=int, default=150, help="blocks of the large step with it; of the small one ten times as many"
+        "--pairs", type=int, default=150, help="blocks of the large step with it; of the small one four times as many"
     )
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--step", choices=("small", "large"), help="measure one of them alone")
+    options = parser.parse_args()
+    pairs = options.pairs
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print("load", *(f"{load:.2f}" for load in os.getloadavg()))
     missed = False
-    for name, job, number in (("small", Job(256, 1, 64, 20), 10 * pairs), ("large", Job(1024, 6, 96, 2), pairs)):
+    for name, job, number in (("small", Job(256, 1, 64, 20, 60), 4 * pairs), ("large", Job(1024, 6, 96, 2, 1), pairs)):
+        if options.step not in (None, name):
+            continue
         job.block(look=False)
         found = [[job.block(look=look) for look in (False, True, False)] for _ in range(number)]
         step = statistics.median(before.clock for before, _, _ in found)
