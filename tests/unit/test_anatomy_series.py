@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -154,6 +155,23 @@ def test_an_event_is_told_once(training: Training) -> None:
     training.call(lane, CHECKPOINT, CHECKPOINT_END, 5)
     training.series.tick()
     assert [said["checkpoints"] for said in training.events()] == [1]
+
+
+def test_the_end_waits_for_a_fold_that_has_taken_the_last_marks(training: Training) -> None:
+    """The timer rests between slices of a fold: at the end of the process its marks are in no lane any more."""
+    lane = training.lane()
+    for _ in range(60):  # of six marks each: more than a slice
+        training.step(lane)
+    goes_on = threading.Event()
+    folding = threading.Thread(target=training.series.fold, args=(lambda: goes_on.wait(10),))
+    folding.start()
+    while lane.marks:
+        time.sleep(0.001)
+    threading.Timer(0.2, goes_on.set).start()
+    for say in training.journal.last_words:
+        say(5.0)
+    folding.join(10)
+    assert [said["steps"] for said in training.events()] == [60]
 
 
 def test_a_wall_clock_that_is_set_moves_nothing(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from tachograph.recording.accumulators import Distribution
 from tachograph.recording.curve import RUN_START
 from tachograph.recording.forking import at_fork
 from tachograph.recording.gil_yield import GilYield
+from tachograph.recording.interrupts import free_within
 from tachograph.recording.journal import Journal
 from tachograph.recording.log import LogOnce
 from tachograph.recording.logged_tokens import logged_tokens
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 EVENT, VERDICT_EVENT = "tachograph.steps", "tachograph.verdict"
 _TICK = 1.0  # seconds
+_CLOSING = 1.0  # seconds
 _OFTEN, _SELDOM = 1, 10  # seconds between two events, at first and later
 _AT_FIRST = 120  # seconds
 _LOOK_EVERY, _JUDGE_EVERY, _MOST_LOOKS = 5.0, 10.0, 60  # seconds; looks of five minutes, or of ten later
@@ -200,10 +202,10 @@ class StepSeries:
 
     def close(self) -> None:
         """Record the steps that have ended, and none after them."""
-        self._last_words(0.0)
+        self._last_words(_CLOSING)
         at_fork("anatomy")
         if self._task is not None:
-            self._task.close(1.0)
+            self._task.close(_CLOSING)
         self._journal.last_words.remove(self._last_words)
 
     def tick(self) -> None:
@@ -344,8 +346,9 @@ class StepSeries:
             found["allocated"] = allocated
         return {key: value for key, value in found.items() if value is not None}
 
-    def _last_words(self, _timeout: float) -> None:
+    def _last_words(self, timeout: float) -> None:
         """Record the last step, which no other one has ended, and log the last totals."""
+        free_within(self._folding, timeout)  # the timer may have taken the last marks, and not made steps of them yet
         self.fold()
         main = self._main
         if main is None:
