@@ -283,3 +283,17 @@ def test_a_program_that_ends_without_memory_delivers_all_the_same(tmp_path: Path
         assert done.stderr.endswith("MemoryError\n"), done.stderr
         assert [event.attributes["number"] for event in events(receiver) if event.name == "e"] == list(range(1000))
         assert [point.value for point in metrics(receiver) if point.name == "x.success"][-1] == 1000
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_each_limit_of_memory_is_heeded(tmp_path: Path, limit: str) -> None:
+    """Where there is none, requests are not encoded: protobuf's C code would end the process."""
+    program = f"""
+import resource
+from tachograph.exporters.otlp.values import has_memory
+before = has_memory()
+resource.setrlimit(resource.{limit}, (2**20, resource.RLIM_INFINITY))
+print(before, has_memory())
+"""
+    done = run(tmp_path, program)
+    assert done.stdout == "True False\n", done.stderr

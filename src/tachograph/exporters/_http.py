@@ -28,7 +28,7 @@ from tachograph.identity.environment import text
 from tachograph.logger.influx_target import is_loopback
 
 _PORTS = {"http": 80, "https": 443}
-SENT_AT_ONCE = 2**16  # bytes: the time limit is looked at between them
+_SENT_AT_ONCE = 2**16  # bytes: the time limit is looked at between them
 # Sockets load it for their first host name: a child that is forked meanwhile can never look up one.
 codecs.lookup("idna")
 
@@ -147,9 +147,9 @@ def limited_connection(base: Any, limit: TimeLimit) -> Any:
         if connection.sock is None or not isinstance(data, bytes | bytearray | memoryview):
             base.send(connection, data)
             return
-        for start in range(0, len(data), SENT_AT_ONCE):
+        for start in range(0, len(data), _SENT_AT_ONCE):
             connection.sock.settimeout(limit.left())
-            base.send(connection, data[start : start + SENT_AT_ONCE])
+            base.send(connection, data[start : start + _SENT_AT_ONCE])
 
     response = staticmethod(partial(LimitedResponse, limit=limit))  # from CPython 3.14 on a partial would be a method
     return type(base.__name__, (base,), {"send": send, "response_class": response})

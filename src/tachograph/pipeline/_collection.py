@@ -123,7 +123,7 @@ class Collection:
                 self._events.on_half_full(self._task.hurry)
 
     def _interval_takers(self) -> tuple[list[float], bool]:
-        """Return the seconds between two of distributions' intervals, for each destination that takes them; all do.
+        """Return the seconds between two of distributions' intervals, for each that takes them, and whether all do.
 
         As long as one has not answered, which may be a hub of ours, the first interval goes on.
         """

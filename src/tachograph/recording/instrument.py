@@ -169,7 +169,7 @@ class Instrument:
             reader: whose intervals end here.
         """
         points: list[NumberPoint | HistogramPoint] = []
-        for attributes, accumulator in list(self._series.values()):
+        for attributes, accumulator in self.all_series():
             if isinstance(accumulator, LastValue):
                 accumulator.fold()
                 value = accumulator.current

@@ -180,8 +180,8 @@ class Group:
 
     def losses(self) -> tuple[list[SeriesLosses], list[SeriesLosses]]:
         """Return the losses that there are, a record each: of the instruments, and of the functions."""
-        parts, functions = self._parted(), list(self.functions.values())
-        return losses_of(parts.losses), losses_of([owner.losses for owner in functions]) if functions else []
+        functions = [owner.losses for owner in list(self.functions.values())]
+        return losses_of(self._parted().losses), losses_of(functions)
 
     def reset(self) -> None:
         """Forget every value, as a forked child does."""

@@ -25,7 +25,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from tachograph.exporters._http import (
-    SENT_AT_ONCE,
     LimitedResponse,
     TimeLimit,
     goes_direct,
@@ -159,12 +158,7 @@ class _Direct:
                 self.connected += 1
             head = self._headed(headers)
             is_sent = True
-            request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-            if len(request) <= SENT_AT_ONCE:
-                connection.sock.settimeout(self._limit.left())
-                connection.sock.sendall(request)
-            else:
-                connection.send(request)
+            connection.send(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
             answer, keep = self._answer(connection.sock)
         except (http.client.HTTPException, OSError) as error:
             raise Retry(None, f"{self._where}: {_said_by(error)}", uncertain=is_sent) from None
